@@ -1,1 +1,1 @@
-"""Everything that crosses HTTP, in either direction: requests sent and received, addresses, keys, errors, event streams."""
+"""HTTP in both directions: requests, responses, addresses, keys, errors, event streams."""

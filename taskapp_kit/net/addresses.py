@@ -1,8 +1,8 @@
-"""Which addresses a server may call: the client chose the address, so it is read strictly and judged before a connection.
+"""The addresses that a server may call. A client chose the address, so it is parsed strictly and checked before a connection.
 
-`check_address` judges what can be judged before a rollout: the form, the scheme, an address written as numbers. What a name
-leads to is known only when it is resolved; `AddressPolicy.refusal` is called then, for each address, by the resolver and once
-more for the very address that a socket is made for (`GuardedResolver` in `http.py`).
+`check_address` checks what is known before a rollout: the form, the scheme, a numeric address. A name leads to addresses
+only when it is resolved. Then the resolver calls `AddressPolicy.refusal` for each address, and again for the address of
+the socket (`GuardedResolver` in `http.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taskapp_kit.wire.inference_url import INFERENCE_URL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# each cloud gives its machines credentials at one of these: whoever makes a server call it reads them
+# clouds give their machines credentials at these addresses, so a client that makes a server call them could read them
 METADATA = frozenset(
     ipaddress.ip_address(address)
     for address in (
@@ -37,7 +37,7 @@ METADATA = frozenset(
         "fd00:ec2::253",
         "fd00:ec2::23",
         "fd20:ce::254",  # Google
-        "fe80::a9fe:a9fe",  # the first in the form of OpenStack
+        "fe80::a9fe:a9fe",  # the first address, in OpenStack's form
     )
 )
 METADATA_NAMES = frozenset(
@@ -45,7 +45,7 @@ METADATA_NAMES = frozenset(
      "metadata.platformequinix.com", "metadata.packet.net", "instance-data.ec2.internal")
 )  # fmt: skip
 
-# `ipaddress` calls this network neither private nor global; carriers and clouds number their own machines in it
+# `ipaddress` calls this network neither private nor global; carriers and clouds use it for their own machines
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 _UNIQUE_LOCAL = ipaddress.ip_network("fc00::/7")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -55,7 +55,7 @@ _NO_NETWORK = (ipaddress.ip_address("::"), ipaddress.ip_address("::1"))
 
 
 def embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address inside an IPv6 one: mapped, compatible, NAT64, 6to4, Teredo, ISATAP; None when there is none."""
+    """Return the IPv4 address inside an IPv6 address (mapped, compatible, NAT64, 6to4, Teredo, ISATAP), or None."""
     if not isinstance(address, ipaddress.IPv6Address):
         return None
     if address.ipv4_mapped is not None:
@@ -65,24 +65,24 @@ def embedded(address: Address) -> ipaddress.IPv4Address | None:
     if address.teredo is not None:
         return address.teredo[1]
     last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    # 5efe marks ISATAP; the bit that the mask leaves out says only whether the IPv4 address is unique
+    # 5efe marks ISATAP; the bit outside the mask only states whether the IPv4 address is unique
     if address in _NAT64 or address in _NAT64_LOCAL or (int(address) >> 32) & 0xFDFFFFFF == 0x5EFE:
         return last
     return last if address in _COMPATIBLE and address not in _NO_NETWORK else None
 
 
 def is_metadata(address: Address) -> bool:
-    """Return whether a cloud gives its machines their credentials at this address."""
+    """Return whether a cloud serves credentials to its machines at this address."""
     return address in METADATA or embedded(address) in METADATA
 
 
 def is_metadata_name(host: str) -> bool:
-    """Return the same for a name, as `read_url` writes it."""
+    """Return whether a cloud serves credentials under this name (as `read_url` writes it)."""
     return host in METADATA_NAMES
 
 
 def kind_of(address: Address) -> str | None:
-    """Return the kind as a phrase, "a private address"; None for a public one."""
+    """Return the kind as a phrase ("a private address"), or None for a public address."""
     if address.is_unspecified:
         return "an unspecified address"
     if address.is_loopback:
@@ -110,7 +110,7 @@ Place = tuple[str | int, ...]
 ALLOW = "TASKAPP_INFERENCE_ALLOW"
 MAX_URL_LETTERS = 4096
 NEVER = "a metadata or link-local address"
-"""The refusal of a policy that never calls link-local addresses either."""
+"""The reason of a policy that never calls link-local addresses."""
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(#.*)?")
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
@@ -120,12 +120,12 @@ _PRINTED = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class NotAnAddress(ValueError):
-    """The text is no address that can be called; `str()` is a clause that goes after the name of a field."""
+    """The text is not an address that can be called; `str()` is a clause that follows the name of a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """An address, parsed. host: in ASCII, lower case, without brackets. url: the same in the one form that is called."""
+    """A parsed address. host: in ASCII, lower case, without brackets. url: the address in the form that is called."""
 
     scheme: str
     host: str
@@ -134,32 +134,32 @@ class ParsedUrl:
 
     @property
     def place(self) -> str:
-        """`host`, or `host:port` where the port is not the scheme's own: what messages name."""
+        """Return `host`, or `host:port` if the port is not the scheme's default, for messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _port_of(self.scheme) else f"{host}:{self.port}"
 
     def same_origin(self, other: ParsedUrl) -> bool:
-        """Return whether both are at the same server."""
+        """Return whether both addresses belong to the same server."""
         return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
 
 
 def read_url(url: str) -> ParsedUrl:
-    """Return the address, parsed so that no later reader can parse it otherwise. Raises NotAnAddress."""
+    """Return the address in a form that every later parser parses the same way. Raises NotAnAddress."""
     if len(url) > MAX_URL_LETTERS:
-        raise NotAnAddress(f"has {len(url)} letters; expected at most {MAX_URL_LETTERS}")
+        raise NotAnAddress(f"has {len(url)} characters; expected at most {MAX_URL_LETTERS}")
     if _UNSEEN.search(url):
-        raise NotAnAddress("holds a space, a control character or a backslash; expected none of them")
+        raise NotAnAddress("contains a space, a control character or a backslash")
     parts = _URL.fullmatch(url)
     if parts is None:
-        raise NotAnAddress("is no address; expected http://HOST/… or https://HOST/…")
+        raise NotAnAddress("is not an address; expected http://HOST/… or https://HOST/…")
     scheme = parts["scheme"].lower()
     if scheme not in ("http", "https"):
         raise NotAnAddress(f"has the scheme {scheme[:20]!r}; expected http or https")
-    # normalized first: another reader of the same text may take a full-width @ for one
+    # normalized first, because another parser may read a full-width @ as @
     if "@" in unicodedata.normalize("NFKC", parts["netloc"]):
-        raise NotAnAddress("names a user before its host; expected none (a key goes into policy.config.api_key)")
+        raise NotAnAddress("contains a user before its host; put a key into policy.config.api_key instead")
     host, port = _host_and_port(parts["netloc"], scheme)
-    # escapes stay as they are: %2F in a gateway's path is no slash, and a signed query has to fit its signature
+    # escapes stay unchanged: %2F in a gateway's path is not a slash, and a signed query must match its signature
     rest = quote((parts["path"] or "/") + (parts["query"] or ""), safe=_PRINTED)
     netloc = f"[{host}]" if ":" in host else host
     netloc += "" if port == _port_of(scheme) else f":{port}"
@@ -167,10 +167,10 @@ def read_url(url: str) -> ParsedUrl:
 
 
 def server_url(text: str) -> str:
-    """Return a server's address without a slash at its end. Raises NotAnAddress, which does not repeat it."""
+    """Return a server's address without a trailing slash. Raises NotAnAddress, which does not repeat the address."""
     text = text.strip()
     if not text.isprintable() or re.search(r'[\s\\"<>]', text):
-        raise NotAnAddress("holds white space, a control character, a backslash, a quote or a bracket")
+        raise NotAnAddress("contains white space, a control character, a backslash, a quote or a bracket")
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -179,16 +179,16 @@ def server_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NotAnAddress("does not begin with http://HOST or https://HOST")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise NotAnAddress("holds a user, a query or a fragment; expected a server's address alone")
+        raise NotAnAddress("contains a user, a query or a fragment; expected only a server's address")
     return text.rstrip("/")
 
 
 def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
-    """Return a server's address without a slash at its end. Raises ConfigError, which does not repeat the address."""
+    """Return a server's address without a trailing slash. Raises ConfigError, which does not repeat the address."""
     try:
         return server_url(url)
     except NotAnAddress as wrong:
-        raise ConfigError(f"The URL {wrong}.", hint=f"Give one such as {example}, and the key apart from it.") from None
+        raise ConfigError(f"The URL {wrong}.", hint=f"Use an address such as {example}, without the key.") from None
 
 
 def _port_of(scheme: str) -> int:
@@ -199,57 +199,57 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
     if netloc.startswith("["):
         host, bracket, tail = netloc[1:].partition("]")
         if not bracket or (tail and not tail.startswith(":")):
-            raise NotAnAddress("has a host that cannot be read; expected [IPv6] or [IPv6]:PORT")
+            raise NotAnAddress("has an invalid host; expected [IPv6] or [IPv6]:PORT")
         port = tail[1:]
         try:
             host = str(ipaddress.IPv6Address(host))
         except ValueError:
-            raise NotAnAddress("has a host in brackets that is no IPv6 address") from None
-        # `IPv6Address` accepts a zone, which would choose the interface
+            raise NotAnAddress("has a host in brackets that is not an IPv6 address") from None
+        # `IPv6Address` accepts a zone, which would select the interface
         if "%" in host:
             raise NotAnAddress("names an interface of this machine in its host; expected an address without %")
     else:
         host, _, port = netloc.partition(":")
         host = _name(host)
     if port and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise NotAnAddress("has a port that is no number from 1 to 65535")
+        raise NotAnAddress("has an invalid port; expected a number from 1 to 65535")
     return host, int(port) if port else _port_of(scheme)
 
 
 def _name(host: str) -> str:
-    """A host name or an IPv4 address of four decimal numbers, in ASCII and lower case."""
-    # as browsers and resolvers do, to which 127。0。0。1 is an address as well
+    """Return a host name, or an IPv4 address of four decimal numbers, in ASCII and lower case."""
+    # like browsers and resolvers, for which 127。0。0。1 is also an address
     plain = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().removesuffix(".")
     if not plain.isascii():
         try:
             plain = plain.encode("idna").decode("ascii").lower()
         except UnicodeError:
-            raise NotAnAddress("has a host that is no name") from None
+            raise NotAnAddress("has an invalid host name") from None
     if _NUMBER.fullmatch(plain.rpartition(".")[2]):  # a resolver reads such a host as an IPv4 address
         try:
             return str(ipaddress.IPv4Address(plain))
         except ValueError:
             raise NotAnAddress("has an IPv4 address in a form other than four decimal numbers") from None
     if len(plain) > 253 or not _NAME.fullmatch(plain):
-        raise NotAnAddress("has a host that is no name and no address")
+        raise NotAnAddress("has an invalid host; expected a host name or an IP address")
     return plain
 
 
 class AddressPolicy:
-    """The rules of one server.
+    """The rules of one server. Metadata addresses are never called.
 
-    exposure: `local` calls private and loopback addresses, too. allow: host names (`*.example.org` for all below one),
-    addresses and networks that are called anyway. setting: where `allow` comes from, for messages. link_local: False calls
-    no link-local or multicast address, whatever else holds. Metadata addresses are never called.
+    exposure: `local` also calls private and loopback addresses. allow: host names (`*.example.org` for subdomains),
+    addresses and networks that are called in any case. setting: where `allow` comes from, for messages. link_local: False
+    never calls link-local or multicast addresses.
     """
 
     def __init__(
         self, exposure: Exposure, allow: Sequence[str] = (), *, setting: str = ALLOW, link_local: bool = True
     ) -> None:
-        """Raises ConfigError when an entry of `allow` cannot be read."""
+        """Raise ConfigError if an entry of `allow` is invalid."""
         self._setting, self._link_local = setting, link_local
         if exposure not in ("public", "local"):
-            raise ConfigError(f"The exposure {exposure!r} is unknown.", hint="Give public or local.")
+            raise ConfigError(f"The exposure {exposure!r} is unknown.", hint="Use public or local.")
         self.exposure = exposure
         self._names: set[str] = set()
         self._below: list[str] = []
@@ -267,9 +267,9 @@ class AddressPolicy:
             name = _name(entry.removeprefix("*."))
         except NotAnAddress:
             raise ConfigError(
-                f"{self._setting} holds {entry[:80]!r}, which is no host and no network.",
+                f"{self._setting} contains {entry[:80]!r}, which is not a host or a network.",
                 hint="Write a host (gpu.example.org, *.example.org), an address (10.0.0.5) or a network (10.0.0.0/8), without "
-                "scheme, port and path; several with commas between.",
+                "scheme, port and path; separate several with commas.",
             ) from None
         if below:
             self._below.append("." + name)
@@ -277,11 +277,11 @@ class AddressPolicy:
             self._names.add(name)
 
     def allows_name(self, host: str) -> bool:
-        """Return whether the host is allowed by name, wherever it leads (but to metadata)."""
+        """Return whether the host is allowed by name, for every address except metadata."""
         return host in self._names or any(host.endswith(end) for end in self._below)
 
     def allows(self, host: str) -> bool:
-        """Return whether `allow` has this host, as a name or as the address that it is."""
+        """Return whether `allow` contains this host, as a name or as an address."""
         if self.allows_name(host):
             return True
         try:
@@ -290,20 +290,20 @@ class AddressPolicy:
             return False
 
     def refusal(self, host: str, address: str) -> str | None:
-        """Return why `address`, to which `host` leads, is not called: in words ("a loopback address"); None when it may be."""
+        """Return why `address`, to which `host` leads, is not called ("a loopback address"), or None if it may be."""
         try:
             found: Address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return "no address"
         inner = embedded(found)
-        # before everything that allows: no operator who lists a network means to give away the machine's credentials
+        # first, because an operator who allows a network does not want to give away the machine's credentials
         if is_metadata(found) or is_metadata_name(host):
             return "a cloud's metadata address" if self._link_local else NEVER
         if not self._link_local and any(one.is_link_local or one.is_multicast for one in (found, inner or found)):
             return NEVER
         if self.exposure == "local" or self.allows_name(host) or self._in_networks(found):
             return None
-        # also with a public address inside: where it leads is decided by whoever translates it
+        # even with a public address inside, because a translator decides where it leads
         if inner is not None:
             return f"an IPv4 address inside an IPv6 one ({kind_of(inner) or 'a public address'})"
         return kind_of(found)
@@ -313,13 +313,13 @@ class AddressPolicy:
         return any(one in network for network in self._networks for one in (address, mapped) if one is not None)
 
     def refusal_of(self, called: ParsedUrl) -> str | None:
-        """Return the same for an address as it is written, before anything is resolved."""
+        """Return the same for a parsed address, before its name is resolved."""
         if is_metadata_name(called.host):
             return "a cloud's metadata address"
         try:
             ipaddress.ip_address(called.host)
         except ValueError:
-            # these names are loopback by RFC 6761, so they can be refused before the rollout begins
+            # these names are loopback by RFC 6761, so they can be rejected before the rollout begins
             local = called.host == "localhost" or called.host.endswith(".localhost")
             if local and self.exposure == "public":
                 return self.refusal(called.host, "127.0.0.1")
@@ -327,10 +327,10 @@ class AddressPolicy:
         return self.refusal(called.host, called.host)
 
     def hint(self, host: str, why: str) -> str:
-        """Return what to do about a refusal: the very line to set."""
+        """Return what to do about it, with the exact setting."""
         if "metadata" in why:
-            return "No setting allows it. Give the address of a model."
-        return f"Give a public address; or the operator of this server sets {ALLOW}={host} (a comma list: add to what is there)."
+            return "No setting allows it. Use the address of a model."
+        return f"Use a public address, or set {ALLOW}={host} (a comma list; keep its other entries) on this server."
 
 
 def check_address(

@@ -1,7 +1,7 @@
-"""Check API keys and sites, as pure ASGI in front of routing: no byte of a body is read before the checks pass.
+"""The checks of API keys and sites, as ASGI middleware before routing: a body is read only after they pass.
 
-`candidates` says where a key may be in a request: X-API-Key, Authorization and, for task apps, X-API-Keys. `SiteRules` says
-which Host and Origin headers are accepted. Programs send no Origin, and the address that they call is the Host.
+`candidates` finds the keys in a request: X-API-Key, Authorization and, for task apps, X-API-Keys. `SiteRules` decides which
+Host and Origin headers are accepted. Programs send no Origin, and the address that they call is the Host.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 MAX_CANDIDATES = 16
 MAX_BASIC_BYTES = 2048
-"""Longest base64 text of HTTP Basic that is decoded."""
+"""The maximum length of the base64 text of HTTP Basic."""
 
 
 def candidates(headers: Headers, challenge: Headers | None = None, *, more_schemes: bool = True) -> list[bytes]:
-    """Return what in the headers may be a key, each once: at most 16 of at most 512 bytes.
+    """Return the possible keys in the headers, each once, at most 16 of at most 512 bytes.
 
-    headers: lower-case names, as ASGI has them. challenge: the header of a refusal. more_schemes: besides X-API-Key and
-    Bearer also X-API-Keys and the password of HTTP Basic. Raises RequestRefused for a second X-API-Key or Authorization
-    header: two readers of one request must not see two callers.
+    headers: lower-case names, as in ASGI. challenge: the header of an error response. more_schemes: also X-API-Keys and the
+    password of HTTP Basic. Raises RequestRefused for a second X-API-Key or Authorization header, because two readers of
+    a request must not see different callers.
     """
     found: list[bytes] = []
     seen: set[bytes] = set()
@@ -43,14 +43,14 @@ def candidates(headers: Headers, challenge: Headers | None = None, *, more_schem
                 raise RequestRefused(
                     "unauthorised",
                     f"The request has two {'X-API-Key' if name == b'x-api-key' else 'Authorization'} headers.",
-                    hint="Send one; several keys go into it as a comma list.",
+                    hint="Send one header; it may contain several keys, separated by commas.",
                     headers=challenge,
                 )
             seen.add(name)
             found += _authorization(value, more_schemes) if name == b"authorization" else _listed(value)
         elif name == b"x-api-keys" and more_schemes:
             found += _listed(value)
-    # bounded, because each of them is compared with every key of the server
+    # bounded, because each candidate is compared with every key of the server
     fitting = [item for item in found[:MAX_CANDIDATES] if 0 < len(item) <= MAX_KEY_BYTES]
     return list(dict.fromkeys(fitting)) if len(fitting) > 1 else fitting
 
@@ -75,16 +75,21 @@ def _authorization(value: bytes, basic: bool) -> list[bytes]:
 
 
 POLICY_VIOLATION = 1008
-"""The code with which a websocket is closed that has no valid key, or that a page of another site opened."""
+"""The close code of a websocket without a valid key, or from a page of another site."""
 
 
 class ApiKeyMiddleware:
-    """Pass a request on when `authenticate` accepts it or its path is open, and `sites` does; answer every other one.
+    """Passes a request on if its key (unless its path is open), its Host and its Origin are accepted.
 
-    authenticate: returns why a request is refused, or None; it may leave in the scope who the caller is. is_open: whether
-    a request needs no key. sites: which Host and Origin are accepted, at open paths as well. errors: writes the responses.
-    on_refusal: is called with the code of every refusal. An exception that reaches this middleware before a response has
-    begun is answered in the one shape, too.
+    It also answers an exception that reaches it before a response has begun.
+
+    Args:
+        app: The application.
+        authenticate: Returns the error for a request, or None; it may note the caller in the scope.
+        is_open: Whether a request needs no key.
+        sites: The accepted Host and Origin, also at open paths.
+        errors: Writes the responses.
+        on_refusal: Called with the code of every rejected request.
     """
 
     def __init__(
@@ -115,8 +120,8 @@ class ApiKeyMiddleware:
         elif scope["type"] == "http" and self._is_open(scope):
             refusal = None
         if refusal is None:
-            # at open paths, too: a page of another site must not call a server on its reader's machine, even where a
-            # name of that site resolves to this machine (DNS rebinding)
+            # even at open paths: a page of another site must not call a server on its reader's machine, even if a name
+            # of that site resolves to this machine (DNS rebinding)
             refusal = self._sites.refusal(scope)
         if refusal is not None:
             await self._refuse(refusal, scope, receive, send)
@@ -131,7 +136,7 @@ class ApiKeyMiddleware:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:
-            # a response that has begun can only break off, which the server does when the application returns
+            # a response that has begun can only be cut off, which the server does when the application returns
             if not started and scope["type"] == "http":
                 await self._errors.response(error, "(unknown)")(scope, receive, send)
 
@@ -139,7 +144,7 @@ class ApiKeyMiddleware:
         if self._on_refusal is not None:
             self._on_refusal(refusal.code)
         if scope["type"] == "websocket":
-            # ASGI allows to close a websocket only after its connect message was received
+            # ASGI allows closing a websocket only after its connect message was received
             await receive()
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.code})
         else:
@@ -148,13 +153,13 @@ class ApiKeyMiddleware:
 
 HOSTS = "TASKAPP_HOSTS"
 _HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
-"""Nothing else: the functions of the system that read addresses ignore what follows a space."""
+"""Nothing else, because the system's functions that parse addresses ignore what follows a space."""
 _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host as headers name it. name: lower case, without brackets and the dot at its end."""
+    """A host in a header. name: lower case, without brackets and trailing dot."""
 
     name: str
     port: int | None
@@ -164,14 +169,14 @@ class SiteRules:
     """The rules of one server.
 
     Args:
-        hosts: Names (`*.example.org` for all below one), addresses and networks under which it may be called. The address
-            at which a connection arrived is always accepted: no name of another site is needed to reach it.
-        local: Only this machine can reach the server, so it may be called under every name of loopback.
-        any_host: Accept every Host. The Origin is still compared with it.
-        origins: Sites whose pages may call, besides the server's own; `*` for all.
+        hosts: Names (`*.example.org` for subdomains), addresses and networks under which it may be called. The address at
+            which a connection arrived is always accepted.
+        local: Only this machine can reach the server, so every loopback name is accepted.
+        any_host: Accept every Host. The Origin must still equal it.
+        origins: Other sites whose pages may call; `*` for all.
 
     Raises:
-        ConfigError: An entry of `hosts` cannot be read.
+        ConfigError: An entry of `hosts` is invalid.
     """
 
     def __init__(
@@ -194,14 +199,14 @@ class SiteRules:
             return RequestRefused(
                 "host_not_allowed",
                 "The name in the Host header is not a name of this server.",
-                hint=f"Call the server under the address that it is bound to, or add the name to {HOSTS}.",
+                hint=f"Call the server at its bound address, or add the name to {HOSTS}.",
             )
         if "*" in self._origins or all(origin in self._origins or _same_host(origin, host) for origin in origins):
             return None
         return RequestRefused(
             "origin_not_allowed",
-            "Another site sent this request: its Origin header differs from the Host header.",
-            hint="Add the page's origin to TASKAPP_CORS_ORIGINS. The pages at /ui accept no other site.",
+            "Another site sent this request: its Origin header differs from its Host header.",
+            hint="Add the page's origin to TASKAPP_CORS_ORIGINS. The pages at /ui never accept other sites.",
         )
 
     def _is_ours(self, host: Host, scope: Scope) -> bool:
@@ -211,18 +216,18 @@ class SiteRules:
             address = ipaddress.ip_address((scope.get("server") or ("",))[0])
         except ValueError:  # a name: some servers take it from the request
             return False
-        # only programs of this machine reach such a server, under whichever name of loopback they know
+        # only programs on this machine reach such a server, by any loopback name
         if address.is_loopback and is_loopback(host.name):
             return True
         try:
-            return ipaddress.ip_address(host.name) == address  # a name that resolves to this address would not do
+            return ipaddress.ip_address(host.name) == address  # a name that resolves to this address is not enough
         except ValueError:
             return False
 
 
 def read_host(values: Sequence[bytes]) -> Host | None:
-    """Return the Host header; None unless there is exactly one and it can be read."""
-    # of two Host headers a proxy might read the one and this server the other
+    """Return the Host header, or None unless it occurs exactly once and is valid."""
+    # a proxy might read one of two Host headers and this server the other
     return _host(values[0].decode("latin-1").lower()) if len(values) == 1 else None
 
 
@@ -234,7 +239,7 @@ def _host(text: str) -> Host | None:
 
 
 def _same_host(origin: str, host: Host | None) -> bool:
-    """Whether an Origin is this host. Its scheme may differ: TLS may end at a proxy."""
+    """Return whether an Origin is this host. Its scheme may differ, because TLS may end at a proxy."""
     scheme, separator, rest = origin.partition("://")
     page, usual = _host(rest), _PORTS.get(scheme)
     if not separator or usual is None or page is None or host is None:

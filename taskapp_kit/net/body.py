@@ -1,8 +1,8 @@
-"""Read request bodies: headers first, then bytes, counted and timed, then strict JSON; stop where the client has gone.
+"""Reading of request bodies: headers first, then bytes, counted and timed, then strict JSON, until the client has gone.
 
-What two readers of the JSON could understand differently is refused, with its place. A sound body takes one C parse, one
-walk over what it returned, and one count of colons. Only when one of them finds something is the body read again by a parser
-that knows where it is, which names the field or finds nothing wrong.
+JSON that two parsers could understand differently is rejected, with its location. A valid body takes one C parse, one walk
+over the result, and one count of colons. Only if one of them finds something, a second parser that knows its location reads
+the body again, and names the field or finds nothing wrong.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ T = TypeVar("T")
 Place = tuple[str | int, ...]
 
 ARRIVAL_SECONDS = 10.0
-"""How long a body may take to arrive, in all."""
+"""How long a whole body may take to arrive."""
 THREAD_BYTES = 256 * 1024
-"""A longer body is parsed in a thread, so that the event loop serves others meanwhile."""
+"""A longer body is parsed in a thread, so that it does not block the event loop."""
 LENGTH_DIGITS = 12
 FORM = b"application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 64
 WATCH_AFTER_SECONDS = 0.1
-"""Shorter work does not start a task that watches whether the client disconnects."""
+"""Work that ends within this time does not start a task to watch for disconnects."""
 MAX_VALUES = 500_000
-"""Values in one body: 4 MB of `[],[],…` would be 100 MB of lists."""
+"""The maximum number of values in a body: 4 MB of `[],[],…` would be 100 MB of lists."""
 
 
 async def read_json(
@@ -50,8 +50,8 @@ async def read_json(
 ) -> dict[str, Any]:
     """Return the body's JSON object. Raises RequestRefused (408, 413, 415), RequestError (422), ClientGone.
 
-    A Content-Length beyond `max_bytes` is refused before anything is read; a chunked body when the count passes it.
-    max_values: the most values in the JSON. required: whether an empty body is refused; else it is an empty object.
+    A Content-Length beyond `max_bytes` is rejected before the body is read, a chunked body once it exceeds the limit.
+    max_values: the maximum number of values in the JSON. required: reject an empty body; else it is an empty object.
     """
     _check_type(scope, b"application/json")
     raw = await read_body(scope, receive, max_bytes, arrival_seconds)
@@ -68,7 +68,7 @@ async def parse_json(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]
 
 
 async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, str]:
-    """Return the fields of a form (`application/x-www-form-urlencoded`), of each name the first one.
+    """Return the fields of a form (`application/x-www-form-urlencoded`), the first one of each name.
 
     Raises RequestRefused (408, 413, 415, 422 for what is not UTF-8), ClientGone.
     """
@@ -82,16 +82,16 @@ async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str,
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS) -> bytes:
-    """Return the body, of any type. Raises RequestRefused (408, 413, 415 for an encoded one), ClientGone."""
+    """Return a body of any type. Raises RequestRefused (408, 413, 415 for an encoded body), ClientGone."""
     for name, value in scope["headers"]:
         # a few compressed bytes may be gigabytes
         if name == b"content-encoding":
             raise RequestRefused(
                 "unsupported_content_encoding",
-                "The request body is encoded; compressed bodies are not read.",
-                hint="Send the JSON as it is, without Content-Encoding.",
+                "The request body is encoded, but compressed bodies are not supported.",
+                hint="Send plain JSON, without Content-Encoding.",
             )
-        # the digits are counted first: Python refuses to read a number of thousands of them
+        # digits are counted first, because Python raises for a number with thousands of digits
         if name == b"content-length" and (len(value) > LENGTH_DIGITS or not value.isdigit() or int(value) > max_bytes):
             raise _too_large(max_bytes)
     return await _read(receive, max_bytes, arrival_seconds)
@@ -102,16 +102,16 @@ def _check_type(scope: Scope, expected: bytes) -> None:
         if name == b"content-type" and value.split(b";", 1)[0].strip().lower() not in (expected, b""):
             raise RequestRefused(
                 "unsupported_content_type",
-                f"The request's Content-Type is not {'JSON' if expected != FORM else 'that of a form'}.",
-                hint=f"Send Content-Type: {expected.decode()}, or none.",
+                f"The request's Content-Type is not {'JSON' if expected != FORM else 'a form'}.",
+                hint=f"Send Content-Type: {expected.decode()}, or omit the header.",
             )
 
 
 def _too_large(max_bytes: int) -> RequestRefused:
     return RequestRefused(
         "body_too_large",
-        f"The request body is longer than {max_bytes} bytes.",
-        hint="Send less in one request.",
+        f"The request body has more than {max_bytes} bytes.",
+        hint="Send a smaller request.",
     )
 
 
@@ -129,7 +129,7 @@ async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> byt
                 if length > max_bytes:
                     raise _too_large(max_bytes)
                 if not message.get("more_body", False):
-                    # most bodies come in one chunk, which is not copied
+                    # most bodies arrive in one chunk, which is not copied
                     return chunk if not chunks else b"".join([*chunks, chunk])
                 if chunk:
                     chunks.append(chunk)
@@ -137,30 +137,28 @@ async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> byt
         raise RequestRefused(
             "body_timeout",
             f"The request body did not arrive within {arrival_seconds:g} s.",
-            hint="Send it in one go.",
+            hint="Send the whole body without pauses.",
         ) from None
 
 
 _FLOAT_SUSPECT = float(INT_LIMIT)
 """The C parser turns an integer beyond 64 bits into a float of at least this size."""
 _SUSPECT = -(2**40)
-"""Fewer colons than any body has."""
+"""Less than the number of colons of any body."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _FOREIGN = re.compile(r"-?(?:NaN|Infinity|nan|inf)\b")
 
 
 def read_object(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the body's object. Raises RequestError (code `invalid_json`) that names the field, or the place in the text.
+    """Return the body's object. Raises RequestError (code `invalid_json`) that names the field or the position.
 
-    Refused: empty or not an object, invalid UTF-8, text after the end, nesting beyond 64, a name twice in one object,
+    Rejected: empty or not an object, invalid UTF-8, text after the end, nesting beyond 64, a name twice in one object,
     NaN, Infinity, numbers that overflow, integers outside [-2⁶³, 2⁶³), lone surrogates, more than `max_values` values.
     """
-    # before the parse, whose lists may take 25 times the memory of the text
+    # before the parse, whose lists may use 25 times the memory of the text
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > max_values:
-        raise _refused(
-            (), f"holds more than {max_values} values", "too_many_values", "Send fewer values in one request."
-        )
+        raise _refused((), f"has more than {max_values} values", "too_many_values", "Send fewer values in one request.")
     try:
         # a parse by the standard library with `object_pairs_hook` was measured at 1.4 times the time for a rollout
         # request and at 3 times for a list of integers (2026-11-22), and it cannot name the field of a syntax error
@@ -168,11 +166,11 @@ def read_object(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         value = _LocatingParser(raw).document()
     else:
-        # an escaped colon would hide a name that was dropped
+        # an escaped colon could hide a dropped name
         if _colons(value, 1) != raw.count(b":") or b"\\u003" in raw:
             value = _LocatingParser(raw).document()
     if not isinstance(value, dict):
-        raise _refused((), "should be a JSON object", "not_an_object", "Send an object, {…}.")
+        raise _refused((), "must be a JSON object", "not_an_object", "Send an object, {…}.")
     return value
 
 
@@ -180,7 +178,7 @@ def _refused(place: Place, found: str, kind: str, hint: str = "") -> RequestErro
     loc: Place = ("body", *place)
     shown = ".".join(str(short_part(part)) for part in loc)
     return RequestError(
-        f"The request body cannot be read: {shown} {found}.",
+        f"The request body cannot be parsed: {shown} {found}.",
         fields=(FieldProblem(loc, found, kind),),
         code="invalid_json",
         hint=hint or "Send one JSON object in UTF-8.",
@@ -188,12 +186,12 @@ def _refused(place: Place, found: str, kind: str, hint: str = "") -> RequestErro
 
 
 def _colons(value: Any, depth: int) -> int:
-    """Return how many `:` the text of this value had if no name was dropped; less than 0 for what else is suspect."""
+    """Return how many `:` the value's text had if no name was dropped; less than 0 for anything else that is suspect."""
     kind = type(value)
     if kind is str:
         return value.count(":") if ":" in value else 0
     if kind is int:
-        # the C parser reads unsigned integers of 64 bits, too
+        # the C parser also accepts unsigned integers of 64 bits
         return 0 if value < INT_LIMIT else _SUSPECT
     if kind is float:
         return 0 if -_FLOAT_SUSPECT < value < _FLOAT_SUSPECT else _SUSPECT
@@ -233,7 +231,7 @@ class _LocatingParser:
         value, end = self._value(start, (), 1)
         end = self._space(end)
         if end != len(self.text):
-            raise _refused((), f"goes on after its end (character {end})", "trailing_text")
+            raise _refused((), f"has text after its end (character {end})", "trailing_text")
         return value
 
     def _space(self, at: int) -> int:
@@ -264,7 +262,7 @@ class _LocatingParser:
             name, at = self._string(at, place)
             inner = (*place, name)
             if name in result:
-                raise _refused(inner, "is in its object twice", "duplicate_name", "Name each field once.")
+                raise _refused(inner, "occurs twice in its object", "duplicate_name", "Name each field once.")
             at = self._space(at)
             if self.text[at : at + 1] != ":":
                 raise self._syntax(at, inner, "a colon")
@@ -301,10 +299,10 @@ class _LocatingParser:
             raise self._syntax(
                 getattr(error, "pos", at), place, "a string without control characters or bad escapes"
             ) from None
-        # invalid UTF-8 was decoded to lone surrogates, so one look finds both
+        # invalid UTF-8 was decoded to lone surrogates, so one check finds both
         if has_surrogate(value):
             escaped = "\\u" in self.text[at:end]
-            found = "holds a lone surrogate" if escaped else "is not valid UTF-8"
+            found = "contains a lone surrogate" if escaped else "is not valid UTF-8"
             raise _refused(place, found, "lone_surrogate" if escaped else "invalid_utf8")
         return value, end
 
@@ -316,7 +314,7 @@ class _LocatingParser:
         if not match:
             raise self._syntax(at, place, "a value")
         if match[1] is None and match[2] is None:
-            # before `int`, which takes quadratic time for a number of any length
+            # before `int`, which takes quadratic time for long numbers
             if len(match[0]) > 20 or not -INT_LIMIT <= int(match[0]) < INT_LIMIT:
                 raise _refused(place, "is an integer beyond 64 bits", "integer_too_large", "Send it as a string.")
             return int(match[0]), match.end()
@@ -328,13 +326,13 @@ class _LocatingParser:
     def _syntax(self, at: int, place: Place, wanted: str) -> RequestError:
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
-        end = ", where the text ends" if at >= len(self.text) else ""
-        found = f"breaks off at line {line}, column {column}{end}: expected {wanted}"
+        end = ", the end of the text" if at >= len(self.text) else ""
+        found = f"is invalid at line {line}, column {column}{end}: expected {wanted}"
         return _refused(place, found, "json_syntax")
 
 
 async def while_connected(work: Awaitable[T], receive: Receive) -> T:
-    """Await `work`, and cancel it when the client disconnects; then raise ClientGone. The body has been received."""
+    """Await `work`. If the client disconnects, cancel it and raise ClientGone. The body has been received."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
@@ -354,7 +352,7 @@ async def while_connected(work: Awaitable[T], receive: Receive) -> T:
     timer = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, start)
     try:
         done = await work
-    # work that is cancelled may report that as an error of the kit
+    # cancelled work may report the cancellation as an error of the kit
     except (asyncio.CancelledError, KitError):
         if not gone:
             raise
@@ -365,6 +363,6 @@ async def while_connected(work: Awaitable[T], receive: Receive) -> T:
         timer.cancel()
         if watcher is not None:
             watcher.cancel()
-    # the cancellation was ours: an enclosing timeout would take it for its own, and swallow it
+    # otherwise an enclosing timeout would regard this cancellation as its own, and swallow it
     task.uncancel()
     raise ClientGone

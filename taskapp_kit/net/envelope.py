@@ -1,4 +1,4 @@
-"""Read the error envelope of a response: bounded, cleaned, never the raw body. `error_response.py` writes it."""
+"""The error envelope of a response, read with limits and cleaned. `error_response.py` writes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_FIELDS = 10
 
 @dataclass(frozen=True, slots=True)
 class ErrorMembers:
-    """The members of our error envelope, `{"detail": {"error": {…}}}`; empty where the server gave none."""
+    """The members of the kit's error envelope, `{"detail": {"error": {…}}}`; empty if the server omits them."""
 
     code: str
     message: str
@@ -28,15 +28,15 @@ class ErrorMembers:
     error_id: str = ""
     fields: tuple[FieldProblem, ...] = ()
     field_lines: str = ""
-    """A line `body.env.seed: should be less` for each of the fields whose sentence is not in the message."""
+    """A line `body.env.seed: should be less` for each field whose sentence is not in the message."""
 
 
 def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
-    """Return the envelope of a response; None when there is none. key: is taken out of every text, also in part."""
+    """Return the envelope of a response, or None. key: removed, even in part, from every text."""
     body = answer.json_object()
     detail = body.get("detail") if body is not None else None
     error = detail.get("error") if isinstance(detail, Mapping) else None
-    # frameworks answer with `detail`, too, in forms of their own
+    # frameworks also answer with `detail`, in their own forms
     if not isinstance(error, Mapping) or not isinstance(error.get("code"), str) or "message" not in error:
         return None
 
@@ -48,7 +48,7 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
         code=word("code"),
         message=sentence(error.get("message"), key),
         hint=sentence(error.get("hint"), key),
-        # a server of another version may name one that this client does not know
+        # a server of another version may send a boundary that this client does not know
         boundary=next((known for known in get_args(Boundary) if known == error.get("boundary")), None),
         rollout_id=word("rollout_id", LEAST_IN_IDS),
         error_id=word("error_id", LEAST_IN_IDS),
@@ -58,22 +58,22 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
 
 
 def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> str:
-    """Return a server's text as one bounded line, without control characters and without any part of the key."""
+    """Return a server's text as one line of limited length, without control characters and without any part of the key."""
     if not isinstance(text, str):
         return ""
-    # cut first: a hostile server may send a sentence of megabytes
+    # cut first, because a hostile server may send a sentence of megabytes
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
     line = without_key(line, key, least)
     return cut(line, MAX_MESSAGE)
 
 
 def ended(text: str) -> str:
-    """Return the text with a full stop."""
+    """Return the text with a period at its end."""
     return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _fields(error: Mapping[str, Any], key: str | None) -> tuple[tuple[FieldProblem, ...], str]:
-    """The fields that the error names, with the sentence about each, and `field_lines`."""
+    """Return the fields that the error names, with a sentence for each, and `field_lines`."""
     given, message = error.get("fields"), error.get("message")
     fields, lines = [], ""
     for item in given[:MAX_FIELDS] if isinstance(given, list) else ():

@@ -1,8 +1,8 @@
-"""Turn every error of a server into one envelope; the only place that knows HTTP statuses.
+"""The error envelope of every server, and the only place that maps errors to HTTP statuses.
 
     {"detail": {"error": {"code", "message", "hint", "rollout_id"?, "boundary"?, "error_id"?, "fields"?: [...]}}}
 
-An exception's own text never leaves the log. `error_id` is the opaque id under which the log has the traceback.
+An exception's own text never leaves the log. `error_id` is the opaque id of the traceback in the log.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ REFUSAL_STATUS = {
     "generation_timeout": 504,
 }
 MAX_NAME = 64
-"""Characters of one part of a field's place."""
+"""The maximum length of one part of a field's location, in characters."""
 
 
 class RequestRefused(KitError):
-    """The server refuses a request. `code` is one of REFUSAL_STATUS; `headers` are sent with the response."""
+    """The server rejects a request. `code` is one of REFUSAL_STATUS; `headers` are sent with the response."""
 
     def __init__(self, code: str, message: str, *, hint: str = "", headers: Headers | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -89,10 +89,15 @@ class ClientGone(RequestRefused):
 class ErrorWriter:
     """Writes the errors of one server.
 
-    server: its name in sentences. log: where unexpected errors go. stored: what its store holds. routes: where its routes
-    are listed. unavailable_status: the status of `Unavailable`. framework_codes: codes by status of what the framework
-    refuses. max_fields: the most fields of one error. shape: makes the body from the status and the error's members, where
-    it is not the kit's own.
+    Attributes:
+        server: Its name in sentences.
+        log: The log for unexpected errors.
+        stored: What its store contains.
+        routes: Where its routes are listed.
+        unavailable_status: The status of `Unavailable`.
+        framework_codes: Codes for the statuses of the framework's own errors.
+        max_fields: The maximum number of fields in an error.
+        shape: Makes the body from the status and the error's members, if it is not the kit's envelope.
     """
 
     server: str
@@ -105,16 +110,16 @@ class ErrorWriter:
     shape: Callable[[int, dict[str, Any]], dict[str, Any]] | None = None
 
     def for_model_route(self, path: str) -> ErrorWriter:
-        """Return the writer whose errors are in the shape that clients of a model's route, such as `/v1/messages`, read."""
-        # the SDKs of these APIs show nothing of an error that is not where their own servers put it
+        """Return the writer in the shape that clients of a model's route, such as `/v1/messages`, expect."""
+        # the SDKs of these APIs only show errors in the shape of their own servers
         return replace(self, shape=messages_api.error_body if path.endswith("/messages") else openai_error)
 
     def response(self, error: BaseException, where: str = "") -> EncodedResponse:
-        """Return the response to any exception, and log what the operator has to know. where: the route, for the log."""
+        """Return the response to any exception, and log what the operator needs. where: the route, for the log."""
         if isinstance(error, RequestRefused):
             status = REFUSAL_STATUS[error.code]
             return self.envelope(status, error.code, error.message, error.hint, headers=error.headers)
-        # a config is checked as a whole, so all of its problems are told at once
+        # a config is checked as a whole, so all its problems are reported together
         if isinstance(error, JobConfigError):
             problems = zip(error.places, error.problems, strict=True)
             fields = tuple(FieldProblem(("body", "data", "config", *place), text) for place, text in problems)
@@ -128,7 +133,7 @@ class ErrorWriter:
             return self.envelope(409, "idempotency_key_reused", error.message, error.hint)
         if isinstance(error, Saturated):
             after = [(b"retry-after", b"%d" % error.retry_after_seconds)]
-            # 429 tells the caller to send less; at 503 others fill the server
+            # 429: the caller should send less; 503: others fill the server
             status = 429 if error.code == "key_quota_reached" else 503
             return self.envelope(status, error.code, error.message, error.hint, headers=after)
         if isinstance(error, RolloutFailed):
@@ -150,7 +155,7 @@ class ErrorWriter:
         headers: Headers | None = None,
         **more: str,
     ) -> EncodedResponse:
-        """Return the one shape of an error. more: optional members; empty ones are left out."""
+        """Return the response with an error. more: optional members; empty ones are left out."""
         error: dict[str, Any] = {"code": code, "message": message, "hint": hint}
         error.update({name: value for name, value in more.items() if value})
         if fields:
@@ -176,7 +181,7 @@ class ErrorWriter:
     def _failed(self, error: RolloutFailed) -> EncodedResponse:
         failure = error.failure
         error_id = failure.error_id or new_error_id()
-        if not (error.rollout_id and failure.error_id):  # else `serve.app.log_ended` logged it under this error_id
+        if not (error.rollout_id and failure.error_id):  # otherwise `serve.app.log_ended` logged it with this error_id
             self.log.error(
                 "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
                 error.rollout_id or "-",
@@ -189,7 +194,7 @@ class ErrorWriter:
             failure.code,
             failure.message,
             failure.hint,
-            # a server that shuts down cancels what it plays, and the next one can play it
+            # a server that shuts down cancels its rollouts, and the next server can play them
             headers=[(b"retry-after", b"1")] if failure.boundary == "cancelled" else None,
             rollout_id=error.rollout_id,
             boundary=failure.boundary,
@@ -202,33 +207,33 @@ class ErrorWriter:
             return self.method_not_allowed([name.strip() for name in given.get("Allow", "").split(",")])
         code = self.framework_codes.get(status, f"http_{status}")
         if status == 404:
-            return self.envelope(404, code, "There is no such route.", f"Routes are listed in {self.routes}.")
-        words = "The request was refused." if status < 500 else f"{self.server} failed while answering."
+            return self.envelope(404, code, "The route does not exist.", f"Routes are listed in {self.routes}.")
+        words = "The request was rejected." if status < 500 else f"{self.server} failed while answering."
         headers: Headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
         return self.envelope(status, code, words, headers=headers)
 
     def _internal(self, error: BaseException, where: str) -> EncodedResponse:
         error_id = new_error_id()
         self.log.error("internal error error_id=%s route=%s", error_id, where or "-", exc_info=error)
-        code, message = "internal_error", f"{self.server} failed while answering; the request itself may be fine."
+        code, message = "internal_error", f"{self.server} failed while answering; the request itself may be valid."
         if isinstance(error, StoreError):
             code, message = "store_failed", f"The store could not save or read {self.stored}."
-        return self.envelope(500, code, message, f"The server's log has the cause under {error_id}.", error_id=error_id)
+        return self.envelope(500, code, message, f"Search the server's log for {error_id}.", error_id=error_id)
 
 
 def openai_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return the members where clients of OpenAI's APIs look for them; a `shape` of ErrorWriter."""
+    """Return the members in the shape of OpenAI's APIs; a `shape` of ErrorWriter."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"type": kind, "param": None, **error}}
 
 
 def new_error_id() -> str:
-    """Return an opaque id that ties a response to a log line."""
+    """Return an opaque id that connects a response to a log line."""
     return "err_" + secrets.token_hex(6)
 
 
 def short_part(part: str | int) -> str | int:
-    """Return a part of a field's place as a response may carry it: names come from the client and may be anything."""
+    """Return a part of a field's location that is safe in a response, because clients may send any name."""
     if isinstance(part, int):
         return part
     safe = without_surrogates(part)

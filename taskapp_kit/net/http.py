@@ -1,7 +1,6 @@
-"""Send HTTP requests: the key goes to one address alone, every connection is judged, and every response is bounded.
+"""HTTP requests: the key goes only to one address, every connection is checked, and every response has a limit.
 
-Nothing is repeated and no redirect is followed here; callers do that (`retry.py`,
-`rollout/models/attempts.py`).
+Callers retry and follow redirects (`retry.py`, `rollout/models/attempts.py`), not this module.
 """
 
 from __future__ import annotations
@@ -34,35 +33,35 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 3.0
-"""An idle connection is used again for this long only: many servers close theirs after 5 s, and a request that meets the
-closing counts as sent."""
+"""How long an idle connection is reused: many servers close connections after 5 s, and a request that arrives at that moment
+counts as sent."""
 CHUNK_BYTES = 256 * 1024
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 30, 10, 6
-"""A socket notices within about a minute and a half that the other machine is gone: a rollout may take an hour without a
-byte on the line."""
+"""A socket notices within about 90 seconds that the other machine is gone, because a rollout may take an hour without a byte
+on the line."""
 AGENT = f"taskapp-kit/{__version__}"
 MAX_DEPTH = 254
-"""Of the JSON of a response: what is deeper cannot be written again, and ends programs that walk through it."""
+"""The maximum nesting of JSON in a response; deeper JSON cannot be written, and crashes recursive programs."""
 
 Guard = Callable[[str, str], str | None]
-"""Called with a host name ("" where it is not known) and an IP address before a connection: why there is none, or None."""
-CHECK_PROXY = "Look at HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are reached without one."
+"""Called before a connection with a host name ("" if unknown) and an IP address; returns why it is rejected, or None."""
+CHECK_PROXY = "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are reached without a proxy."
 
 
 class Trouble(Enum):
-    """Why there is no whole response."""
+    """Why a response is missing or incomplete."""
 
     REFUSED = "refuses connections"
     CONNECT_TIMEOUT = f"could not be connected to within {CONNECT_SECONDS:g} s"
     UNKNOWN_HOST = "has a name that cannot be resolved"
-    CERTIFICATE = "shows a certificate that this machine does not trust"
-    TLS = "does not speak TLS as this machine does"
+    CERTIFICATE = "has a certificate that this machine does not trust"
+    TLS = "does not support this machine's TLS"
     CONNECT = "cannot be connected to"
     PROXY = "is behind a proxy that cannot be connected to"
     FORBIDDEN = "is not called"
-    UNSENDABLE = "cannot be sent this request: a header or the address holds what HTTP cannot carry"
+    UNSENDABLE = "cannot be sent this request: a header or the address contains characters that HTTP does not allow"
     TIMEOUT = "did not answer in time"
-    DROPPED = "dropped the connection before its answer was whole"
+    DROPPED = "dropped the connection before it had answered"
     TRUNCATED = "dropped the connection before its answer was complete"
     NOT_HTTP = "answered with something that is not HTTP"
     TOO_LARGE = "answered with too much"
@@ -71,14 +70,14 @@ class Trouble(Enum):
 NO_CONNECTION = frozenset(
     {Trouble.CONNECT_TIMEOUT, Trouble.UNKNOWN_HOST, Trouble.CERTIFICATE, Trouble.TLS, Trouble.CONNECT}
 )
-"""No connection was made, for another reason than that nothing listens."""
+"""No connection was made, although something may listen."""
 _NOT_SENT = NO_CONNECTION | {Trouble.REFUSED, Trouble.PROXY, Trouble.UNSENDABLE, Trouble.FORBIDDEN}
 
 
 class NoAnswer(Exception):
-    """There is no whole response.
+    """A response is missing or incomplete.
 
-    kind: the reason. why: a clause that goes after the server's name. status: of a response that was too large.
+    kind: the reason. why: a clause that follows the server's name. status: the status of a response that was too large.
     """
 
     def __init__(self, kind: Trouble, why: str = "", *, status: int = 0) -> None:
@@ -89,13 +88,13 @@ class NoAnswer(Exception):
 
     @property
     def sent(self) -> bool:
-        """Whether the server may have the request, so that it may be acting on it."""
+        """Return whether the server may have received the request, and may be acting on it."""
         return self.kind not in _NOT_SENT
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A whole response. headers: names in lower case. url: the address, as it went over the wire."""
+    """A complete response. headers: names in lower case. url: the address as it was sent."""
 
     status: int
     body: bytes = field(repr=False)
@@ -103,11 +102,11 @@ class HttpResponse:
     url: str = ""
 
     def json(self) -> Any:
-        """Return the body. Raises ValueError when it is not JSON, or nested deeper than 254 levels."""
+        """Return the body. Raises ValueError if it is not JSON or is nested deeper than 254 levels."""
         return read_json(self.body)
 
     def json_object(self) -> dict[str, Any] | None:
-        """Return the body when it is a JSON object, else None."""
+        """Return the body if it is a JSON object, else None."""
         try:
             body = self.json()
         except ValueError:
@@ -116,16 +115,16 @@ class HttpResponse:
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds, when the server gives a number of them."""
+        """Return the seconds in Retry-After, or None."""
         seconds = self.headers.get("retry-after", "").strip()
         return float(seconds) if seconds.isdecimal() and len(seconds) <= 6 else None
 
 
 def read_json(text: bytes | str) -> Any:
-    """Return the JSON. Raises ValueError when it is none, or nested so deep (254) that it could not be written again."""
+    """Return the JSON. Raises ValueError if it is not JSON, or is nested too deep (254) to be written again."""
     value = orjson.loads(text)
     opening: tuple[Any, Any] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    # only a text with so many opening brackets can be so deep, and few have them
+    # only JSON with that many opening brackets can be that deep, which is rare
     if sum(map(text.count, opening)) > MAX_DEPTH:
         try:
             orjson.dumps(value)
@@ -135,17 +134,17 @@ def read_json(text: bytes | str) -> Any:
 
 
 def header_key(key: str | None, name: str) -> str | None:
-    """Return the key when a header can carry it; None for an empty one. Raises ConfigError, which does not repeat it."""
+    """Return the key if a header can contain it; None for an empty key. Raises ConfigError, which does not repeat it."""
     if key is None or not key.strip():
         return None
     key = key.strip()
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"{name} holds characters that no HTTP header carries.", hint="Copy the key again.")
+        raise ConfigError(f"{name} contains characters that HTTP headers do not allow.", hint="Copy the key again.")
     return key
 
 
 class AddressRefused(OSError):
-    """The guard refuses an address. why: what it said."""
+    """The guard rejects an address. why: the guard's reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EACCES, "address refused")
@@ -153,22 +152,22 @@ class AddressRefused(OSError):
 
 
 class GuardedResolver:
-    """Resolves names, and makes sockets only for addresses that the guard accepts.
+    """Resolves names, and creates sockets only for addresses that the guard accepts.
 
-    A name is refused when one of its addresses is. The connection goes to the very address that was judged, not to the name
-    again, so a name that changes between check and connection gains nothing.
+    A name is rejected if one of its addresses is. The connection uses the address that was checked, not the name again, so
+    changing the name's addresses between check and connection has no effect.
     """
 
     def __init__(self, resolver: AbstractResolver, guard: Guard | None) -> None:
         self._resolver, self._guard = resolver, guard
         self._by_name: set[str] = set()
-        """Addresses that are accepted only because of the name that led to them."""
+        """The addresses that are only accepted because of the name that led to them."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the addresses, all of them judged. Raises AddressRefused, OSError."""
-        # one refused address is enough to refuse the name, because aiohttp may connect to any of them
+        """Return the addresses, after checking all of them. Raises AddressRefused, OSError."""
+        # one rejected address rejects the name, because aiohttp may connect to any of its addresses
         found = await self._resolver.resolve(host, port, family)
         if self._guard is not None:
             for address in [result["host"] for result in found]:
@@ -180,13 +179,13 @@ class GuardedResolver:
         return found
 
     async def close(self) -> None:
-        """Close the resolver within."""
+        """Close the inner resolver."""
         await self._resolver.close()
 
     def socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """Return the socket for a connection to this address: the last look, also at one that was no name."""
+        """Return the socket for a connection to this address, after the last check, which includes numeric hosts."""
         family, kind, protocol, _, target = address
-        # a name can lead elsewhere between a check and the connection; this is the address that is connected to
+        # a name's addresses can change after the first check; this is the address of the connection
         if self._guard is not None and target[0] not in self._by_name:
             why = self._guard("", target[0])
             if why is not None:
@@ -209,17 +208,22 @@ class GuardedResolver:
 
 
 _refusals: ContextVar[list[AddressRefused]] = ContextVar("_refusals")
-"""The refusals during the request that is being made: several addresses of one name may fail in different ways."""
+"""The rejected addresses of the current request: several addresses of one name may fail in different ways."""
 
 
 @dataclass(slots=True)
 class Transport:
-    """Connections to servers, without cookies. headers: what every request carries (the key among them).
+    """Connections to servers, without cookies. They belong to the event loop of the first request.
 
-    max_body_bytes: a larger body is an error. max_error_bytes: the body of a response other than 200 is cut there, when
-    given. guard: judges every address that is connected to. resolver: in place of the system's. idle_seconds: how long an
-    idle connection is used again. check_tls: False takes any certificate. unix_socket: the socket of the one server, whose
-    address then only names it. The connections are made on the loop of the first request; another loop gets its own.
+    Args:
+        headers: The headers of every request, including the key.
+        max_body_bytes: A larger body is an error.
+        max_error_bytes: The body of a response other than 200 is cut to this size.
+        guard: Checks the address of every connection.
+        resolver: Replaces the system's resolver.
+        idle_seconds: How long an idle connection is reused.
+        check_tls: False accepts any certificate.
+        unix_socket: The socket of the only server, whose address is then just a name.
     """
 
     headers: Mapping[str, str] = field(repr=False)
@@ -244,7 +248,7 @@ class Transport:
         seconds: float | None,
         silence_seconds: float | None = None,
     ) -> HttpResponse:
-        """Make one exchange of at most `seconds` in all, with pauses of at most `silence_seconds`. Raises NoAnswer."""
+        """Send one request and read the response within `seconds`, with pauses up to `silence_seconds`. Raises NoAnswer."""
         limits: dict[str, float | None] = {"seconds": seconds, "silence_seconds": silence_seconds}
         async with self.open(verb, url, body=body, headers=headers, **limits) as response:
             content = await self._body(response)
@@ -256,7 +260,7 @@ class Transport:
         if response.status != 200 and self.max_error_bytes is not None:
             limit, cut = self.max_error_bytes, True
         length = response.content_length
-        # what an encoded body declares is not what it decodes to
+        # an encoded body's declared size is not its decoded size
         if length is not None and length <= limit and "Content-Encoding" not in response.headers:
             return await response.read()
         parts, size = [], 0
@@ -264,7 +268,7 @@ class Transport:
             size += len(chunk)
             parts.append(chunk)
             if size > limit:
-                # an error's first bytes say what is wrong; the rest is not waited for
+                # the first bytes of an error describe it, so the rest is not read
                 if cut:
                     break
                 too_large = f"answered with more than {limit // (1 << 20)} MiB"
@@ -282,9 +286,9 @@ class Transport:
         seconds: float | None,
         silence_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the head of a response; its body is read inside the block. Raises NoAnswer there, too.
+        """Yield the head of a response, whose body is read inside the block, which also raises NoAnswer.
 
-        seconds: for all of it. silence_seconds: the longest pause between two reads.
+        seconds: the time for everything. silence_seconds: the longest pause between two reads.
         """
         refusals: list[AddressRefused] = []
         _refusals.set(refusals)
@@ -293,31 +297,31 @@ class Transport:
             proxy = self._proxy_for(url)
             to_proxy = {} if proxy is None else proxy.headers
             if proxy is not None and url.startswith("http:"):
-                sent |= to_proxy  # without a tunnel the proxy reads the request itself
+                sent |= to_proxy  # without a tunnel the proxy reads the request
             async with self._connections().request(
                 verb,
                 _url(url),
                 data=body,
                 headers={**sent, **self.headers, **(headers or {})},
                 timeout=_timeout(seconds, silence_seconds),
-                # aiohttp would send X-API-Key to wherever a redirect leads
+                # aiohttp would send X-API-Key to the target of any redirect
                 allow_redirects=False,
                 proxy=None if proxy is None else proxy.url,
-                proxy_headers=to_proxy or {"User-Agent": AGENT},  # never none: aiohttp would send ours, and the key
+                proxy_headers=to_proxy or {"User-Agent": AGENT},  # otherwise aiohttp would send the key to the proxy
             ) as response:
                 yield response
         except (_aiohttp().ClientError, OSError, ValueError) as error:
             raise _no_answer(error, refusals, seconds, silence_seconds) from None
 
     async def aclose(self) -> None:
-        """Close the connections. A later request makes new ones."""
+        """Close the connections. A later request opens new ones."""
         session, self._session = self._session, None
-        # connections of a loop that has ended cannot be closed any more
+        # connections of an ended loop can no longer be closed
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
     def _proxy_for(self, url: str) -> Proxy | None:
-        """The proxy of this server, looked up once. None where a guard judges: it has to see the address itself."""
+        """Return the proxy of this server, looked up once; None with a guard, which has to see the address itself."""
         if self.guard is not None or self.unix_socket is not None:
             return None
         parts = urlsplit(url)
@@ -331,15 +335,15 @@ class Transport:
 
     def _connections(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        # connections of aiohttp belong to the loop on which they were made
+        # connections of aiohttp belong to the loop on which they were opened
         if self._session is None or self._loop is not loop or self._session.closed:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
                 connector=self._connector(),
-                # a cookie would go from one rollout to the next
+                # cookies would leak from one rollout to the next
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": AGENT, "Accept": "application/json"},  # aiohttp sends these to a proxy, too
+                headers={"User-Agent": AGENT, "Accept": "application/json"},  # aiohttp also sends these to a proxy
             )
             self._loop = loop
         return self._session
@@ -351,7 +355,7 @@ class Transport:
             return aiohttp.UnixConnector(str(self.unix_socket), limit=0, keepalive_timeout=self.idle_seconds)
         guarded = GuardedResolver(self.resolver or aiohttp.ThreadedResolver(), self.guard)
         return aiohttp.TCPConnector(
-            # aiohttp's own limit is 100 connections; a call that waits for one would look as if it hung
+            # with aiohttp's default of 100 connections, a call that waits for one would seem to hang
             limit=0,
             keepalive_timeout=self.idle_seconds,
             resolver=cast("AbstractResolver", guarded),
@@ -363,13 +367,13 @@ class Transport:
 def _no_answer(
     error: Exception, refusals: list[AddressRefused], seconds: float | None, silence_seconds: float | None
 ) -> NoAnswer:
-    """What an exception of aiohttp means. Its own text may hold the address with its query, so it is not repeated."""
+    """Return the NoAnswer of an aiohttp exception, without its text, which may contain the address with its query."""
     import aiohttp
 
     inner = getattr(error, "os_error", None)
     if isinstance(inner, AddressRefused):
         refusals = [inner]
-    # aiohttp's error may be that of another address of the same name
+    # aiohttp's error may concern another address of the same name
     if refusals and isinstance(error, aiohttp.ClientConnectorError):
         return NoAnswer(Trouble.FORBIDDEN, refusals[0].why)
     match error:
@@ -390,12 +394,12 @@ def _no_answer(
         case aiohttp.ClientConnectorSSLError():
             return NoAnswer(Trouble.TLS)
         case aiohttp.ClientConnectorError():
-            # where several addresses fail, asyncio joins their errors to one without a number
+            # if several addresses fail, asyncio joins their errors into one without a number
             if error.errno is None or error.errno == errno.ECONNREFUSED:
                 return NoAnswer(Trouble.REFUSED)
             return NoAnswer(Trouble.CONNECT, f"cannot be connected to: {os.strerror(error.errno)}")
         case aiohttp.InvalidURL():
-            return NoAnswer(Trouble.UNSENDABLE, "is no address that a request can be sent to")
+            return NoAnswer(Trouble.UNSENDABLE, "is not an address that requests can be sent to")
         case aiohttp.ClientPayloadError():
             return NoAnswer(Trouble.TRUNCATED)
         case aiohttp.ClientResponseError():
@@ -407,7 +411,7 @@ def _no_answer(
 
 @lru_cache(maxsize=1)
 def _aiohttp() -> Any:
-    """aiohttp, imported at the first request: a command that sends none starts without it."""
+    """Return aiohttp, imported at the first request, so that commands without requests start faster."""
     import aiohttp
 
     return aiohttp
@@ -415,10 +419,10 @@ def _aiohttp() -> Any:
 
 @lru_cache(maxsize=256)
 def _url(url: str) -> Any:
-    """The address as aiohttp takes it, to the letter."""
+    """Return the address for aiohttp, unchanged."""
     from yarl import URL
 
-    # yarl would normalize the escapes, which a signed query does not survive
+    # yarl would normalize the escapes, which would invalidate a signed query
     return URL(url, encoded=True)
 
 

@@ -1,7 +1,7 @@
-"""Which proxy a request goes through: the one that the usual variables name, and none for this machine itself.
+"""The proxy of a request, from the usual variables; requests to this machine use no proxy.
 
-HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, in either case, as the standard library reads them (on macOS the system's
-settings, too, when none is set). NO_PROXY may also name networks: `10.0.0.0/8`. No netrc is read.
+HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, in either case, are read as by the standard library (on macOS, the system's
+settings are the fallback). NO_PROXY may also name networks: `10.0.0.0/8`. netrc is not read.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """url: without user and password. headers: what is sent to the proxy itself, its user and password among it."""
+    """A proxy. url: without user and password. headers: sent to the proxy, including its user and password."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def proxy_for(url: str) -> Proxy | None:
-    """Return the proxy for that address, or None. Raises ValueError (a clause about `url`) for one that cannot be used."""
+    """Return the proxy for an address, or None. Raises ValueError (a clause about `url`) for an unusable proxy."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
@@ -41,7 +41,7 @@ def proxy_for(url: str) -> Proxy | None:
         raise ValueError("is behind a proxy whose address cannot be read") from None
     if proxy.scheme not in ("http", "https") or not proxy.hostname:
         raise ValueError("is behind a proxy of a kind that is not supported (expected http:// or https://)")
-    # not in the address, which errors and logs show
+    # not in the address, which errors and logs contain
     headers = {}
     if proxy.username is not None:
         login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
@@ -50,7 +50,7 @@ def proxy_for(url: str) -> Proxy | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address means this machine, however it is written (`127.1`)."""
+    """Return whether a host's name or address, in any notation (`127.1`), means this machine."""
     host = host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -59,29 +59,29 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_unspecified(host: str) -> bool:
-    """Whether it is `0.0.0.0` or `::`, which reach this machine from here."""
+    """Return whether it is `0.0.0.0` or `::`, which also reach this machine."""
     address = _address(host)
     return address is not None and address.is_unspecified
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address however it is written; one of IPv4 inside IPv6 is that of IPv4."""
+    """Return an address in any notation; an IPv4 address inside an IPv6 address counts as the IPv4 address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         pass
     else:
-        # a dual-stack socket reaches the IPv4 network by it
+        # a dual-stack socket uses it to reach the IPv4 network
         return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
     try:
-        # the system's resolver reads 127.1 and 2130706433 as addresses, too
+        # the system's resolver also reads 127.1 and 2130706433 as addresses
         return ipaddress.IPv4Address(socket.inet_aton(host)) if host[:1].isdigit() else None
     except OSError:
         return None
 
 
 def _in_networks(host: str, exceptions: str) -> bool:
-    """Whether the address is in a network of NO_PROXY; the standard library compares names only."""
+    """Return whether the address is in a network of NO_PROXY; the standard library compares only names."""
     address = _address(host)
     for word in exceptions.split(",") if address is not None else ():
         try:

@@ -1,4 +1,4 @@
-"""Take keys out of text that others wrote, before it is stored, logged or shown."""
+"""Removal of keys from foreign text, before it is stored, logged or shown."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 REDACTED = "(key)"
 LONG = 20_000
-"""Of a longer text in JSON only whole keys are taken out."""
+"""Only whole keys are removed from longer strings in JSON."""
 LEAST_FRAGMENT = 6
-"""A part of a key of this length or longer is taken out of a server's sentence."""
+"""Parts of a key of at least this length are removed from a server's sentence."""
 LEAST_IN_IDS = 12
-"""The same where ids and digests stand: a key of hexadecimal digits shares six in a row with many of them by chance."""
+"""The same for text with ids and digests, with which a hexadecimal key often shares six characters in a row by chance."""
 
 
 def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
-    """Return the text with `(key)` for every part of the key that has at least `least` characters."""
+    """Return the text with `(key)` in place of every part of the key of at least `least` characters."""
     if not key:
         return text
     if len(key) <= least:
         return text.replace(key, REDACTED)
-    block = (least + 1) // 2  # every part of `least` characters holds one of these whole: most texts hold none
+    block = (least + 1) // 2  # every part of `least` characters contains one of these blocks, but most texts do not
     if not any(key[start : start + block] in text for start in range(0, len(key) - block + 1, block)):
         return text
     shortest = set(_parts(key, least))
@@ -32,7 +32,7 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
             index += 1
             continue
         end = index + least
-        # as far as the key goes on: what follows the mark must be no part of it either
+        # as long as the key continues, because no part of it may remain after the mark
         while end < len(text) and text[end - least + 1 : end + 1] in shortest:
             end += 1
         parts.append(REDACTED)
@@ -41,14 +41,14 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
 
 
 def holds_key(text: str, key: str, least: int = LEAST_FRAGMENT) -> bool:
-    """Return whether a part of the key that has at least `least` characters is in the text, spread over words or not."""
-    # an endpoint or a terminal may break a line within the key
+    """Return whether the text contains a part of the key of at least `least` characters, even across words."""
+    # an endpoint or a terminal may insert a line break into the key
     dense = "".join(text.split())
     return any(part in dense for part in _parts(key, min(least, len(key))))
 
 
 def without_whole(text: str, keys: Iterable[str], mark: str = REDACTED) -> str:
-    """Return the text with `mark` for every whole key; a key that holds another one has to come first."""
+    """Return the text with `mark` in place of every whole key; a key that contains another key must come first."""
     for key in keys:
         text = text.replace(key, mark)
     return text
@@ -57,7 +57,7 @@ def without_whole(text: str, keys: Iterable[str], mark: str = REDACTED) -> str:
 def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
     """Return JSON with `(key)` for every part of the keys that has at least LEAST_IN_IDS characters.
 
-    Names, and texts beyond LONG, are searched for whole keys only.
+    Names, and strings longer than LONG, are only searched for whole keys.
     """
     if isinstance(value, str):
         if len(value) > LONG:
@@ -73,5 +73,5 @@ def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
 
 
 def _parts(key: str, length: int) -> Iterator[str]:
-    """Every part of the key of that length."""
+    """Yield every part of the key of this length."""
     return (key[start : start + length] for start in range(len(key) - length + 1))

@@ -1,4 +1,4 @@
-"""Encoded responses, and what is known about the connections that they are sent on.
+"""Encoded responses, and the state of the connections on which they are sent.
 
 A response is a status, headers and bytes that are sent as they are, without a web framework.
 """
@@ -17,25 +17,28 @@ if TYPE_CHECKING:
 
 
 PEER = "taskapp_kit.peer"
-"""Where the scope holds the connection's Peer; absent under a server that is not the kit's."""
+"""Scope key: the connection's Peer; absent under another server."""
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One for each connection; the key check and responses write it, the server reads it, and sets `gone`.
+    """The state of a connection, shared by the key check, responses and the server.
 
-    keyed: a request on this connection had a valid key. gone: the connection is closed. left: the client had closed it
-    before the last bytes were written. reset: it broke, as it does where a client closes before it has read everything.
-    answered: what the application sent last, if it says so. unsent: what a response holds in memory until it is sent;
-    readers of the same object share it. unsent_bytes: its size.
+    Attributes:
+        keyed: A request on this connection had a valid key.
+        gone: The connection is closed.
+        left: The client had closed it before the last bytes were written.
+        reset: It broke, as when a client closes before it has read everything.
+        answered: What the application sent last, if it records this.
+        unsent: The object that a response keeps in memory until it is sent; other readers may share it.
+        unsent_bytes: Its size.
     """
 
     keyed: bool = False
     gone: bool = False
-    # What the system accepted counts as sent, with two exceptions: the client had closed before (`left`, looked at in
-    # the moment of writing, because the event loop learns it later), or the connection is then reset, which is what
-    # closing with bytes unread does. Without them, clients with short time-outs would train on answers that they never
-    # read, in 6 of 8 rollouts on a busy machine.
+    # Bytes that the system accepted count as sent, unless the client had closed before (`left`, checked when writing,
+    # because the event loop learns it later) or the connection is then reset, as by closing with unread bytes. Otherwise
+    # answers that clients with short time-outs never read would count as read, in 6 of 8 rollouts on a busy machine.
     left: bool = False
     reset: bool = False
     answered: object = None
@@ -43,14 +46,14 @@ class Peer:
     unsent_bytes: int = 0
 
     def holds(self, unsent: object, size: int) -> None:
-        """Set what a response holds in memory until it is sent; None, 0: nothing."""
+        """Set what a response keeps in memory until it is sent; None, 0: nothing."""
         self.unsent, self.unsent_bytes = unsent, size
 
 
 def peer_of(scope: Any) -> Peer:
-    """Return the peer of an ASGI scope; a new, unused one under a server that sets none."""
+    """Return the peer of an ASGI scope, or a new one under another server."""
     found = scope.get(PEER)
-    # under a server that is not ours nobody reads it
+    # under another server, nothing reads it
     return found if isinstance(found, Peer) else Peer()
 
 
@@ -62,23 +65,26 @@ JSON_HEADERS: Headers = [
     (b"x-content-type-options", b"nosniff"),
 ]
 SLICE_BYTES = 64 * 1024
-"""A longer body is sent in pieces of this size, each when the client has read enough of those before."""
+"""A longer body is sent in slices of this size, each after the client has read enough of the previous ones."""
 NO_CONTENT = 204
 """This status has no body and no Content-Length."""
 
 
 @dataclass(slots=True)
 class EncodedResponse:
-    """One response, which is an ASGI application: frameworks send it like any response of their own.
+    """A response, which is an ASGI application, so frameworks can send it.
 
-    status: HTTP status. body: the bytes of the body. headers: lower-case names; content-length is added when sent.
-    rollout_id: the rollout whose result the body is; it counts against its key's limit until it is sent. shared: an object
-    that has to live until the response is sent, because other readers of the same result share it.
+    Attributes:
+        status: The HTTP status.
+        body: The bytes of the body.
+        headers: Headers with lower-case names; content-length is added when sent.
+        rollout_id: The rollout whose result is the body; it counts against its key's quota until it is sent.
+        shared: An object that must live until the response is sent, because other readers share it.
     """
 
     status: int
     body: bytes
-    # bytes, and no response of a framework: a small rollout should cost less than a millisecond of CPU
+    # bytes instead of a framework's response, because a small rollout should cost less than a millisecond of CPU
     headers: Headers = field(default_factory=lambda: JSON_HEADERS)
     rollout_id: str = ""
     shared: object = None
@@ -93,9 +99,9 @@ class EncodedResponse:
 
 
 def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> EncodedResponse:
-    """Return `payload` as JSON; read-only mappings become objects. Raises TypeError for what JSON cannot hold."""
+    """Return `payload` as JSON; read-only mappings become objects. Raises TypeError for values that are not JSON."""
     return EncodedResponse(
-        # as_object: schemas of tools are read-only mappings, which orjson does not know
+        # as_object: schemas of tools are read-only mappings, which orjson does not support
         status,
         orjson.dumps(payload, default=as_object),
         [*JSON_HEADERS, *headers] if headers else JSON_HEADERS,
@@ -103,7 +109,7 @@ def json_answer(payload: Any, status: int = 200, headers: Headers | None = None)
 
 
 async def answer_without_http(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer what is sent to an application without a framework besides requests: pass a lifespan, close a websocket."""
+    """Answer the lifespan and websockets of an application without a framework: accept the first, close the second."""
     await receive()
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})

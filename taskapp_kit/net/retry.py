@@ -1,6 +1,6 @@
-"""How often a request is repeated, after which pauses, and where a chain of 303 responses is followed.
+"""Retries of requests, with their pauses, and chains of 303 responses.
 
-A caller knows which of its failures may pass. `Attempts` has the rest: the pause grows, a server's Retry-After counts, and
+The caller decides which failures to retry. `Attempts` does the rest: pauses grow, a server's Retry-After counts, and
 attempts and time are limited.
 """
 
@@ -21,16 +21,16 @@ from taskapp_kit.net.http import NO_CONNECTION, HttpResponse, NoAnswer, Transpor
 
 _RANDOM = random.Random()
 JITTER = (0.8, 1.2)
-"""Factors of a pause, so that callers which failed together do not come back together."""
+"""Random factors of a pause, so that callers that failed together do not retry together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
-"""Errors worth a retry: not a closed port, and not what is wrong with the request or the server."""
+"""Errors to retry: not a closed port, nor a wrong request or server."""
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
-"""Statuses worth a retry, where the response is not the task app's own."""
+"""Statuses to retry, unless the response is the task app's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pauses between attempts. The first one grows by a factor each time, up to the longest."""
+    """The pauses between attempts, which grow by a factor from the first to the longest."""
 
     first_seconds: float = 0.2
     longest_seconds: float = 5.0
@@ -42,7 +42,7 @@ class Attempts:
 
     Args:
         backoff: The pauses.
-        retries: How many attempts may follow the first; None: as many as there is time for.
+        retries: How many attempts may follow the first; None: as many as the time allows.
         seconds: The time for all attempts and pauses, from now on; None: no limit.
         rng: Draws the jitter.
         clock: Monotonic seconds.
@@ -64,17 +64,17 @@ class Attempts:
 
     @property
     def left(self) -> float:
-        """The seconds that are left for attempts and pauses."""
+        """Return the seconds left for attempts and pauses."""
         return self._end - self._clock()
 
     def reset(self) -> None:
-        """Count from the start again, after an attempt that succeeded."""
+        """Restart the count, after a successful attempt."""
         self._failed = 0
 
     def pause(self, retry_after: float | None = None) -> float | None:
-        """Count a failed attempt. Return the seconds to wait before the next one, None if there is to be none.
+        """Count a failed attempt. Return the seconds to wait before the next one, or None to stop.
 
-        retry_after: The seconds that the server asks for; more than the longest pause is not waited.
+        retry_after: The seconds that the server requests; at most the longest pause is waited.
         """
         # 2.0**1024 would overflow, and a job may wait for days
         grown = self._backoff.first_seconds * self._backoff.growth ** min(self._failed, 64)
@@ -82,21 +82,21 @@ class Attempts:
         seconds = min(max(retry_after or 0.0, grown), self._backoff.longest_seconds) * self._rng.uniform(*JITTER)
         if self._retries is not None and self._failed > self._retries:
             return None
-        # a pause that leaves no time for the attempt after it is not worth waiting
+        # a pause that leaves no time for another attempt is pointless
         return seconds if seconds < self.left else None
 
 
 async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng: random.Random) -> HttpResponse:
-    """Send a request that changes nothing, again while its connection breaks or a gateway fails.
+    """Send an idempotent request, and retry while its connection breaks or a gateway fails.
 
-    Returns the first good response, else the last one. Raises NoAnswer, at once where no server listens.
+    Returns the first good response, else the last. Raises NoAnswer, immediately if no server listens.
     """
     attempts = Attempts(Backoff(), retries=retries, rng=rng)
     while True:
         try:
             answer = await ask()
         except NoAnswer as lost:
-            # a closed port is not waited for: mostly nobody has started the server
+            # a closed port usually means that the server was not started
             if lost.kind not in MAY_PASS or (pause := attempts.pause()) is None:
                 raise
         else:
@@ -108,13 +108,13 @@ async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng
 log = logging.getLogger("taskapp_kit.client")
 
 GATEWAY_SECONDS = 150.0
-"""After so long Modal's gateway answers with the next 303."""
+"""The time after which Modal's gateway answers with the next 303."""
 
 
 class ForeignRedirect(Exception):
-    """A redirect leads to another server, or nowhere: the key belongs to the server that was named.
+    """A redirect leads to another server, which must not get the key, or nowhere.
 
-    place: `host` or `host:port` of that server, "" when it cannot be read.
+    place: `host` or `host:port` of that server, "" if it cannot be read.
     """
 
     def __init__(self, why: str, place: str = "") -> None:
@@ -123,23 +123,23 @@ class ForeignRedirect(Exception):
 
 
 class OutOfHops(Exception):
-    """The chain is longer than the time that the caller gave."""
+    """The chain of redirects is longer than the caller's time."""
 
 
 def hop_budget(timeout_seconds: float) -> int:
-    """Return how many redirects a request of that length may take."""
+    """Return how many redirects a request of this length may take."""
     return math.ceil(timeout_seconds / GATEWAY_SECONDS) + 2
 
 
 def next_address(current: str, location: str | None) -> str:
-    """Return where a redirect leads. Raises ForeignRedirect, whose text is the reason alone."""
+    """Return the target of a redirect. Raises ForeignRedirect, whose text is only the reason."""
     if not location:
-        raise ForeignRedirect("it names no address")
+        raise ForeignRedirect("it has no address")
     try:
         target, here = read_url(urljoin(current, location)), read_url(current)
     except (NotAnAddress, ValueError):  # urljoin raises ValueError
         raise ForeignRedirect("its address cannot be read") from None
-    # the key belongs to the server that was named, and would go along
+    # the key belongs to the named server, but would be sent to the other one
     if not target.same_origin(here):
         raise ForeignRedirect("it leads to another server", target.place)
     return target.url
@@ -157,8 +157,8 @@ async def follow(
 ) -> HttpResponse:
     """Return the first response that is not a 303.
 
-    hops: redirects that may be followed. retries: how often in a row one address may be asked again. hop_seconds: for each
-    request. left: seconds until the caller gives up. Raises NoAnswer, ForeignRedirect, OutOfHops.
+    hops: the maximum number of redirects. retries: how often in a row an address may be requested again. hop_seconds: the
+    time for each request. left: seconds until the caller gives up. Raises NoAnswer, ForeignRedirect, OutOfHops.
     """
     followed = 0
     while answer.status == 303:
@@ -173,12 +173,12 @@ async def follow(
             if seconds <= 0:
                 raise OutOfHops
             try:
-                # not a POST: a second rollout would cost money and count as another episode
+                # not for a POST, because a second rollout would cost money and count as another episode
                 got = await transport.send("GET", address, headers=headers, seconds=seconds)
             except NoAnswer as no_answer:
                 trouble = no_answer
             else:
-                # an answer with our envelope is the task app's own, which asking again does not change
+                # a response with the kit's envelope is the task app's own, so a retry would not change it
                 if got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     break
             pause = attempts.pause()
@@ -186,7 +186,7 @@ async def follow(
                 if trouble is None:
                     return got
                 raise trouble
-            log.info("redirect %d of a request broke (%s); asking for it again", followed, trouble or got.status)
+            log.info("redirect %d of a request broke (%s); requesting it again", followed, trouble or got.status)
             await asyncio.sleep(max(0.0, min(pause, left())))
         answer = got
     return answer

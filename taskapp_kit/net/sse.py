@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 ALIVE_SECONDS = 15.0
-"""After so much silence a comment is sent, so that proxies and clients do not take the stream for dead."""
+"""After this silence a comment is sent, so that proxies and clients do not regard the stream as dead."""
 ALIVE = b": alive\n\n"
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    # nginx keeps events back until its buffer is full
+    # otherwise nginx holds events back until its buffer is full
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 ]
@@ -28,20 +28,20 @@ EncodedFrame = tuple[bytes, bytes, bytes]
 
 
 def encode_frame(number: int, event: bytes, data: bytes) -> EncodedFrame:
-    """Return one event in three parts. data: JSON without line ends; it is not copied, because others may read the same."""
+    """Return one event in three parts. data: JSON without line ends; it is not copied, because other readers share it."""
     return b"id: %d\nevent: %s\ndata: " % (number, event), data, b"\n\n"
 
 
 def event_frames(events: Iterable[tuple[str, bytes]]) -> list[bytes]:
-    """Return events as they are sent. events: the name of each, empty for none, and its data, without line ends."""
+    """Return events as bytes. events: the name of each, or "", and its data, without line ends."""
     return [(b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data for name, data in events]
 
 
 class EventStreamResponse:
-    """A response that goes on until its frames end or the client has gone.
+    """A response that lasts until its frames end or the client has gone.
 
-    batches: yields the bytes of frames, several at a time; it is closed at the end, also when the client goes. headers:
-    further ones. alive_seconds: the longest silence.
+    batches: yields the bytes of frames, several at a time; it is closed at the end, even if the client goes. headers:
+    further headers. alive_seconds: the longest silence.
     """
 
     status = 200
@@ -68,7 +68,7 @@ class EventStreamResponse:
         finally:
             for task in (gone, sending):
                 task.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # what broke was raised above
+            with suppress(asyncio.CancelledError, Exception):  # the error was raised above
                 await sending
             await self._batches.aclose()
 
@@ -77,7 +77,7 @@ class EventStreamResponse:
         following = asyncio.ensure_future(anext(self._batches, None))
         try:
             while True:
-                # not `wait_for`, which would cancel the generator at each silence
+                # not `wait_for`, which would cancel the generator after each silence
                 done, _ = await asyncio.wait((following,), timeout=self._alive_seconds)
                 if not done:
                     await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
@@ -100,11 +100,11 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces in a row, in parts of at most SLICE_BYTES."""
+    """Yield the joined pieces in parts of at most SLICE_BYTES."""
     waiting: list[bytes] = []
     length = 0
     for piece in pieces:
-        # a frame may be as large as a rollout, and sending waits between the parts until the client has read
+        # a frame may be as large as a rollout, and sending waits between parts until the client has read
         for start in range(0, len(piece), SLICE_BYTES):
             part = piece[start : start + SLICE_BYTES]
             if length + len(part) > SLICE_BYTES:
@@ -123,7 +123,7 @@ class FrameTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event: its name (`message` when it has none), its id, its data lines joined by line ends."""
+    """One event: its name (`message` by default), its id, its data lines joined by line ends."""
 
     event: str
     data: str
@@ -132,7 +132,7 @@ class Frame:
 
 @dataclass(slots=True)
 class SseReader:
-    """Bytes in, frames out. However the bytes are cut into pieces, the frames are the same."""
+    """Converts bytes to frames, independent of how the bytes are split."""
 
     max_bytes: int = MAX_FRAME_BYTES
     _rest: bytearray = field(default_factory=bytearray)
@@ -147,10 +147,10 @@ class SseReader:
         if not chunk:
             return []
         if self._after_cr:
-            chunk = chunk.removeprefix(b"\n")  # the other half of a line end that was cut in two
+            chunk = chunk.removeprefix(b"\n")  # the second half of a split line end
         self._after_cr = chunk.endswith(b"\r")
         first, *others = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest += first  # in place: a long line may come in very small pieces
+        self._rest += first  # in place, because a long line may arrive in very small pieces
         if len(self._rest) > self.max_bytes:
             raise FrameTooLarge(f"a line of an event stream is longer than {self.max_bytes} bytes")
         if not others:
@@ -163,7 +163,7 @@ class SseReader:
     def _line(self, line: bytes) -> Frame | None:
         if not line:
             frame = Frame(self._event or "message", "\n".join(self._data), self._id) if self._data else None
-            # the id stays until another one comes, as the standard says
+            # the id stays until the next one, as the standard requires
             self._event, self._data, self._size = "", [], 0
             return frame
         self._size += len(line)

@@ -1,4 +1,4 @@
-"""What an environment shows: text, a JSON object, or a list of text and image blocks; and the hash of any JSON.
+"""Observations: text, a JSON object, or a list of text and image blocks; and the hash of any JSON.
 
 `plain()` turns every author's value into recorded data: copied, representable as JSON, finite.
 """
@@ -18,19 +18,19 @@ from typing import Any
 import orjson
 
 Json = Any
-"""None, bool, int, finite float, str, list or dict with str keys, nested. Too costly to express for a type checker."""
+"""None, bool, int, finite float, str, list or dict with str keys, nested. An exact type would be too slow to check."""
 
 MAX_DEPTH = 64
-"""Deepest nesting of an observation, an argument or a request body."""
+"""The maximum nesting of an observation, an argument or a request body."""
 INT_LIMIT = 2**63
-"""Integers in JSON lie in [-2⁶³, 2⁶³): beyond that, other JSON parsers lose digits."""
+"""Integers in JSON are in [-2⁶³, 2⁶³), because other JSON parsers lose digits beyond that."""
 
 
 def read_exactly(text: str | bytes) -> Json:
-    """Return the value of a JSON text with the digits that the text has.
+    """Return the value of a JSON text without losing digits.
 
-    Raises ValueError: it is not JSON, or has a number that a float would change (more than 17 digits, or too large or too
-    small). Integers may have any size; `plain` refuses those that cannot be recorded.
+    Raises ValueError for text that is not JSON, or has a number that a float would change (more than 17 digits, too large
+    or too small). Integers may have any size; `plain` rejects integers that cannot be recorded.
     """
     try:
         return json.loads(text, parse_float=_exact_float, parse_constant=_exact_float)
@@ -46,7 +46,7 @@ def _exact_float(text: str) -> float:
 
 
 class NotJson(ValueError):
-    """A value that cannot be recorded. `path` says where inside it, e.g. `observation.board[3]`."""
+    """A value that cannot be recorded. `path` is the location inside it, such as `observation.board[3]`."""
 
     def __init__(self, path: str, found: str) -> None:
         super().__init__(f"{path} {found}")
@@ -99,29 +99,31 @@ class Image:
                 f"Image: expected PNG bytes or an array of shape (H, W, 3) and dtype uint8, got "
                 f"{type(data).__name__} of shape {shape}."
             )
-        self._array = data.copy()  # the environment may go on drawing into its own buffer
+        self._array = data.copy()  # because the environment may continue to draw into its buffer
         self.height, self.width = int(shape[0]), int(shape[1])
 
     @classmethod
     def recorded(cls, png: bytes, pixels: str | None) -> Image:
-        """An image as it was recorded: its PNG bytes and its `pixels`. Raises ValueError."""
+        """Return an image as it was recorded: its PNG bytes and its `pixels`. Raises ValueError."""
         picture = cls(png)
         picture._pixels = pixels
         return picture
 
     @property
     def pixels(self) -> str | None:
-        """SHA-256 (hex) over width, height and raw RGB of an array; None for an image that was given as PNG bytes."""
+        """Return the SHA-256 (hex) of width, height and raw RGB of an array; None for an image from PNG bytes."""
         if self._pixels is None and self._array is not None:
             self._pixels = _rgb_hash(self.width, self.height, self._array.tobytes())
         return self._pixels
 
     @property
     def png(self) -> bytes:
-        """The image as PNG bytes, encoded on first use."""
+        """Return the image as PNG bytes, encoded on first use."""
         if self._png is None:
             raw = self._array.tobytes()
-            if self._pixels is None:  # while the array is there: PNG bytes depend on the machine's zlib, pixels do not
+            if (
+                self._pixels is None
+            ):  # while the array exists: unlike PNG bytes, pixels do not depend on the machine's zlib
                 self._pixels = _rgb_hash(self.width, self.height, raw)
             stride = self.width * 3
             rows = b"".join(b"\x00" + raw[y * stride : (y + 1) * stride] for y in range(self.height))
@@ -136,13 +138,13 @@ class Image:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the PNG bytes, hex: the name under which a store holds the image once."""
+        """Return the SHA-256 of the PNG bytes, hex: the image's name in a store."""
         if self._hash is None:
             self._hash = hashlib.sha256(self.png).hexdigest()
         return self._hash
 
     def data_url(self) -> str:
-        """The image as a `data:` URL."""
+        """Return the image as a `data:` URL."""
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
     def __repr__(self) -> str:
@@ -160,9 +162,9 @@ Content = Any
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Json:
-    """Copies an author's value into plain JSON: numpy and pydantic values become lists, numbers and dicts.
+    """Copy an author's value into plain JSON: numpy and pydantic values become lists, numbers and dicts.
 
-    Raises NotJson, naming the path inside the value, for what is not JSON, not finite, too deep or too large a number.
+    Raises NotJson, naming the path inside the value, for values that are not JSON, not finite, too deep or too large.
     """
     kind = type(value)
     if kind is str:
@@ -181,7 +183,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Json:
         return value
     if depth >= MAX_DEPTH:
         raise NotJson(path, f"is nested more than {MAX_DEPTH} deep (does it hold itself?)")
-    if kind is dict or isinstance(value, Mapping):  # a dict without asking an abstract class
+    if kind is dict or isinstance(value, Mapping):  # `is dict` first, because the abstract class is slower
         return _members(value, path, depth)
     if isinstance(value, (list, tuple)):
         result: list[Json] = []
@@ -194,7 +196,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Json:
                 or kind is bool
                 or item is None
             ):
-                result.append(item)  # the common case: no path string is built
+                result.append(item)  # the common case, without building a path string
             else:
                 result.append(plain(item, f"{path}[{index}]", depth + 1))
         return result
@@ -223,7 +225,7 @@ def _members(value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Json]
 
 
 def has_surrogate(text: str) -> bool:
-    """Return whether the text holds half of a surrogate pair, which neither UTF-8 nor JSON can hold."""
+    """Return whether the text contains a lone surrogate, which UTF-8 and JSON cannot represent."""
     if text.isascii():
         return False
     try:
@@ -234,7 +236,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def without_surrogates(text: str) -> str:
-    """Return the text with `?` for every half of a surrogate pair."""
+    """Return the text with `?` in place of every lone surrogate."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -277,14 +279,14 @@ def _foreign(value: Any, path: str, depth: int) -> Json:
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """A serializer hook: a read-only mapping becomes a dict. Raises TypeError for what is not JSON."""
+    """Convert a read-only mapping to a dict, as a serializer's hook. Raises TypeError for values that are not JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def content(value: Any) -> Content:
-    """Converts an author's observation to recorded content. Raises NotJson."""
+    """Convert an author's observation to recorded content. Raises NotJson."""
     kind = type(value)
     if kind is str or kind is dict or value is None:
         return plain(value, "observation")
@@ -315,7 +317,7 @@ def _block(block: Any, index: int) -> str | Image:
 
 
 def images(recorded: Content) -> Iterator[Image]:
-    """The images in a recorded observation."""
+    """Return the images in a recorded observation."""
     if type(recorded) is list:
         for block in recorded:
             if isinstance(block, Image):
@@ -323,7 +325,7 @@ def images(recorded: Content) -> Iterator[Image]:
 
 
 def text_of(recorded: Content) -> str:
-    """The text of a recorded observation; a dict is shown as JSON; images are left out."""
+    """Return the text of a recorded observation, with a dict as JSON and without images."""
     if isinstance(recorded, str):
         return recorded
     if recorded is None:
@@ -334,7 +336,7 @@ def text_of(recorded: Content) -> str:
 
 
 def without_images(recorded: Content) -> Json:
-    """The observation as the digest covers it: a single text block equals the bare text."""
+    """Return the observation for the digest, in which a single text block equals the bare text."""
     if type(recorded) is list:
         texts = [block for block in recorded if isinstance(block, str)]
         return texts[0] if len(texts) == 1 else texts
@@ -342,5 +344,5 @@ def without_images(recorded: Content) -> Json:
 
 
 def json_hash(value: Json) -> str:
-    """SHA-256 (hex) of the value's canonical JSON."""
+    """Return the SHA-256 (hex) of the value's canonical JSON."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()

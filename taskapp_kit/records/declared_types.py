@@ -1,4 +1,4 @@
-"""Checks values from files and servers against the types that a dataclass declares."""
+"""Checks of values from files and servers against the types that a dataclass declares."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ANYTHING = ("Json", "bytes")
 
 
 def check_types(kind: type, values: Mapping[str, Any]) -> None:
-    """Raises TypeError naming the first of these members of `kind` whose value does not have its declared type.
+    """Raise TypeError naming the first member of `kind` whose value does not have its declared type.
 
-    A number is finite, and a boolean is none.
+    A number must be finite and not a boolean.
     """
     fits = _members(kind)
     for name, value in values.items():
@@ -37,7 +37,7 @@ def _members(kind: type) -> dict[str, Callable[[Any], bool]]:
 
 
 def _check(declared: str) -> Callable[[Any], bool]:
-    """The check of one type as it is written in the source."""
+    """Return the check for a type as written in the source."""
     if declared in _ANYTHING:
         return lambda value: True
     if declared == "ModelUse":

@@ -1,4 +1,4 @@
-"""The first difference between two episodes: in what was said, done and observed."""
+"""The first difference between two episodes, in text, actions and observations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Difference:
 
 
 def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
-    """The first difference in what a digest covers, with `pictures` an observation digest. None: there is none."""
+    """Return the first difference in what a digest covers (with `pictures`, an observation digest), or None."""
     found = located_difference(was, now, pictures=pictures)
     return None if found is None else found[1]
 
 
 def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> tuple[int, Difference] | None:
-    """The first difference, and the number of turns before it that are equal in both; see `first_difference`."""
+    """Return the first difference, and the number of turns before it that are equal in both; see `first_difference`."""
     for turn, where, what, before, after in _compared(was, now, pictures):
         if before != after:
             return turn, Difference(where, what, before, after)
@@ -36,11 +36,11 @@ def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = Fal
 
 
 def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[int, str, str, Any, Any]]:
-    """(equal turns before it, where, what, before, after) of everything that is compared, in order."""
+    """Yield (equal turns before it, where, what, before, after) of everything that is compared, in order."""
 
     def shown(observation: Content) -> Json:
         content = content_to_json(observation if pictures else without_images(observation))
-        if type(content) is list:  # `image` hashes an array's PNG bytes, which depend on the machine's zlib
+        if type(content) is list:  # without `image`, the hash of PNG bytes, which depend on the machine's zlib
             return [
                 {name: part for name, part in block.items() if name != "image"}
                 if isinstance(block, dict) and "pixels" in block
@@ -71,7 +71,7 @@ def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tupl
 
 
 def _rest(turn: int, was: Sequence[Any], now: Sequence[Any], what: str) -> Iterator[tuple[int, str, str, Any, Any]]:
-    """What only one side has: a recorded turn that was not used, or one that was never played."""
+    """Yield what only one side has: an unused recorded turn, or a turn that was never played."""
     shared = min(len(was), len(now))
     if len(was) > shared:
         yield turn, _where(was[shared]), f"recorded {what}", "played", "not used"

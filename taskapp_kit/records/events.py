@@ -1,13 +1,13 @@
-"""Events: the only record of an episode. Numbered from 0 in each rollout; a trajectory is their fold.
+"""Events: the only record of an episode, numbered from 0. A trajectory is their fold.
 
 started     the episode's identity: environment, split, seed, config, policy
 observed    the first observation
 called      the policy is called (its answer follows)
 answered    the policy's answer: text, tool calls, tokens
-acted       one action goes to the environment
+acted       an action is passed to the environment
 stepped     the action's result
 limited     a limit was reached: which, and its value
-failed      something broke: boundary and message
+failed      a failure: boundary and message
 ended       status, stop reason, final state (private), metrics
 scored      the scorecard
 """
@@ -26,12 +26,12 @@ from taskapp_kit.records.content import Content, Image, Json
 from taskapp_kit.records.trajectory import Decision, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
 
 SCHEMA_VERSION = 1
-"""Version of the events' and the stored rows' shape."""
+"""The version of the shape of events and stored rows."""
 
 
 @dataclass(slots=True)
 class Started:
-    """The episode's identity: environment, split, seed, config; and the name of the policy."""
+    """The episode's identity (environment, split, seed, config) and the name of the policy."""
 
     kind: ClassVar[str] = "started"
     environment: str
@@ -83,7 +83,7 @@ class Acted:
 
 @dataclass(slots=True)
 class Stepped:
-    """The step is over."""
+    """The step has ended."""
 
     kind: ClassVar[str] = "stepped"
     step: PlayedStep
@@ -100,7 +100,7 @@ class Limited:
 
 @dataclass(slots=True)
 class Failed:
-    """Something broke. `message` is the kit's own, never the exception's text."""
+    """A failure. `message` is the kit's, never the exception's text."""
 
     kind: ClassVar[str] = "failed"
     boundary: Boundary
@@ -110,13 +110,13 @@ class Failed:
     hint: str = ""
 
     def failure(self) -> Failure:
-        """The failure that this event carries."""
+        """Return the failure in this event."""
         return Failure(self.boundary, self.code, self.message, self.hint, self.error_id)
 
 
 @dataclass(slots=True)
 class EpisodeEnded:
-    """The episode is over and the environment closed."""
+    """The episode has ended and the environment is closed."""
 
     kind: ClassVar[str] = "ended"
     status: Status
@@ -127,7 +127,7 @@ class EpisodeEnded:
 
 @dataclass(slots=True)
 class Scored:
-    """The scorecard as JSON (see `contract.scorecard`)."""
+    """The scorecard as JSON (see `records.scorecard`)."""
 
     kind: ClassVar[str] = "scored"
     scorecard: dict[str, Json]
@@ -147,7 +147,7 @@ _ANSWER_FIELDS = tuple(item.name for item in fields(Decision))
 _step_values, _answer_values = attrgetter(*_STEP_FIELDS), attrgetter(*_ANSWER_FIELDS)
 
 
-# The one way from events to a trajectory: nothing about an episode is recorded in a second place.
+# The only way from events to a trajectory, because nothing about an episode is recorded twice.
 def fold(events: Iterable[Event]) -> Trajectory:
     """Return the trajectory of an episode.
 
@@ -184,31 +184,31 @@ def fold(events: Iterable[Event]) -> Trajectory:
 
 @dataclass(slots=True)
 class TurnRecord:
-    """A turn as it is stored. answered: the whole event. steps: the step of each of its `stepped` events."""
+    """A stored turn. answered: the whole event. steps: the step of each of its `stepped` events."""
 
     answered: dict[str, Any]
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The policy's answer."""
+        """Return the policy's answer."""
         answer: dict[str, Any] = self.answered["answer"]
         return answer
 
     @property
     def scripted(self) -> bool:
-        """Whether the caller supplied the action."""
+        """Return whether the caller supplied the action."""
         return bool(self.answered.get("scripted"))
 
 
 @dataclass(slots=True)
 class EpisodeRecord:
-    """What `fold` is for events, for those that are stored: their JSON, with what a trajectory leaves out.
+    """The episode of stored events, as JSON, including what a trajectory leaves out.
 
-    Events of every release, with members that were added later missing, and with images by their hashes.
+    Events of older releases lack members that were added later. Images are hashes.
 
-    started, observed, limited, failed, ended: the members of those events, empty where there is none. called: the turn in
-    which the policy was called and did not answer. acted: the `acted` event whose action did not return.
+    started, observed, limited, failed, ended: the members of those events, or empty. called: the turn in which the policy
+    was called and did not answer. acted: the `acted` event whose action did not return.
     """
 
     started: dict[str, Any] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class EpisodeRecord:
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> EpisodeRecord:
-        """The episode of stored events. Raises KeyError, IndexError for events that are damaged."""
+        """Return the episode of stored events. Raises KeyError, IndexError for damaged events."""
         episode = cls()
         for event in events:
             match event["kind"]:
@@ -242,22 +242,22 @@ class EpisodeRecord:
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """The policy's answer of each turn."""
+        """Return the policy's answers, one for each turn."""
         return [turn.answer for turn in self.turns]
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of all turns."""
+        """Return the steps of all turns."""
         return [step for turn in self.turns for step in turn.steps]
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of the episode's actions."""
+        """Return the names of the episode's actions."""
         return tuple(self.observed.get("tools") or ())
 
 
 def to_json(seq: int, event: Event) -> dict[str, Json]:
-    """The event as JSON; an image becomes `{"image": hash, …}`, its bytes are stored separately.
+    """Return the event as JSON. An image becomes `{"image": hash, …}`; its bytes are stored separately.
 
     The members are the event's own objects, not copies.
     """
@@ -277,7 +277,7 @@ def to_json(seq: int, event: Event) -> dict[str, Json]:
 
 
 def answer_to_json(answer: Decision) -> dict[str, Json]:
-    """The answer as JSON, without its empty members."""
+    """Return the answer as JSON, without its empty members."""
     body: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
         part = getattr(answer, name)
@@ -289,22 +289,22 @@ def answer_to_json(answer: Decision) -> dict[str, Json]:
 
 
 def answer_from_json(body: dict[str, Any]) -> Decision:
-    """The inverse of `answer_to_json`."""
+    """Return the inverse of `answer_to_json`."""
     return Decision(**{**body, "tool_calls": [ToolCall(**call) for call in body.get("tool_calls", [])]})
 
 
 def recording_to_json(recording: Recording) -> dict[str, Json]:
-    """A recording as JSON, to pass it to another process."""
+    """Return a recording as JSON, to pass it to another process."""
     return {"answers": [answer_to_json(answer) for answer in recording.answers], "stops": recording.stops}
 
 
 def recording_from_json(body: dict[str, Any]) -> Recording:
-    """The inverse of `recording_to_json`."""
+    """Return the inverse of `recording_to_json`."""
     return Recording([answer_from_json(answer) for answer in body["answers"]], body["stops"])
 
 
 class EncodedEvents(Sequence[dict[str, Json]]):
-    """Events as a JSON array (`text`, UTF-8): decoded when first accessed, so passing them on costs no parsing."""
+    """Events as a JSON array (`text`, UTF-8), decoded at the first access, so that passing them on needs no parsing."""
 
     __slots__ = ("_read", "text")
 
@@ -330,20 +330,20 @@ class EncodedEvents(Sequence[dict[str, Json]]):
 
 
 def encode(events: Sequence[Event]) -> EncodedEvents:
-    """Encodes the events as `to_json` does, without the environment's private end state.
+    """Encode the events as `to_json` does, without the environment's private end state.
 
-    Everything in an event went through `content.plain` or came from JSON, so it is not validated again.
+    Values in an event went through `content.plain` or came from JSON, so they are not validated again.
     """
     return EncodedEvents(orjson.dumps([_members(seq, event) for seq, event in enumerate(events)], default=_picture))
 
 
 def encode_one(seq: int, event: Event) -> bytes:
-    """Encodes one event as `encode` does, without the environment's private end state."""
+    """Encode one event as `encode` does, without the environment's private end state."""
     return orjson.dumps(_members(seq, event), default=_picture)
 
 
 def _members(seq: int, event: Event) -> dict[str, Any]:
-    """The event as `encode` writes it. Dicts, because orjson takes twice as long for a dataclass with slots."""
+    """Return the event for `encode`, as a dict, because orjson takes twice as long for a dataclass with slots."""
     members: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
     for name in _FIELDS[type(event)]:
         members[name] = getattr(event, name)
@@ -357,7 +357,7 @@ def _members(seq: int, event: Event) -> dict[str, Any]:
 
 
 def joined(pieces: Sequence[bytes]) -> EncodedEvents:
-    """Joins encoded events, one or several (with commas between) in each piece, into one sequence."""
+    """Join encoded events into one sequence. A piece has one event or several, separated by commas."""
     return EncodedEvents(b"[" + b",".join(pieces) + b"]")
 
 
@@ -375,7 +375,7 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
     Args:
         body: The event as JSON.
-        blobs: PNG bytes of images by their hash; an image without them is left out.
+        blobs: PNG bytes of images by their hash; an image without bytes is left out.
 
     Raises:
         ValueError: This release does not know the event's kind or schema version.
@@ -398,9 +398,9 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
 
 def content_to_json(observation: Content) -> Json:
-    """A recorded observation with each image as `{"image": hash, "width": px, "height": px}`.
+    """Return a recorded observation with each image as `{"image": hash, "width": px, "height": px}`.
 
-    An image that was given as an array also has `pixels`: the hash over its raw RGB (`Image.pixels`).
+    An image from an array also has `pixels`: the hash of its raw RGB (`Image.pixels`).
     """
     if type(observation) is not list:
         return observation
@@ -408,7 +408,7 @@ def content_to_json(observation: Content) -> Json:
 
 
 def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
-    """The inverse of `content_to_json`; an image whose bytes are not in `blobs` is left out."""
+    """Return the inverse of `content_to_json`; an image whose bytes are not in `blobs` is left out."""
     if type(observation) is not list:
         return observation
     known = blobs or {}
@@ -419,14 +419,13 @@ def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Cont
     ]
 
 
-# 64 Crafter episodes of up to 100 turns have 520 MB of prompts whole, and 22 MB as differences. Store and streams
-# hold whole prompts.
-# A prompt mostly repeats the previous call's prompt and completion, so full prompts would make an answer grow with the
-# square of its turns. `client.read_events` restores them.
+# A prompt mostly repeats the previous call's prompt and completion, so whole prompts would make an answer grow with the
+# square of its turns: for 64 Crafter episodes of up to 100 turns, 520 MB instead of 22 MB. Store and streams have whole
+# prompts; `client.read_events` restores those in answers.
 
 
 def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Converts events (as `events.to_json` returns them) for an answer; the given events are not changed.
+    """Convert events (as `events.to_json` returns them) for an answer, without changing them.
 
     The environment's private end state is left out. `event_type` is `environment` for a step, else the event's kind.
     For a model call after the first, `prompt_token_ids` is replaced by `prompt_prefix`, the number of leading tokens
@@ -443,7 +442,7 @@ def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def _shortened_answer(answer: dict[str, Json], known: list[int] | None) -> tuple[dict[str, Json], list[int] | None]:
-    """The shortened answer, and the tokens of its last call; known: those of the previous call, None without one."""
+    """Return the shortened answer, and the tokens of its last call. known: the tokens of the previous call, or None."""
     details = answer.get("details") or {}
     if "earlier_calls" in details:
         calls = []

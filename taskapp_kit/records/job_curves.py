@@ -1,4 +1,4 @@
-"""The metric points of a job as curves, grouped as they are drawn: in the viewer, in pictures."""
+"""The metric points of a job as curves, grouped for the plots of the viewer and for images."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Curve = Sequence[tuple[int, float]]
-"""(step, value) by step. An evaluation before the first iteration has step 0."""
+"""(step, value), sorted by step. An evaluation before the first iteration has step 0."""
 
 EVALUATION = "eval_"
-"""The names of an evaluation's metrics begin with this."""
+"""The prefix of the names of an evaluation's metrics."""
 
 REWARD = "Mean reward"
 
 
 @dataclass(frozen=True, slots=True)
 class CurveGroup:
-    """Curves of one drawing. curves: by their names in the legend; one without a legend has its metric's name."""
+    """The curves of one plot. curves: by their names in the legend, or by the metric's name without a legend."""
 
     title: str
     unit: str
@@ -64,9 +64,9 @@ GROUPS: Sequence[tuple[str, str, Mapping[str, str]]] = (
 
 
 def curve_groups(points: Iterable[tuple[str, int, float]]) -> tuple[list[CurveGroup], list[CurveGroup]]:
-    """Return those of GROUPS of which there is a point, and one for each other metric, by name.
+    """Return the GROUPS that have points, and one group for each other metric, by name.
 
-    points: (name, step, value). Values that are not finite are left out. A metric and its `eval_` twin share a drawing.
+    points: (name, step, value). Values that are not finite are left out. A metric and its `eval_` twin share a plot.
     """
     by_name: dict[str, dict[int, float]] = {}
     for name, step, value in points:

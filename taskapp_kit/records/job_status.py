@@ -1,4 +1,4 @@
-"""Reads a backend's response about a job: its id, its status, whether it is over."""
+"""Reading of a backend's response about a job: its id, its status, whether it has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATCHED = ("status", "progress", "metrics", "final_reward", "error")
 
 
 def job_id_of(body: Mapping[str, Any]) -> str | None:
-    """Return the id under `job_id` or `id`, a number as text; None for one that no route or terminal can take."""
+    """Return the `job_id` or `id`, a number as text; None for an id that is unsafe in routes or terminals."""
     for name in ("job_id", "id"):
         value = body.get(name)
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -29,9 +29,9 @@ def job_id_of(body: Mapping[str, Any]) -> str | None:
 def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
     """Return the backend's response about a job, with `job_id`, `status`, `progress` and `metrics` always present.
 
-    `status` (else `state`) is in lower case, and `unknown` where the backend sends something else.
+    `status` (else `state`) is in lower case, and `unknown` if the backend sends something else. `final_reward` and
 
-    `final_reward` and `metrics` are lifted to the top where they are only under `results`.
+    `metrics` move to the top if they are only in `results`.
     """
     job = dict(body)
     given = job.get("status") or job.get("state")
@@ -49,12 +49,12 @@ def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
 
 
 def over(job: Mapping[str, Any]) -> bool:
-    """Whether the job has ended."""
+    """Return whether the job has ended."""
     return job.get("status") in TERMINAL
 
 
 def succeeded(job: Mapping[str, Any]) -> bool:
-    """Whether the job succeeded."""
+    """Return whether the job succeeded."""
     return job.get("status") in SUCCEEDED
 
 
@@ -76,7 +76,7 @@ def best_checkpoint(job: Mapping[str, Any]) -> str:
 
 
 def tag_texts(job: Mapping[str, Any]) -> list[str]:
-    """Return the job's tags as `NAME=VALUE`, which `jobs list --tag` takes."""
+    """Return the job's tags as `NAME=VALUE`, as for `jobs list --tag`."""
     tags = job.get("tags")
     named = tags.items() if isinstance(tags, Mapping) else ()
     return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in named]

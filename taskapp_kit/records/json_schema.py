@@ -1,9 +1,9 @@
-"""Reads JSON Schema (draft 2020-12): each place of a schema with its references, `allOf` and branches resolved.
+"""Reading of JSON Schema (draft 2020-12), with references, `allOf` and branches resolved at each location.
 
-`typed_argument` reads what a person types, on the command line and in the viewer's forms, as a value of a schema.
+`typed_argument` converts a person's input, on the command line and in the viewer's forms, to a value of a schema.
 
-Used by whatever draws values, describes them, or makes forms and types of them. One level is read at a time, so a schema
-that contains itself is read as far as its reader goes. `not`, `if` and `dependent…` are not looked at.
+The readers draw or describe values, or make forms and types of them. One level is read at a time, so a schema may contain
+itself. `not`, `if` and `dependent…` are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from taskapp_kit.records.content import Json
 
 MAX_REFERENCES = 100
-"""A place behind more references than this, one in another, takes any JSON."""
+"""A location behind more nested references than this accepts any JSON."""
 FORMATS: Mapping[str, str] = {
     "date": "2024-01-31",
     "date-time": "2024-01-31T12:00:00Z",
@@ -25,7 +25,7 @@ FORMATS: Mapping[str, str] = {
     "uri": "https://example.com",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
-"""A text of each format."""
+"""An example string of each format."""
 _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _IMPLIED = (
@@ -34,18 +34,18 @@ _IMPLIED = (
     ("number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
     ("string", ("pattern", "format", "minLength", "maxLength")),
 )
-"""The type of a schema that names none, by its keywords."""
+"""The type that a keyword implies in a schema without a type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One place of a schema.
+    """One location in a schema.
 
     Attributes:
-        keywords: What is demanded here, by references and `allOf` too; none where any JSON fits.
-        root: The whole document, in which references name their targets.
-        followed: The references on the way from the root to this place.
-        recursive: The name of a definition that contains this place and is named again here.
+        keywords: The requirements here, including references and `allOf`; empty if any JSON fits.
+        root: The whole document, which contains the targets of references.
+        followed: The references on the path from the root to this location.
+        recursive: The name of a definition that contains this location and is referenced again here.
     """
 
     keywords: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Schema:
 
     @property
     def choices(self) -> list[Json]:
-        """The values that `const` or `enum` allows; empty for any other schema."""
+        """Return the values that `const` or `enum` allows; empty for any other schema."""
         if "const" in self.keywords:
             return [self.keywords["const"]]
         listed = self.keywords.get("enum")
@@ -67,7 +67,7 @@ class Schema:
 
     @property
     def branches(self) -> list[Schema]:
-        """The schemas of which a value fits one: `anyOf`, `oneOf`, or a list of types. Empty where there is one schema."""
+        """Return the alternatives of `anyOf`, `oneOf` or a list of types; empty for a single schema."""
         for word in ("anyOf", "oneOf"):
             if isinstance(parts := self.keywords.get(word), list) and parts:
                 rest = _without(self.keywords, word)
@@ -80,7 +80,7 @@ class Schema:
 
     @property
     def kind(self) -> str | None:
-        """The type, or the one that the keywords imply; None where any JSON fits."""
+        """Return the type, stated or implied by the keywords; None if any JSON fits."""
         kind = self.keywords.get("type")
         if isinstance(kind, str):
             return kind
@@ -88,28 +88,28 @@ class Schema:
 
     @property
     def items(self) -> Schema:
-        """The items of a list after its first ones."""
+        """Return the schema of a list's items after the first ones."""
         return self.part(self.keywords.get("items"))
 
     @property
     def first_items(self) -> list[Schema]:
-        """The items at the beginning of a list that have schemas of their own."""
+        """Return the schemas of a list's first items, if they differ."""
         return [self.part(item) for item in self.keywords.get("prefixItems") or ()]
 
     @property
     def members(self) -> dict[str, Schema]:
-        """The named members of an object."""
+        """Return the named members of an object."""
         properties = self.keywords.get("properties")
         return {name: self.part(part) for name, part in properties.items()} if isinstance(properties, Mapping) else {}
 
     @property
     def required(self) -> list[str]:
-        """The members that an object has to have."""
+        """Return the required members of an object."""
         names = self.keywords.get("required")
         return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
 
     def values(self, most: int) -> list[Json]:
-        """Return the choices, or the integers of a range of at most `most`; empty where the values are not listed."""
+        """Return the choices, or the integers of a range of at most `most`; empty if the values cannot be listed."""
         low, high = self.keywords.get("minimum"), self.keywords.get("maximum")
         if self.choices or self.kind != "integer" or "multipleOf" in self.keywords:
             return self.choices
@@ -122,9 +122,9 @@ def read_schema(schema: Any, root: Any = None, followed: tuple[str, ...] = ()) -
     """Return the description of a schema, or of a part of one.
 
     Args:
-        schema: A JSON Schema; anything else is read as one that takes any JSON.
-        root: The document with the definitions; the schema itself when absent.
-        followed: The references on the way to a part.
+        schema: A JSON Schema; anything else is read as a schema that accepts any JSON.
+        root: The document with the definitions. Defaults to the schema.
+        followed: The references on the path to a part.
     """
     keywords = schema if isinstance(schema, Mapping) else {}
     document = root if isinstance(root, Mapping) else keywords
@@ -146,7 +146,7 @@ def read_schema(schema: Any, root: Any = None, followed: tuple[str, ...] = ()) -
 
 
 def referenced(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a reference such as `#/$defs/name` names in the document; empty where there is no such schema."""
+    """Return the target of a reference such as `#/$defs/name` in the document; empty if it does not exist."""
     target: Any = root
     for name in reference.removeprefix("#").split("/")[1:]:
         target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
@@ -158,7 +158,7 @@ def _without(keywords: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """What both demand; the second where they cannot be combined."""
+    """Return the requirements of both; the second's where they cannot be combined."""
     merged = {**one, **two}
     for key in one.keys() & two.keys():
         if key in _LARGEST:
@@ -176,14 +176,14 @@ def _merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed_argument(text: str, schema: Schema) -> Json:
-    """Return all the words as one argument: a list takes them one by one."""
+    """Return the whole text as an argument; a list takes its words one by one."""
     if schema.kind != "array" or text.startswith("["):
         return typed_value(text, schema)
     return [typed_value(word, schema.items) for word in text.replace(",", " ").split()]
 
 
 def typed_value(text: str, schema: Schema) -> Json:
-    """Return one word as a value: a choice by its spelling, words as words, else JSON; what fits nothing stays a word."""
+    """Return a word as a value: a choice by its spelling, a string, or JSON. Text that fits nothing stays a string."""
     parts = [schema] if schema.choices else schema.branches or [schema]
     open_kinds = {part.kind for part in parts if not part.choices}
     if "null" in open_kinds and text in ("null", "none"):

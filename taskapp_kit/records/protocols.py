@@ -18,9 +18,9 @@ from taskapp_kit.records.trajectory import Decision, PlayedStep
 class Tool:
     """An action as a policy sees it.
 
-    parameters: JSON Schema of an object. text: takes the assistant's plain text instead of arguments.
-    noop: arguments that change nothing, None if the author named none. sample: the author's own way of sampling
-    arguments, `fn(rng) -> dict`, needed where a field is unbounded.
+    parameters: JSON Schema of an object. text: takes the assistant's plain text instead of arguments. noop: arguments that
+    change nothing, or None. sample: the author's function that samples arguments, `fn(rng) -> dict`, needed if a field
+    is unbounded.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Tool:
 
 @dataclass(slots=True)
 class View:
-    """What a policy receives for its turn: the current observation, the steps since its last turn, the available tools.
+    """A policy's input for its turn: the current observation, the steps since its last turn, the available tools.
 
-    `observation` is the newest one (the first observation in turn 0), `initial` the first. `results` are the steps of the
-    policy's own answer, then those that the caller scripted. `task` is the row, private fields included: only the
-    author's own `gold` policy reads it, never a model.
+    `observation` is the newest observation, `initial` the first. `results` are the steps of the policy's answer, then the
+    steps that the caller scripted. `task` is the row with its private fields: only the author's `gold` policy reads it,
+    never a model.
     """
 
     turn: int
@@ -49,12 +49,13 @@ class View:
 
 
 class PolicyStops(BaseException):
-    """Raised where a policy or a model would be called, to end the episode there: truncated and scored, not failed.
+    """Raised in place of a call of a policy or a model, to end the episode: truncated and scored, not failed.
 
-    Not an Exception: an author's `except Exception` around a model's call, or a library's retry, must not catch it.
+    It is not an Exception, so that an author's `except Exception` around a model's call, or a library's retry, does not
+    catch it.
 
-    stop_reason: as recorded in the trajectory, e.g. `left`. value: of the limit that was reached, None without one; the
-    event then has the number of turns.
+    stop_reason: as recorded in the trajectory, such as `left`. value: the value of the limit that was reached; if None, the
+    event has the number of turns.
     """
 
     def __init__(self, stop_reason: str, value: float | None = None) -> None:
@@ -65,15 +66,15 @@ class PolicyStops(BaseException):
 
 @runtime_checkable
 class LocalPolicy(Protocol):
-    """A policy that computes its decisions in the environment's own thread. One object for each rollout."""
+    """A policy that computes its decisions in the environment's thread. One object for each rollout."""
 
     @property
     def name(self) -> str:
-        """The name under which it was requested."""
+        """Return the name under which it was requested."""
         ...
 
     def decide(self, view: View) -> Decision:
-        """Returns the next decision. May raise PolicyStops; any other exception is a failure at boundary `policy`."""
+        """Return the next decision. May raise PolicyStops; any other exception is a failure at boundary `policy`."""
         ...
 
 
@@ -81,11 +82,11 @@ class Clock(Protocol):
     """A source of time that a test can replace. Both values in seconds."""
 
     def now(self) -> float:
-        """Returns unix time."""
+        """Return unix time."""
         ...
 
     def monotonic(self) -> float:
-        """Returns a time that never goes back; its zero has no meaning."""
+        """Return a time that never goes back; its zero has no meaning."""
         ...
 
 
@@ -98,15 +99,20 @@ class SystemClock:
 
 @dataclass(slots=True)
 class StoredRollout:
-    """A rollout as it is stored. All of it is JSON except `blobs`, the images by SHA-256 (hex) of their PNG bytes.
+    """A stored rollout. All of it is JSON except `blobs`, the images by the SHA-256 (hex) of their PNG bytes.
 
-    status: terminated | truncated | failed. events: as `contract.events.to_json` writes them, in order, without private
-    state. private: what only rubrics may read (`{"final_state": …}`). policy: the allow-listed part of `policy.config`.
-    failure: boundary, code, message, error_id of a failed rollout. created_at: unix seconds. seconds: wall time.
-    tokens: prompt and completion tokens of the policy's model. cost: US dollars of every call with a price, those of judges
-    and of the environment included. Both are None where they are not known.
-    row_hash: SHA-256 of the task's row, None without rows; the row itself is never stored. observation_digest: the
-    digest with the images, None when none were requested, and in rows of releases before 0.2.0.
+    Attributes:
+        status: `terminated`, `truncated` or `failed`.
+        events: In order, as `records.events.to_json` writes them, without private state.
+        private: Data that only rubrics may read (`{"final_state": …}`), and the calls of judges and auxiliary models.
+        policy: The allow-listed part of `policy.config`.
+        failure: The boundary, code, message and error_id of a failed rollout.
+        created_at: Unix seconds.
+        seconds: Wall time.
+        tokens: Prompt and completion tokens of the policy's model, None if unknown.
+        cost: US dollars of every call with a price, including judges' and the environment's; None if unknown.
+        row_hash: SHA-256 of the task's row, or None; the row itself is never stored.
+        observation_digest: The digest with the images; None if no images were requested, and in rows from before 0.2.0.
     """
 
     rollout_id: str
@@ -149,10 +155,10 @@ class StoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuery:
-    """A filter for stored rollouts: those that match every member that is not None.
+    """A filter for stored rollouts, which must match every member that is not None.
 
     reward_above, reward_below: exclusive bounds; an undefined reward matches neither. before: (created_at, rollout_id)
-    of a row; only rows after it in the order newest first. limit: the most rows, from 1.
+    of a row; only rows after it in the order newest first. limit: the maximum number of rows, from 1.
     """
 
     app: str | None = None
@@ -171,9 +177,9 @@ class RolloutQuery:
 
 @dataclass(slots=True)
 class RolloutRow:
-    """A rollout in a list, in an aggregate and in `results.jsonl`: what is known without its events.
+    """A rollout in a list, in an aggregate and in `results.jsonl`, without its events.
 
-    Attributes are None (strings and mappings: empty) where they are not known.
+    Unknown attributes are None, or empty for strings and mappings.
 
     Attributes:
         status: `terminated`, `truncated` or `failed`; `running` while it is played.
@@ -181,7 +187,7 @@ class RolloutRow:
         environment: The environment's name.
         split: The split of the seed.
         seed: The seed of the episode.
-        sample: The number of the rollout among those of its seed, from 0.
+        sample: The number of the rollout among the rollouts of its seed, from 0.
         policy: The policy's name; `model` for a language model.
         model: The language model's name.
         name: The policy's name within its evaluation.
@@ -194,7 +200,7 @@ class RolloutRow:
         events_score: None as `reward`.
         total_reward: The sum of the step rewards, in aggregates and in lines of rollouts that did not fail.
         criteria: Scores by name.
-        metrics: Numbers of scoring, and those of the episode if they are known without its events.
+        metrics: Metrics of scoring, and of the episode if they are known without its events.
         length: The number of steps.
         turns: The number of the policy's decisions.
         usage: Tokens, by the endpoint's names.
@@ -245,12 +251,12 @@ class RolloutRow:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed; then there is no reward."""
+        """Return whether it failed, and so has no reward."""
         return self.status == "failed"
 
     @property
     def unpriced(self) -> bool:
-        """Whether the price of a call of the policy's model is not known."""
+        """Return whether the price of a call of the policy's model is unknown."""
         calls = any(use["unpriced_calls"] for use in self.models if use["role"] == POLICY)
         return calls or (self.policy_cost is None and tokens_of(self.usage) > 0)
 
@@ -259,23 +265,23 @@ LISTED = (
     "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length",
     "tokens", "cost", "seconds", "run_id", "group_id",
 )  # fmt: skip
-"""The members of a row, beside its id, that every list has."""
+"""The members of a row, in addition to its id, that every list has."""
 
 
 RowOrder = Literal["newest", "worst", "best", "cost", "tokens", "seconds", "length"]
-"""The order of a list: `newest` first; `worst` and `best` by reward; the others by that member, the largest first.
+"""The order of a list: `newest` first; `worst` and `best` by reward; others by that member, the largest first.
 
-In every order but `newest`, rows without a value are left out, and equal ones are in the order of their seeds.
+In every order except `newest`, rows without a value are left out, and equal rows are in the order of their seeds.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredScores:
-    """The scores of a stored rollout by another version of its scorer; those of the rollout itself stay as they were.
+    """The scores of a stored rollout by another version of its scorer. The rollout's own scores stay unchanged.
 
-    scorer: the version. status: of the episode, or failed when it could not be scored; then scorecard is None and failure
-    (boundary, code, message, error_id) says why. cost: US dollars of judges, None where it is not known. seconds: of
-    scoring. private: every call of a judge (`judge_calls`); empty in lists.
+    scorer: the version. status: the episode's, or failed if it could not be scored; then scorecard is None and failure has
+    boundary, code, message and error_id. cost: US dollars of judges, None if unknown. seconds: the duration of scoring.
+    private: every call of a judge (`judge_calls`); empty in lists.
     """
 
     rollout_id: str
@@ -297,7 +303,7 @@ class StoredScores:
 
 @dataclass(frozen=True, slots=True)
 class ScorerVersion:
-    """A version of a scorer: how many rollouts have scores by it, and when the newest were computed (unix seconds)."""
+    """A version of a scorer, with the number of its scored rollouts and the time of the newest scores (unix seconds)."""
 
     scorer: str
     rollouts: int
@@ -308,8 +314,8 @@ class ScorerVersion:
 class Annotation:
     """A person's score of a rollout.
 
-    criterion: of the rubric, or the judge, in whose scale `score` is. annotator: the label of the key with which the person
-    was logged in; everyone has one score for a criterion. note: in the person's words. created_at: unix seconds.
+    criterion: the criterion or judge, on whose scale the score is. annotator: the label of the person's key; each person has
+    one score for a criterion. note: the person's comment. created_at: unix seconds.
     """
 
     rollout_id: str
@@ -321,84 +327,84 @@ class Annotation:
 
 
 class Store(Protocol):
-    """Where rollouts are stored. All calls may come from any task of one event loop; they raise StoreError."""
+    """A store for rollouts. Calls may come from any task of one event loop; they raise StoreError."""
 
     async def save(self, rollout: StoredRollout) -> None:
-        """Stores the rollout. When it returns, the rollout survives a kill -9."""
+        """Store the rollout, which survives a kill -9 once this returns."""
         ...
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
-        """Returns the rollout, without its blobs' bytes; None if there is none."""
+        """Return the rollout without its blobs' bytes, or None."""
         ...
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Returns an image's PNG bytes; None if there is none."""
+        """Return an image's PNG bytes, or None."""
         ...
 
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        """Returns the newest rollouts first, their `events` left empty."""
+        """Return rollouts with empty `events`, newest first."""
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
-        """A store of idempotency records that lives as long as this one; None: they are stored in memory."""
+        """Return a store of idempotency records that lives as long as this store, or None to store them in memory."""
         ...
 
     async def close(self) -> None:
-        """Finishes pending writes, then closes the file or the connection."""
+        """Finish pending writes, then close the file or the connection."""
         ...
 
 
 @runtime_checkable
 class QueryableStore(Store, Protocol):
-    """A store that also lists rollouts, has later scores and people's scores of them, and removes old ones.
+    """A store that also lists rollouts, stores later scores and people's scores, and removes old rollouts.
 
-    Optional for a plugin's store: without it, what needs these methods is refused.
+    Optional for a plugin's store. Without it, features that need these methods are unavailable.
     """
 
     async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
-        """Returns the matching rollouts, newest first, among equal times by rollout_id descending. Raises StoreError.
+        """Return the matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError.
 
-        Of a row at least `rollout_id` and the members in `LISTED` are set.
+        A row has at least `rollout_id` and the members in `LISTED`.
         """
         ...
 
     async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
-        """Returns the first `wanted.limit` of the matching rollouts. Raises StoreError.
+        """Return the first `wanted.limit` matching rollouts. Raises StoreError.
 
         `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.
         """
         ...
 
     async def save_scores(self, scores: Sequence[StoredScores]) -> None:
-        """Stores them. A failure is replaced by later scores, scores never are. Raises StoreRefusal, StoreError."""
+        """Store later scores. They replace a failure, never scores. Raises StoreRefusal, StoreError."""
         ...
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Returns the scores of a version by rollout id, `private` left empty. Raises StoreError."""
+        """Return the scores of a version by rollout id, with empty `private`. Raises StoreError."""
         ...
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Returns the scores of one rollout; None when there are none. Raises StoreError."""
+        """Return the scores of one rollout, or None. Raises StoreError."""
         ...
 
     async def scorers(self) -> list[ScorerVersion]:
-        """Returns the versions that have scores, the newest first. Raises StoreError."""
+        """Return the versions that have scores, newest first. Raises StoreError."""
         ...
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Stores them, in place of those of the same rollout, criterion and annotator. Raises StoreError."""
+        """Store annotations, replacing earlier ones of the same rollout, criterion and annotator. Raises StoreError."""
         ...
 
     async def annotations(
         self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
     ) -> list[Annotation]:
-        """Returns the annotations of the rollouts that match every member that is not None, oldest first. Raises StoreError."""
+        """Return the annotations of rollouts that match every argument that is not None, oldest first. Raises StoreError."""
         ...
 
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Removes rollouts of `app` that began before that time (unix seconds), or all but the newest `keep`.
+        """Remove rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
 
-        Those with an idempotency record stay, and every picture that a remaining rollout shows. Returns the number removed.
+        Rollouts with an idempotency record stay, and images of remaining rollouts. Returns the number of removed rollouts.
         Raises StoreError.
         """
         ...
@@ -406,11 +412,11 @@ class QueryableStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """A rollout that can be found again: by its id, and by the Idempotency-Key of its request.
+    """A rollout that can be found by its id and by the Idempotency-Key of its request.
 
-    key: SHA-256 (hex) of the app's name, the API key's label, and the idempotency key; None without one. fingerprint:
-    SHA-256 (hex) of the request's body. created_at: unix seconds. key_label: of the API key that sent the request. app:
-    the task app's name, None in a record of a release before 0.2.0.
+    key: SHA-256 (hex) of the app's name, the API key's label, and the idempotency key, or None. fingerprint: SHA-256 (hex)
+    of the request's body. created_at: unix seconds. key_label: the label of the API key that sent the request. app: the
+    task app's name, None in records from before 0.2.0.
     """
 
     rollout_id: str
@@ -423,9 +429,9 @@ class IdempotencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """The result of a rollout: the bytes of the answer of `POST /rollout`, or the failure; exactly one of them.
+    """The result of a rollout: exactly one of the failure and the bytes of the answer of `POST /rollout`.
 
-    events: as a JSON array, where no store of rollouts has them; beside such a store they need not be stored again.
+    events: a JSON array, if no store of rollouts has them.
     """
 
     rollout_id: str
@@ -436,7 +442,7 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A record and its state. `running`: its owner plays it now; `lost`: its owner died before it had a result."""
+    """A record and its state. `running`: its owner plays it; `lost`: its owner died before it had a result."""
 
     record: IdempotencyRecord
     state: Literal["running", "lost", "settled"]
@@ -444,12 +450,12 @@ class Claim:
 
 
 class IdempotencyStore(Protocol):
-    """Idempotency records, shared by all servers of one store. Call it from one event loop. Its methods raise StoreError."""
+    """Idempotency records, shared by all servers of one store. Called from one event loop; methods raise StoreError."""
 
     async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
-        """Stores the record as owned by this process and returns None; if its key is taken, returns who has it.
+        """Store the record as owned by this process and return None; if its key is taken, return the claim with the key.
 
-        keep_lost: a lost record, too, has its key: its rollout may be in a store although its result was never written here.
+        keep_lost: a lost record keeps its key, because its rollout may be in a store although its result is not.
 
         A key is free again when its record is older than 24 hours, when it is lost, and when it was settled with
         `free_key`. A record without a key is always stored. Of claims at the same time, in any process, one succeeds.
@@ -457,21 +463,21 @@ class IdempotencyStore(Protocol):
         ...
 
     async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
-        """Stores the result of a record that this process owns. When it returns, the result is durable as the store is.
+        """Store the result of a record that this process owns. When it returns, the result is as durable as the store.
 
-        free_key: its idempotency key may be claimed again (the rollout was cancelled, so it has no result to repeat);
-        the record itself stays and can be looked up.
+        free_key: its idempotency key may be claimed again, because a cancelled rollout has no result to repeat. The record
+        stays and can be looked up.
         """
         ...
 
     async def release(self, rollout_id: str) -> None:
-        """Removes a record that this process owns, whose rollout never began."""
+        """Remove a record that this process owns and whose rollout never began."""
         ...
 
     async def look(self, rollout_id: str) -> Claim | None:
-        """The record of this rollout; None when there is none, or when it expired."""
+        """Return the record of this rollout; None if it does not exist or has expired."""
         ...
 
     async def close(self) -> None:
-        """Ends its background work. Records that this process still owns are lost from now on."""
+        """End the background work. Records that this process still owns are then lost."""
         ...

@@ -1,4 +1,4 @@
-"""The result of a rollout: one object for the executing thread or process, the store, the answer and the log; and its row."""
+"""The result of a rollout, for the executing thread or process, the store, the answer and the log; and its row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_SENT = frozenset(
         "_encoded", "_events", "_trajectory",
     }
 )  # fmt: skip
-"""Fields that a worker process leaves out: the parent process has them, or they are sent separately as bytes."""
+"""Fields that a worker process omits, because the parent has them or they are sent separately as bytes."""
 
 
 @dataclass(slots=True)
@@ -51,27 +51,27 @@ class Rollout:
         total_reward: The sum of the steps' rewards.
         metrics: Numbers of the episode.
         usage: Tokens, by the endpoint's names.
-        final_state: The environment's end state. Private: stored separately, and in no answer.
+        final_state: The environment's end state. Private: it is stored separately and in no answer.
         ops_executed: 2 for a policy turn, 1 for a scripted action.
-        digest: The hash of the episode; None when the episode failed. A rollout whose scoring failed has one.
-        observation_digest: The hash that covers images; also None when the caller requested no images.
-        cost: US dollars of the policy's calls that have a price; None without any.
-        models: What each model used, including those of judges and of the environment.
+        digest: The hash of the episode; None if the episode failed, but not if only its scoring failed.
+        observation_digest: The hash that covers images; also None if the caller requested no images.
+        cost: US dollars of the policy's calls with a price, or None.
+        models: What each model used, including the models of judges and of the environment.
         scorecard: The scores; empty unless the rollout was scored.
-        failure: How it failed; None for a scored rollout.
+        failure: How it failed, or None.
         cause: The exception behind a failure, for the log.
-        judging: Every call of a judge. Private, as `final_state`.
-        auxiliary_calls: Every call of a model by the environment. Private, as `final_state`.
+        judging: Every call of a judge. Private, like `final_state`.
+        auxiliary_calls: Every call of a model by the environment. Private, like `final_state`.
         warnings: Messages for the caller.
         seconds: Time in environment, policy and scoring.
         inference_url: The model's address, without a key.
         correlation_id: The caller's id of the trace.
-        rollout_id: Set by the executor, as everything below.
+        rollout_id: Set by the executor, like everything below.
         created_at: Unix seconds.
-        versions: Of the kit, the app, the environment, and the git commit (None outside a checkout).
+        versions: The versions of the kit, the app and the environment, and the git commit (None outside a checkout).
         timing: `seconds` with `framework` and `total`.
-        pictures: PNG bytes by their SHA-256.
-        stored: The row to store; None without a store.
+        pictures: PNG bytes of images by their SHA-256.
+        stored: The row to store, or None.
         body: The answer of `POST /rollout` as JSON, if a worker process wrote it.
     """
 
@@ -109,7 +109,7 @@ class Rollout:
     pictures: dict[str, bytes] = field(default_factory=dict, repr=False)
     stored: StoredRollout | None = field(default=None, repr=False)
     body: bytes | None = field(default=None, repr=False)
-    # Both forms, each made on demand: a parent process passes on bytes without reading them.
+    # Both forms are made on demand, because a parent process passes on bytes without reading them.
     _encoded: EncodedEvents | None = field(default=None, repr=False)
     _events: list[Event] | None = field(default=None, repr=False)
     _trajectory: Trajectory | None = field(default=None, repr=False)
@@ -123,7 +123,7 @@ class Rollout:
         trajectory: Trajectory | None = None,
         **given: Any,
     ) -> Self:
-        """The result of an episode in this process. trajectory: the fold of `events`. given: further members."""
+        """Return the result of an episode in this process. trajectory: the fold of `events`. given: further members."""
         folded = fold(events) if trajectory is None else trajectory
         given.setdefault("status", folded.status)
         models = _models_of(folded, given.get("auxiliary_calls") or (), given.get("judging") or JudgeRecord())
@@ -149,7 +149,7 @@ class Rollout:
 
     @property
     def events(self) -> list[Event]:
-        """The events, in order, from `started` to `scored`; those of a worker process are decoded on first access."""
+        """Return the events in order, from `started` to `scored`; a worker's events are decoded at the first access."""
         if self._events is None:
             self._events = [from_json(event, self.pictures) for event in self._encoded or ()]
             for event in self._events:
@@ -159,35 +159,35 @@ class Rollout:
 
     @property
     def trajectory(self) -> Trajectory:
-        """The episode as it was played: the fold of `events`."""
+        """Return the episode as it was played: the fold of `events`."""
         if self._trajectory is None:
             self._trajectory = fold(self.events)
         return self._trajectory
 
     @property
     def reward(self) -> float | None:
-        """The scorecard's blend of return and scores; None when a part of it is undefined, or nothing was scored."""
+        """Return the scorecard's blend of return and scores; None if a part of it is undefined, or nothing was scored."""
         return self.scorecard.reward
 
     @property
     def all_metrics(self) -> dict[str, float]:
-        """The environment's metrics and the app's, under their names."""
+        """Return the environment's and the app's metrics by name."""
         return {**self.metrics, **self.scorecard.metrics}
 
     @property
     def total_cost(self) -> float | None:
-        """US dollars of all calls with a price, those of judges and of the environment included; None without any."""
+        """Return the US dollars of all calls with a price, including judges' and the environment's, or None."""
         return known_sum(use["cost"] for use in self.models)
 
     @property
     def tokens(self) -> int | None:
-        """Prompt and completion tokens of all turns; None where no endpoint counted any."""
+        """Return the prompt and completion tokens of all turns, or None if no endpoint counted them."""
         counts = [self.usage[name] for name in TOKEN_COUNTS if name in self.usage]
         total = sum(counts)
         return int(total) if counts and 0 <= total < 2**63 else None
 
     def row(self) -> RolloutRow:
-        """The numbers for a list and for an aggregate; of a failed rollout those until it failed, and no scores."""
+        """Return the row for lists and aggregates; for a failed rollout with the numbers until then, and without scores."""
         row = RolloutRow(
             status=self.status,
             rollout_id=self.rollout_id,
@@ -216,7 +216,7 @@ class Rollout:
         return row
 
     def shown_pictures(self) -> dict[str, bytes]:
-        """The images in the trajectory, PNG bytes by SHA-256 (hex); encodes those that are not encoded yet."""
+        """Return the images in the trajectory as PNG bytes by SHA-256 (hex), encoding them if necessary."""
         shown = list(images(self.trajectory.initial))
         for step in self.trajectory.steps:
             if type(step.observation) is list:
@@ -224,7 +224,7 @@ class Rollout:
         return {picture.hash: picture.png for picture in shown}
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON for the parent process, private end state included, without what the parent already has."""
+        """Return the result as JSON for the parent process, including the private end state, without what the parent has."""
         sent = {name: getattr(self, name) for name in Rollout.__slots__ if name not in _NOT_SENT}
         sent["scorecard"] = self.scorecard.to_json()
         sent["judging"] = self.judging.to_json() if self.judging else None
@@ -240,7 +240,7 @@ class Rollout:
         pictures: dict[str, bytes],
         answer: bytes | None,
     ) -> Rollout:
-        """The inverse of `to_json`, with the parts that were sent separately."""
+        """Return the inverse of `to_json`, with the parts that were sent separately."""
         failure, judging = body.pop("failure"), body.pop("judging")
         return Rollout(
             request,
@@ -256,7 +256,7 @@ class Rollout:
 
 
 def failure_of(events: list[Event]) -> Failure | None:
-    """The failure of the last `failed` event; None without one."""
+    """Return the failure of the last `failed` event, or None."""
     return next((event.failure() for event in reversed(events) if type(event) is Failed), None)
 
 

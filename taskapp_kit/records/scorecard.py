@@ -11,7 +11,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.words import counted
 
 JUDGES_SKIPPED = "judges_skipped"
-"""The reason beside the null score of a judge that was not called because the caller skips judges."""
+"""The reason for the null score of a judge that was not called because the caller skips judges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Blend:
     outcome: float = 0.0
 
     def words(self) -> str:
-        """The formula in readable form, e.g. `reward = 1 · return + 0.5 · outcome_score`."""
+        """Return the formula in readable form, e.g. `reward = 1 · return + 0.5 · outcome_score`."""
         parts = [
             f"{weight:g} · {name}"
             for weight, name in (
@@ -46,12 +46,15 @@ class Blend:
 
 @dataclass(slots=True)
 class CriterionScore:
-    """The score of one criterion. `score` None: not applicable, not configured or (weight 0) failed; see `error`.
+    """The score of one criterion.
 
-    seconds: wall time of the criterion; cost: US dollars spent on it, None when no model was called or its price is not
-    known. spread: highest minus lowest of a judge's samples, None with fewer than two. normalised: the score's position
-    in its declared scale, from 0 to 1, which enters the outcome; None where `score` is None or outside the scale
-    (weight 0), and for criteria of events, which have no scale.
+    Attributes:
+        score: None if not applicable, not configured or (with weight 0) failed; see `error`.
+        seconds: Its wall time.
+        cost: US dollars, None if no model was called or the price is unknown.
+        spread: The highest minus the lowest of a judge's samples, None for fewer than two.
+        normalised: The score's position in its scale, from 0 to 1, which enters the outcome; None without a score, outside
+            the scale (weight 0), and for criteria of events, which have no scale.
     """
 
     name: str
@@ -68,11 +71,11 @@ class CriterionScore:
 
 
 def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
-    """(score − low)/(high − low), from 0 to 1; None without a score, and for one outside the scale."""
+    """Return (score − low)/(high − low), from 0 to 1; None without a score, or outside the scale."""
     low, high = scale
     if score is None or not low <= score <= high:
         return None
-    if math.isinf(high - low):  # a scale over more than half of all floats
+    if math.isinf(high - low):  # a scale that is larger than the largest float
         score, low, high = score / 2, low / 2, high / 2
     return (score - low) / (high - low)
 
@@ -81,11 +84,21 @@ def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
 class JudgeCall:
     """One answer of a judge's model, usable or not.
 
-    judges: the names of the judges in this call. role: the model's role, model: its own name. sample: 0 for the first,
-    counted over all samples and models. ask: how many requests it took until this answer, from 1. prompt: SHA-256 (hex)
-    of the prompt, a key of `JudgeRecord.prompts`. verdict: as parsed from the answer; None when that was unusable, then
-    `problem` says why. text: the answer as received, truncated. seconds: of the call, cost in US dollars where the price
-    is known, attempts: of the client. Private fields of the task are replaced in all texts.
+    Private fields of the task are replaced in all strings.
+
+    Attributes:
+        judges: The names of the judges in this call.
+        role: The model's role.
+        model: The model's name.
+        sample: The number of the sample over all models, from 0.
+        ask: The number of the request for this sample, from 1.
+        prompt: SHA-256 (hex) of the prompt, a key of `JudgeRecord.prompts`.
+        verdict: The parsed answer, None if it was unusable.
+        problem: Why the answer was unusable.
+        text: The answer as received, truncated.
+        seconds: The duration of the call.
+        cost: US dollars, if the price is known.
+        attempts: The client's attempts.
     """
 
     judges: list[str]
@@ -105,7 +118,7 @@ class JudgeCall:
 
 @dataclass(slots=True)
 class JudgeRecord:
-    """Every call of one scoring, and each prompt once, by its SHA-256, without its random delimiters.
+    """Every judge's call in the scoring of a rollout, and each prompt once, by its SHA-256, without its random delimiters.
 
     prompts: messages as they were sent, private fields of the task replaced, images as `{"image": hash}`.
     """
@@ -117,12 +130,12 @@ class JudgeRecord:
         return bool(self.calls)
 
     def to_json(self) -> dict[str, Json]:
-        """The record as it is stored, with the private data; see `rollout.details.model_calls` for what is shown of it."""
+        """Return the record for the store, with the private data; `rollout.details.model_calls` returns what is shown."""
         return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> JudgeRecord:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls(body["prompts"], [JudgeCall(**call) for call in body["calls"]])
 
 
@@ -130,9 +143,9 @@ class JudgeRecord:
 class Scorecard:
     """A rollout's scores. `outcome_score` of normalised scores, `events_score` the sum over steps of Σ score·weight.
 
-    `aggregation` is how the outcome's criteria became one score: weighted_sum, sum or custom (then it is None).
-    `reward` is None when a part of the formula is undefined (say every outcome criterion was not applicable).
-    `judging` records the calls of judges; no answer contains it, so `to_json` leaves it out.
+    `aggregation` is how the outcome's criteria became one score: weighted_sum, sum, or None for a custom function.
+    `reward` is None if a part of the formula is undefined, for example if no outcome criterion was applicable.
+    `judging` records the calls of judges; no answer contains it, so `to_json` omits it.
     """
 
     criteria: list[CriterionScore] = field(default_factory=list)
@@ -145,7 +158,7 @@ class Scorecard:
     judging: JudgeRecord = field(default_factory=JudgeRecord)
 
     def to_json(self) -> dict[str, Json]:
-        """The scorecard as in the response, the store and the `scored` event."""
+        """Return the scorecard as in the response, the store and the `scored` event."""
         return {
             "criteria": [
                 {
@@ -173,27 +186,27 @@ class Scorecard:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Scorecard:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls(**{**body, "criteria": [CriterionScore(**item) for item in body["criteria"]]})
 
 
 POLICY = "policy"
-"""The role of the model that plays; judges and user simulators have names of their own."""
+"""The role of the model that plays; judges and user simulators have other roles."""
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 """Names that endpoints use for prompt and completion tokens; each endpoint uses one pair."""
 ModelUse = dict[str, Any]
-"""One model in one role: role, model, calls, tokens, cost (US dollars of the calls with a price, None without any), and
-unpriced_calls and unpriced_tokens of the others."""
+"""One model in one role: role, model, calls, tokens, cost (US dollars of the calls with a price, or None), and
+unpriced_calls and unpriced_tokens of the other calls."""
 
 
 def tokens_of(usage: Mapping[str, float]) -> float:
-    """Prompt and completion tokens of a `usage`; their total where only that is known."""
+    """Return the prompt and completion tokens of a `usage`, or their total if only that is known."""
     counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
     return math.fsum(counts) if counts else usage.get("total_tokens", 0.0)
 
 
 def model_use(role: str, model: object, usage: Mapping[str, float], cost: object, calls: int = 1) -> ModelUse:
-    """The use of some calls; their cost None where the price is not known."""
+    """Return the use of some calls. cost: None if the price is unknown."""
     priced = isinstance(cost, int | float)
     tokens = tokens_of(usage)
     unpriced: ModelUse = {"unpriced_calls": 0 if priced else calls, "unpriced_tokens": 0.0 if priced else tokens}
@@ -202,7 +215,7 @@ def model_use(role: str, model: object, usage: Mapping[str, float], cost: object
 
 
 def summed(uses: Iterable[ModelUse]) -> list[ModelUse]:
-    """The same, added up for each model and role."""
+    """Return the sums for each model and role."""
     found: dict[tuple[str, str], ModelUse] = {}
     for use in uses:
         total = found.setdefault((use["role"], use["model"]), {**use, **dict.fromkeys(_COUNTS, 0), "cost": None})
@@ -216,13 +229,13 @@ _COUNTS = ("calls", "tokens", "unpriced_calls", "unpriced_tokens")
 
 
 def known_sum(costs: Iterable[float | None]) -> float | None:
-    """The sum of the known costs; None without any."""
+    """Return the sum of the known costs, or None."""
     known = [cost for cost in costs if cost is not None]
     return math.fsum(known) if known else None
 
 
 def unpriced_words(uses: Iterable[ModelUse]) -> str:
-    """`no price for small (judge): 12 calls, 3,456 tokens`; empty where every call has a price."""
+    """Return `no price for small (judge): 12 calls, 3,456 tokens`, or "" if every call has a price."""
     named = [
         f"{use['model'] or 'a model'} ({use['role']}): {counted(use['unpriced_calls'], 'call')}, "
         f"{use['unpriced_tokens']:,.0f} tokens"

@@ -1,7 +1,6 @@
-"""An episode's identity, and the random numbers derived from it; and lists of seeds as text: `1000-1299`, `0-9,20`.
+"""Random numbers derived from an episode's identity, and lists of seeds as text: `1000-1299`, `0-9,20`.
 
-All randomness is derived by SHA-256 from that identity: nothing depends on the process, on hash order or on earlier
-episodes.
+All randomness is derived from the identity by SHA-256, so it does not depend on the process, hash order or earlier episodes.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from taskapp_kit.errors import ConfigError
 
 SEED_LIMIT = 2**63
-"""Seeds lie in [0, 2⁶³)."""
+"""Seeds are in [0, 2⁶³)."""
 
 
 def derived_rng(*parts: str | int) -> random.Random:
-    """A generator whose stream is fixed by `parts` alone, e.g. `("policy", "crafter", "train", 7, 0)`."""
-    # Nothing but the parts: not the process, not hash order, not earlier rollouts. The purpose is the first one, so a
-    # policy never shares a stream with the environment.
+    """Return a generator whose stream depends only on `parts`, such as `("policy", "crafter", "train", 7, 0)`."""
+    # The first part is the purpose, so a policy never shares a stream with the environment.
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest(), "big"))
 
 
 def size(seeds: range) -> int:
-    """The number of seeds in a range; `len` fails above 2⁶³ - 1."""
+    """Return the number of seeds in a range; `len` fails above 2⁶³ - 1."""
     return (seeds[-1] - seeds[0]) // seeds.step + 1 if seeds else 0
 
 
 def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
-    """Two splits that share a seed, and the lowest such seed; None when all are disjoint."""
+    """Return two splits that share a seed, and their lowest common seed; None if all are disjoint."""
     names = list(splits)
     for index, one in enumerate(names):
         for two in names[index + 1 :]:
@@ -43,7 +41,7 @@ def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
 
 
 def _shared(one: range, two: range) -> int | None:
-    """The lowest seed in both ranges, computed without iterating: the ranges may be long."""
+    """Return the lowest seed in both ranges, without iterating, because the ranges may be long."""
     if not one or not two:
         return None
     (start, step), (other, stride) = ((min(seeds[0], seeds[-1]), abs(seeds.step)) for seeds in (one, two))
@@ -59,17 +57,17 @@ def _shared(one: range, two: range) -> int | None:
 
 
 FIRST_SEEDS = 10
-"""So many of a split are played when no seeds are given."""
-EXAMPLE = "Give them as 1000-1299, as 0,5,9, or mixed: 0-9,20,30."
+"""How many seeds of a split are played by default."""
+EXAMPLE = "Write them as 1000-1299, as 0,5,9, or mixed: 0-9,20,30."
 
 
 class Seeds:
-    """Distinct seeds, ascending. Two are equal when they hold the same seeds, however they were written."""
+    """Distinct seeds, ascending. Objects with the same seeds are equal, in any notation."""
 
     __slots__ = ("_before", "_ranges")
 
     def __init__(self, ranges: Iterable[range]) -> None:
-        """ranges: of step 1. Raises ConfigError when two of them share a seed, or there is none."""
+        """ranges: ranges of step 1. Raises ConfigError if two of them share a seed, or if they contain no seed."""
         merged: list[range] = []
         for one in sorted((item for item in ranges if item), key=lambda item: item.start):
             if merged and one.start < merged[-1].stop:
@@ -79,7 +77,7 @@ class Seeds:
             else:
                 merged.append(one)
         if not merged:
-            raise ConfigError("--seeds names no seed.", hint=EXAMPLE)
+            raise ConfigError("--seeds contains no seed.", hint=EXAMPLE)
         self._ranges = tuple(merged)
         self._before: list[int] = []
         count = 0
@@ -89,19 +87,19 @@ class Seeds:
 
     @classmethod
     def read(cls, text: str) -> Seeds:
-        """Parses the text of an option. Raises ConfigError."""
+        """Parse the text of an option. Raises ConfigError."""
         ranges = []
         for part in text.split(","):
             low, dash, high = (word.strip() for word in part.partition("-"))
             first, last = _seed(low, text), _seed(high if dash else low, text)
             if last < first:
-                raise ConfigError(f"--seeds has {part.strip()}, whose end lies before its start.", hint=EXAMPLE)
+                raise ConfigError(f"--seeds contains {part.strip()}, which ends before it starts.", hint=EXAMPLE)
             ranges.append(range(first, last + 1))
         return cls(ranges)
 
     @property
     def ranges(self) -> tuple[range, ...]:
-        """The ranges, ascending, with a gap between any two."""
+        """Return the ranges, ascending, with a gap between any two."""
         return self._ranges
 
     def __len__(self) -> int:
@@ -121,14 +119,14 @@ class Seeds:
         return ",".join(str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self._ranges)
 
     def at(self, index: int) -> int:
-        """The seed at an index, counted from 0. Raises IndexError."""
+        """Return the seed at an index, counted from 0. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         which = bisect.bisect_right(self._before, index) - 1
         return self._ranges[which].start + index - self._before[which]
 
     def index(self, seed: int) -> int | None:
-        """The index of a seed; None when it is not among these."""
+        """Return the index of a seed, or None."""
         which = bisect.bisect_right([one.start for one in self._ranges], seed) - 1
         if which < 0 or seed not in self._ranges[which]:
             return None
@@ -137,5 +135,5 @@ class Seeds:
 
 def _seed(text: str, whole: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < SEED_LIMIT):
-        raise ConfigError(f"--seeds cannot read {text[:40]!r} in {whole[:80]!r}.", hint=EXAMPLE)
+        raise ConfigError(f"--seeds {whole[:80]!r} contains {text[:40]!r}, which is not a seed.", hint=EXAMPLE)
     return int(text)

@@ -1,8 +1,8 @@
 """Statistics of many rollouts, shared by evaluations and jobs: means with intervals, paired differences and their tests.
 
-Rollouts of one (environment, split, seed) differ by chance in the policy alone, so they are one *cluster*, and only clusters
-are independent of each other. Sums are exact (`math.fsum`) and random numbers come from a generator of their own with a
-fixed seed: no result depends on the order of the rollouts, on the clusters' names, or on the process.
+Rollouts of one (environment, split, seed) differ only by the policy's randomness, so they are one *cluster*, and only
+clusters are independent. Sums are exact (`math.fsum`) and random numbers come from a separate generator with a fixed seed:
+no result depends on the order of the rollouts, the names of the clusters, or the process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ FEWEST_FOR_INTERVAL = 3
 RESAMPLES = 1000
 """Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
 FEWEST_FOR_BOOTSTRAP = 30
-"""Below this number of clusters a bootstrap interval covers no more than one by t, and often less; so it is by t."""
+"""Below this number of clusters the interval uses t, because a bootstrap covers no more, and often less."""
 MOST_FOR_BOOTSTRAP = 1_000
-"""Above this number of clusters the interval is also by t: a bootstrap is the same in its first digits, and pages wait."""
+"""Above this number of clusters the interval also uses t, because a bootstrap has the same first digits but takes longer."""
 ENUMERATED_CLUSTERS = 12
 """Up to this number of clusters that differ, a permutation test enumerates all sign changes (2¹² = 4 096)."""
 TIE = 1e-9
 """Paired values that differ by no more than this are equal."""
 POWER = 0.8
-"""The probability with which `clusters_needed` clusters would show a difference of the size that was found."""
+"""The probability with which `clusters_needed` clusters would show a difference of the observed size."""
 
 _EXPANDED_FROM = 200
 """From this number of degrees of freedom an expansion of t's quantile is exact to 1e-9."""
@@ -66,7 +66,7 @@ class Interval:
     confidence: float
 
     def to_json(self) -> dict[str, Json]:
-        """The interval as a summary contains it."""
+        """Return the interval for a summary."""
         return asdict(self)
 
 
@@ -74,11 +74,14 @@ class Interval:
 class PairedDifference:
     """Differences (other − baseline) of paired values.
 
-    wins, ties, losses: pairs in which the other is higher, equal within TIE, lower. sign_p: exact two-sided sign test over
-    clusters, those without a difference left out. permutation_p: two-sided permutation test that changes the signs of
-    clusters. Both p are 1 when no cluster differs, None without pairs. clusters_needed: clusters with which a difference of
-    this size and spread would be found at the interval's confidence with probability POWER; None below two clusters and
-    for a mean difference of 0, which no number of clusters tells from none.
+    Attributes:
+        wins: Pairs in which the other is higher.
+        ties: Pairs that are equal within TIE.
+        losses: Pairs in which the other is lower.
+        sign_p: Exact two-sided sign test over clusters with a difference; 1 if no cluster differs, None without pairs.
+        permutation_p: Two-sided permutation test that changes the signs of clusters; as `sign_p`.
+        clusters_needed: The number of clusters with which a difference of this size and spread would be found at the
+            interval's confidence with probability POWER; None below two clusters and for a mean difference of 0.
     """
 
     interval: Interval
@@ -91,21 +94,21 @@ class PairedDifference:
 
     @property
     def decided(self) -> bool:
-        """Whether interval and permutation test both tell the difference from 0."""
+        """Return whether both the interval and the permutation test exclude a difference of 0."""
         low, high, p = self.interval.low, self.interval.high, self.permutation_p
         if low is None or high is None or p is None:
             return False
         return (low > 0 or high < 0) and p < 1 - self.interval.confidence
 
     def to_json(self) -> dict[str, Json]:
-        """The comparison as JSON."""
+        """Return the comparison as JSON."""
         return {**asdict(self), "interval": self.interval.to_json(), "decided": self.decided}
 
 
 def clustered_standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """The standard error of the mean of values that are independent only between clusters; None below two clusters.
+    """Return the standard error of the mean of values that are independent only between clusters; None below two clusters.
 
-    clusters: the name of each value's cluster, the seed where the values have one environment and split.
+    clusters: the name of each value's cluster; the seed, if the values have one environment and split.
     """
     if not values:
         return None
@@ -186,9 +189,9 @@ def paired_difference(
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
-    """Two-sided p of the exact sign test: as many positive differences by chance. Those within TIE of 0 are left out.
+    """Return the two-sided p of the exact sign test, without differences within TIE of 0; None for no differences.
 
-    differences: independent of each other. None without any.
+    differences: independent of each other.
     """
     if not differences:
         return None
@@ -202,10 +205,10 @@ def sign_test(differences: Sequence[float]) -> float | None:
 
 
 def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES) -> float | None:
-    """Two-sided p of the paired permutation test: a sum as far from 0 when each difference's sign is random.
+    """Return the two-sided p of the paired permutation test, in which each difference's sign is random, or None.
 
-    differences: independent of each other; None without any. Up to ENUMERATED_CLUSTERS that are not 0, p is exact; beyond,
-    it is (1 + reached)/(1 + resamples), so never 0.
+    differences: independent of each other. Up to ENUMERATED_CLUSTERS that are not 0, p is exact; beyond, it is
+    (1 + reached)/(1 + resamples), so never 0.
     """
     if not differences:
         return None
@@ -214,7 +217,7 @@ def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES
     if len(moved) <= ENUMERATED_CLUSTERS:
         totals = _signed_sums(moved)
         return sum(abs(total) >= reached_at for total in totals) / len(totals)
-    # The signs of eight clusters are one random byte, which looks up their sum.
+    # The signs of eight clusters are one random byte, an index of their sum.
     tables = [_signed_sums([*moved[first : first + 8], *[0.0] * 8][:8]) for first in range(0, len(moved), 8)]
     signs = derived_rng("permutation test", len(moved)).randbytes
     reached = sum(abs(math.fsum(map(getitem, tables, signs(len(tables))))) >= reached_at for _ in range(resamples))
@@ -222,7 +225,7 @@ def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES
 
 
 def _signed_sums(sizes: Sequence[float]) -> list[float]:
-    """The sum of the sizes under each choice of their signs."""
+    """Return the sum of the sizes for each choice of their signs."""
     totals = [0.0]
     for size in sizes:
         totals = [total + sign for total in totals for sign in (size, -size)]
@@ -231,7 +234,7 @@ def _signed_sums(sizes: Sequence[float]) -> list[float]:
 
 @lru_cache(maxsize=256)
 def t_quantile(probability: float, degrees: int) -> float:
-    """The value below which Student's t with this many degrees of freedom lies with `probability`, from 0.5 to below 1."""
+    """Return the quantile of Student's t with this many degrees of freedom, for a probability from 0.5 to below 1."""
     if degrees >= _EXPANDED_FROM:  # Abramowitz and Stegun 26.7.5
         z = NormalDist().inv_cdf(probability)
         terms = (
@@ -248,7 +251,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def _t_within(angle: float, degrees: int) -> float:
-    """The probability that |t| ≤ √degrees · tan(angle). Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """Return the probability that |t| ≤ √degrees · tan(angle). Abramowitz and Stegun 26.7.3 and 26.7.4."""
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = degrees % 2
     term, terms = (cosine if odd else 1.0), []
@@ -260,7 +263,7 @@ def _t_within(angle: float, degrees: int) -> float:
 
 
 def _centred_sums(values: Sequence[float], clusters: Sequence[Hashable], centre: float) -> list[tuple[float, int]]:
-    """For each cluster the sum of its values minus `centre`, and their number; sorted, so that no name has an influence."""
+    """Return each cluster's sum of values minus `centre`, and their number; sorted, so that names have no influence."""
     grouped: dict[Hashable, list[float]] = {}
     for value, cluster in zip(values, clusters, strict=True):
         grouped.setdefault(cluster, []).append(value - centre)
@@ -268,7 +271,7 @@ def _centred_sums(values: Sequence[float], clusters: Sequence[Hashable], centre:
 
 
 def _standard_error(sums: Sequence[tuple[float, int]]) -> float | None:
-    """Of the mean, from clusters' centred sums: √(Σ sum² · C/(C−1)) / n."""
+    """Return the standard error of the mean from clusters' centered sums: √(Σ sum² · C/(C−1)) / n."""
     if len(sums) < 2:
         return None
     spread = math.fsum(total * total for total, _ in sums)
@@ -276,7 +279,7 @@ def _standard_error(sums: Sequence[tuple[float, int]]) -> float | None:
 
 
 def _resampled_means(sums: Sequence[tuple[float, int]], resamples: int) -> Iterator[float]:
-    """The means (of centred values) of samples of as many clusters, drawn with replacement."""
+    """Yield the means (of centered values) of samples of as many clusters, drawn with replacement."""
     count = len(sums)
     choices = derived_rng("bootstrap", count).choices
     sizes = {size for _, size in sums}
@@ -292,7 +295,7 @@ def _resampled_means(sums: Sequence[tuple[float, int]], resamples: int) -> Itera
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie, interpolated; the first or last one beyond them."""
+    """Return the interpolated value below which `share` of the values are; the first or last value beyond them."""
     place = min(max(share * (len(ordered) + 1) - 1, 0.0), len(ordered) - 1.0)
     before = int(place)
     after = min(before + 1, len(ordered) - 1)

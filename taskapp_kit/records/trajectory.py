@@ -1,7 +1,7 @@
 """One episode: steps, turns, trajectory.
 
-`Step` is what an author's action returns; `PlayedStep` is that step as recorded; a `Turn` is one decision of the policy
-with the steps it led to; a `Trajectory` is the whole, the fold of an episode's events.
+An author's action returns a `Step`; a `PlayedStep` is the recorded step; a `Turn` is one decision of the policy with its
+steps; a `Trajectory` is the whole episode, the fold of its events.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from taskapp_kit.records.content import Content, Image, Json, json_hash, text_of
 Status = Literal["running", "terminated", "truncated", "failed"]
 
 KIT_METRICS = ("steps", "turns", "invalid_actions", "coerced_arguments")
-"""The kit's own numbers about an episode."""
+"""The kit's metrics of an episode."""
 RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))
-"""Names in `metrics.details` of an answer that no environment's or app's own metric may have."""
+"""Names in `metrics.details` of an answer that an environment's or app's metric must not have."""
 
 
 def nothing_accepted(length: int | None, metrics: Mapping[str, Any]) -> bool:
-    """Whether every action of an episode of `length` steps was refused or unusable, by the kit's own metrics."""
+    """Return whether every action of an episode of `length` steps was refused or unusable, by the kit's metrics."""
     return bool(length) and metrics.get("invalid_actions", 0) >= (length or 0)
 
 
@@ -38,7 +38,7 @@ class Step:
         terminated: The rules ended the episode.
         truncated: A limit ended the episode.
         info: JSON for readers of the rollout. It is in the answer and in the store, so it must not contain anything
-            private; the policy never sees it.
+            private. The policy never sees it.
         metrics: Numbers for readers of the rollout, summed over steps.
     """
 
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(slots=True)
 class ToolCall:
-    """An action as the policy requested it. `id` is the endpoint's own, if it sent one."""
+    """An action as the policy requested it. `id` comes from the endpoint, if it sent one."""
 
     tool: str
     args: Json
@@ -74,7 +74,7 @@ class PlayedStep:
         info: The environment's JSON for readers of the rollout.
         metrics: The environment's numbers.
         seconds: Time spent inside the environment.
-        refused: Why the action was rejected (unknown tool, bad arguments, the environment's own rule), or None.
+        refused: Why the action was rejected (unknown tool, bad arguments, a rule of the environment), or None.
         coerced: How many arguments were converted to their declared type.
     """
 
@@ -96,9 +96,9 @@ class PlayedStep:
 class Decision:
     """A policy's answer for one turn: text, tool calls, or both. Token data are as the endpoint sent them.
 
-    messages: those that are new in this turn, the model's own last. problem: why the text holds no action that can be
-    run; the policy reads it next. prompt_token_ids, token_ids, logprobs: None unless the endpoint sent them.
-    details: of the model call (finish_reason, attempts, seconds, cost, …).
+    messages: the new messages of this turn, the model's message last. problem: why the text contains no action that can be
+    run; the policy reads it next. prompt_token_ids, token_ids, logprobs: None unless the endpoint sent them. details: of
+    the model call (finish_reason, attempts, seconds, cost, …).
     """
 
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Decision:
 class Recording:
     """The recorded answers of a stored rollout's policy, in order. stops: the stop reason after the last answer.
 
-    stops None: the environment ended it by itself, or by a limit that it declares.
+    If `stops` is None, the environment or one of its declared limits ended it.
     """
 
     answers: Sequence[Decision]
@@ -126,7 +126,7 @@ class Recording:
 
 @dataclass(slots=True)
 class Turn:
-    """One decision of the policy: the messages that are *new* in it, its output, and the steps that followed."""
+    """One decision of the policy: its *new* messages, its output, and the steps that followed."""
 
     index: int
     answer: Decision
@@ -135,7 +135,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Trajectory:
-    """One episode as it was played; the fold of its events. Authors' rubrics read it.
+    """One played episode, the fold of its events. Authors' rubrics read it.
 
     Attributes:
         environment: The environment's name.
@@ -149,8 +149,8 @@ class Trajectory:
         status: `terminated`, `truncated` or `failed`.
         stop_reason: A code, listed in docs/reference/contract.md (`environment`, `max_steps`, `max_refusals`, …), or the
             failure's code.
-        metrics: Numbers about the episode, the kit's (`steps`, `turns`, `invalid_actions`, `coerced_arguments`)
-            and the environment's own.
+        metrics: Numbers about the episode: the kit's (`steps`, `turns`, `invalid_actions`, `coerced_arguments`) and the
+            environment's.
         steps: All steps in order.
     """
 
@@ -169,28 +169,28 @@ class Trajectory:
 
     @property
     def length(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return len(self.steps)
 
     @property
     def total_reward(self) -> float:
-        """Sum of the steps' rewards; a reward of None adds nothing."""
+        """Return the sum of the steps' rewards; a reward of None adds nothing."""
         return float(sum(step.reward for step in self.steps if step.reward is not None))
 
     @property
     def answer_text(self) -> str:
-        """The policy's last text output, "" if there was none."""
+        """Return the policy's last text output, or ""."""
         for turn in reversed(self.turns):
             if turn.answer.output:
                 return turn.answer.output
         return ""
 
     def actions(self, name: str | None = None) -> list[PlayedStep]:
-        """The steps of the action `name`, or of all actions, in order."""
+        """Return the steps of the action `name`, or of all actions, in order."""
         return [step for step in self.steps if name is None or step.tool == name]
 
     def transcript(self) -> str:
-        """The episode as text, for a judge or a reader: observation, action, observation, …"""
+        """Return the episode as text, for a judge or a reader: observation, action, observation, …"""
         lines = [f"[start] {text_of(self.initial)}"]
         for step in self.steps:
             args = orjson.dumps(step.args).decode() if step.args is not None else ""
@@ -201,10 +201,9 @@ class Trajectory:
         return "\n".join(lines)
 
     def digest(self) -> str:
-        """SHA-256 (hex) over canonical JSON of what happened, without images, ids, times and configuration.
+        """Return the SHA-256 (hex) of canonical JSON of the episode, without images, ids, times and configuration.
 
-        Two runs have the same texts, actions, rewards and end if and only if their digests are equal; an image more or
-        less changes nothing.
+        Two runs have the same text, actions, rewards and end if and only if their digests are equal.
         """
         hashed = {
             "environment": self.environment,
@@ -238,11 +237,11 @@ class Trajectory:
         return hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def observation_digest(self, digest: str | None = None) -> str:
-        """The digest with the images: equal if and only if the digests are and every image is the same, in its position.
+        """Return the digest with the images: equal if and only if the digests and all images at their positions are equal.
 
-        An image counts by width, height and raw RGB when it was given as an array, by its bytes when it was given as
-        PNG. Without any image it is the digest itself. digest: this trajectory's, where it is known already. Events
-        that were read without their images' bytes have lost them, and give a different one.
+        An image from an array counts by width, height and raw RGB, an image from PNG by its bytes. Without images it equals
+        the digest. digest: this trajectory's digest, if it is already known. Events that were read without the bytes of
+        their images give a different digest.
         """
         digest = self.digest() if digest is None else digest
         shown = [self.initial, *(step.observation for step in self.steps)]

@@ -1,4 +1,4 @@
-"""Counts, amounts and text that is cut, the same in every output."""
+"""Counts, amounts and shortened text, the same in every output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def counted(many: int, word: str) -> str:
 
 
 def dollars(cost: float) -> str:
-    """US dollars: `$1,234.50`, `$0.0123`, `$0.000045`, `$0`. Below one dollar four decimals, or two significant digits."""
+    """Format US dollars: `$1,234.50`, `$0.0123`, `$0.000045`, `$0`. Below a dollar, 4 decimals or 2 significant digits."""
     if cost >= 1:
         return f"${cost:,.2f}"
     if cost <= 0:
@@ -23,10 +23,10 @@ def dollars(cost: float) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The text in at most `most` characters, from 1; where some are left out, an ellipsis is the last one."""
+    """Return the text, shortened to `most` characters with an ellipsis at the end. most: at least 1."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def utc_time(seconds: float) -> datetime:
-    """The time in UTC; what is beyond the dates that Python knows, as a store from elsewhere may say, is the nearest one."""
+    """Return the time in UTC, limited to the dates that Python supports (a store from elsewhere may have any number)."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), LAST_SECOND), UTC)

@@ -1,4 +1,4 @@
-"""The database interface of a store, implemented for SQLite and Postgres, and the thread that does its small transactions."""
+"""The database interface of a store, implemented for SQLite and Postgres, and the thread for its small transactions."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """The number of written rows."""
+        """Return the number of written rows."""
         ...
 
     def executemany(self, statement: str, parameters: Sequence[Sequence[Any]], /) -> object:
-        """Runs one statement for each of these parameters."""
+        """Run the statement for each of these parameters."""
         ...
 
     def fetchone(self) -> Sequence[Any] | None:
-        """The next row; None when there is none."""
+        """Return the next row, or None."""
         ...
 
     def fetchall(self) -> Sequence[Sequence[Any]]:
-        """The remaining rows."""
+        """Return the remaining rows."""
         ...
 
 
 class Driver(Protocol):
-    """A driver's connection without SQLAlchemy, with which a commit takes 0.1 to 0.2 ms less CPU."""
+    """A driver's connection without SQLAlchemy, which saves 0.1 to 0.2 ms of CPU for each commit."""
 
     def cursor(self) -> Cursor:
-        """A cursor on this connection."""
+        """Return a cursor on this connection."""
         ...
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Cursor:
-        """Runs one statement."""
+        """Run one statement."""
         ...
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         ...
 
 
@@ -63,8 +63,8 @@ class Driver(Protocol):
 class SqlDialect:
     """The differences between the databases' SQL.
 
-    mark: the placeholder of a parameter. each: a query for the elements of a JSON list. skip_locked: the clause that leaves
-    out rows which another session is writing.
+    mark: the placeholder of a parameter. each: a query for the elements of a JSON list. skip_locked: the clause that skips
+    rows locked by other sessions.
     """
 
     mark: str
@@ -75,9 +75,14 @@ class SqlDialect:
 class SqlDatabase(ABC):
     """One database: its connections, transactions and errors.
 
-    place: its name in messages, without user name and password. writer, readers: engines, in some databases the same one.
-    writing: a lock to hold during a transaction that writes. turn: a lock to hold while an engine's connection is used.
-    begin: begins a transaction that writes, on a driver's connection. faults: the exceptions of driver and system.
+    Attributes:
+        place: Its name in messages, without user name and password.
+        writer: The engine for writing.
+        readers: The engine for reading; in some databases the same engine.
+        writing: A lock to hold during a transaction that writes.
+        turn: A lock to hold while an engine's connection is used.
+        begin: Begins a transaction that writes, on a driver's connection.
+        faults: The exceptions of driver and system.
     """
 
     place: str
@@ -85,99 +90,99 @@ class SqlDatabase(ABC):
     readers: Engine
     spelling: SqlDialect
     begin: str
-    # Only SQLite needs these two: Postgres locks rows, and each thread has a connection of its own.
+    # Only SQLite needs these two: Postgres locks rows, and each thread has its own connection.
     writing: AbstractContextManager[Any] = nullcontext()
     turn: AbstractContextManager[Any] = nullcontext()
     faults: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, OverflowError, MemoryError)
 
     @abstractmethod
     def connect(self) -> Driver:
-        """Opens a driver's connection for one thread, until `disconnect`. Raises the types in `faults`."""
+        """Open a driver's connection for one thread, until `disconnect`. Raises the types in `faults`."""
 
     def disconnect(self, connection: Driver) -> None:
-        """Closes what `connect` opened."""
+        """Close what `connect` opened."""
         connection.close()
 
     @abstractmethod
     def in_transaction(self, connection: Driver) -> bool:
-        """Whether the connection has an open transaction that can be rolled back."""
+        """Return whether the connection has an open transaction that can be rolled back."""
 
     @contextmanager
     def transaction(self, connection: Driver) -> Iterator[None]:
-        """A transaction that writes: committed at the end of the block, rolled back when the block raises."""
+        """Run a transaction that writes: commit at the end of the block, or roll back if the block raises."""
         with self.writing:
             connection.execute(self.begin)
             try:
                 yield
                 connection.execute("COMMIT")
             finally:
-                # Also after a COMMIT that failed: SQLite leaves its transaction open, and the next BEGIN would fail.
+                # Also after a failed COMMIT: SQLite leaves its transaction open, and the next BEGIN would fail.
                 if self.in_transaction(connection):
                     connection.execute("ROLLBACK")
 
     @abstractmethod
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """The StoreError for an exception while `doing` (open, read, write). Its `__cause__` may be shown."""
+        """Return the StoreError for an exception while `doing` (open, read, write). Its `__cause__` contains no secrets."""
 
     @abstractmethod
     def strikes_all(self, fault: Exception) -> bool:
-        """Whether the fault would affect any other write, too, so that trying each alone does not help."""
+        """Return whether the fault affects every write, so that retrying each alone does not help."""
 
     @abstractmethod
     def is_locked(self, fault: Exception) -> bool:
-        """Whether another process or session held a lock for longer than one attempt waits."""
+        """Return whether another process or session held a lock for longer than an attempt waits."""
 
     @abstractmethod
     def findings(self, connection: Connection) -> list[str]:
-        """The database's own report of damage in its content. May take long on `connection`."""
+        """Return the database's own report of damage in its content. May take long on `connection`."""
 
     @abstractmethod
     def listed_pictures(self) -> TableValuedAlias:
-        """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+        """Return the hashes in `blob_hashes` of each row of `rollouts`, as the column `value`."""
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """The size of a text or of bytes, in bytes."""
+        """Return the size of a text or of bytes, in bytes."""
         return func.octet_length(column)
 
     def hold_pictures(self, connection: Connection) -> None:
-        """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""
-        # In SQLite there is nothing to do: a transaction that writes excludes all others.
+        """Lock the images: until the transaction ends, no other transaction writes or looks up images."""
+        # SQLite does nothing, because a transaction that writes excludes all others.
         return
 
     @abstractmethod
     def size_bytes(self, connection: Connection) -> int:
-        """The size of the tables in bytes; 0 in memory."""
+        """Return the size of the tables in bytes; 0 in memory."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
 
     def same_file(self) -> None:
-        """Raises StoreError when the file was replaced, so that new writes would be lost."""
+        """Raise StoreError if the file was replaced, so that new writes would be lost."""
         return
 
     def persist(self, work: Callable[[], T]) -> T:
-        """Calls `work` and returns its result; repeats it on a new connection if a connection is lost.
+        """Call `work` and return its result. If a connection is lost, call it again on a new connection.
 
-        So `work` must begin by getting its connection, and repeating it must be harmless.
+        So `work` must get its own connection, and repeating it must be harmless.
         """
-        # A file's connection is not lost.
+        # The connection to a file cannot be lost.
         return work()
 
 
 Work = TypeVar("Work")
 
 MOST_AT_ONCE = 128
-"""The limit on pieces of work in one transaction, so that the first of them does not wait for thousands."""
+"""The maximum number of jobs in one transaction, so that the first job does not wait for thousands."""
 LARGEST_TRANSACTION_BYTES = 16 * 2**20
-"""The limit on bytes of events and images in one transaction, to bound memory."""
+"""The maximum number of bytes of events and images in one transaction."""
 
 Job = Callable[[Driver], T]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting(Generic[Work]):
-    """A queued piece. prepare: makes it, without the write lock. writes: whether it needs that lock."""
+    """A queued job. prepare: creates the job, without the write lock. writes: whether the job needs that lock."""
 
     prepare: Callable[[], Work]
     writes: bool
@@ -189,15 +194,15 @@ Prepared = Sequence[tuple[_Waiting[Work], Work]]
 
 
 class BatchThread(Generic[Work]):
-    """Does work in the order of arrival; in one transaction, neighboring pieces with an `order` are sorted by it.
-    The order prevents deadlocks between servers that write the same rows at the same time.
+    """A thread that runs jobs in the order of arrival, several in each transaction.
+    Within a transaction, adjacent jobs with an `order` are sorted by it, which prevents deadlocks between servers that
 
-    Work is done again when its transaction failed, or when it is unknown whether its commit succeeded; so it must be
-    harmless to do it twice.
+    write the same rows at the same time. A job runs again if its transaction failed or if it is unknown whether its commit
+    succeeded, so running a job twice must be harmless.
 
-    perform: does the work of one transaction; returns for each piece its result, or the StoreError with which it alone is
-    refused. What a refused piece wrote before is not undone. size: the bytes that a piece holds. lock_seconds: how long to
-    wait for a lock that another process or session holds, beyond the first attempt.
+    perform: runs the jobs of a transaction; returns each job's result, or the StoreError of the job alone, whose earlier
+    writes are not undone. size: the bytes of a job. lock_seconds: how long to wait for another process's or session's lock
+    after the first attempt.
     """
 
     def __init__(
@@ -222,27 +227,27 @@ class BatchThread(Generic[Work]):
     def submit(
         self, prepare: Callable[[], Work], *, writes: bool = True, order: str | None = None
     ) -> asyncio.Future[Any]:
-        """A future with the result of a piece, which is made in the thread without the write lock.
+        """Return a future with the result of a job, which is created in the thread without the write lock.
 
-        The work is done even if the caller is cancelled. Its error is a StoreError. Raises StoreError after `stop`.
+        The job runs even if the caller is cancelled. Its error is a StoreError. Raises StoreError after `stop`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         with self._lock:
             self._waiting.append(_Waiting(prepare, writes, order, future))
-            # The thread works until nothing waits, so only a caller that found it idle has to start it.
+            # The thread works until the queue is empty, so only a caller that finds it idle has to start it.
             idle, self._busy = not self._busy, True
         if idle:
             try:
                 self._thread.submit(self._run)
             except RuntimeError:
-                raise StoreError(f"the store {self._database.place} is closed.", hint="Restart the server.") from None
+                raise StoreError(f"The store {self._database.place} is closed.", hint="Restart the server.") from None
         return future
 
     def stop(self) -> None:
-        """Does the queued work, then closes the connection and ends the thread. Blocks."""
+        """Run the queued jobs, then close the connection and end the thread. Blocks."""
         try:
-            # Behind the queued work, in the thread that uses the connection.
+            # After the queued jobs, in the thread that uses the connection.
             self._thread.submit(self._forget_connection).result()
         finally:
             self._thread.shutdown(wait=False)
@@ -277,21 +282,21 @@ class BatchThread(Generic[Work]):
             _set_results([(waiting.future, outcome) for (waiting, _), outcome in zip(prepared, outcomes, strict=True)])
 
     def _outcomes(self, prepared: Prepared[Work]) -> Sequence[Any]:
-        """Does the work; returns one outcome for each piece, its result or a StoreError."""
+        """Run the jobs and return each one's result or StoreError."""
         until = time.monotonic() + self._lock_seconds
         try:
             while True:
                 try:
                     return self._database.persist(lambda: self._attempt(prepared))
                 except self._database.faults as fault:
-                    # One attempt waits as long as the database lets it; a save is worth more, it was paid for.
+                    # One attempt waits as long as the database allows; a save waits longer, because the rollout was paid for.
                     if not self._database.is_locked(fault) or time.monotonic() >= until:
                         raise
         except StoreError as refusal:
             return [refusal] * len(prepared)
         except Exception as fault:
             if len(prepared) > 1 and not self._database.strikes_all(fault):
-                # One of them may be too large for the disk, so each is tried alone and has its own outcome.
+                # One of the jobs may be too large for the disk, so each is tried alone.
                 return [outcome for piece in prepared for outcome in self._outcomes([piece])]
             return [self._explained(fault, any(waiting.writes for waiting, _ in prepared))] * len(prepared)
 
@@ -306,11 +311,11 @@ class BatchThread(Generic[Work]):
                     return self._perform(self._connection, pieces)
                 with self._database.transaction(self._connection):
                     return self._perform(self._connection, pieces)
-        # Raised by our own code, so the connection is as it was.
+        # Raised by the kit's code, so the connection is unchanged.
         except StoreError:
             raise
         except Exception:
-            # After an error of the driver, nobody knows whether a transaction is open or the connection is alive.
+            # After an error of the driver, a transaction may be open or the connection dead.
             self._forget_connection()
             raise
 
@@ -320,7 +325,7 @@ class BatchThread(Generic[Work]):
         return self._database.explain(fault, "write" if writes else "read")
 
     def _forget_connection(self) -> None:
-        """Closes the connection after a fault; the next work opens a new one."""
+        """Close the connection after a fault; the next work opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*self._database.faults):
@@ -328,7 +333,7 @@ class BatchThread(Generic[Work]):
 
 
 def each_alone(connection: Driver, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """Calls each job; its outcome is its result, or the StoreError that it raises before it writes."""
+    """Call each job and return its result, or the StoreError that it raises before it writes."""
     outcomes: list[Any] = []
     for job in jobs:
         try:
@@ -345,15 +350,15 @@ def _in_order(batch: Sequence[_Waiting[Work]]) -> Iterator[_Waiting[Work]]:
 
 
 def _set_results(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
-    # Each event loop is woken once for all of its results.
+    # Each event loop is woken once for all its results.
     for loop, same_loop in groupby(results, key=lambda result: result[0].get_loop()):
-        with suppress(RuntimeError):  # the loop is closed, so no caller waits there
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(_resolve, list(same_loop))
 
 
 def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
     for future, outcome in results:
-        if future.done():  # its caller was cancelled
+        if future.done():  # the caller was cancelled
             continue
         if isinstance(outcome, StoreError):
             future.set_exception(outcome)
@@ -362,6 +367,6 @@ def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Retrieves the error, because asyncio logs errors that a cancelled caller does not retrieve."""
+    """Retrieve the error, because asyncio logs unretrieved errors, which cancelled callers leave behind."""
     if not future.cancelled():
         future.exception()

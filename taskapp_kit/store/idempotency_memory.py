@@ -1,4 +1,4 @@
-"""Idempotency records of one process, in its memory: for a server without a store, or with one in memory."""
+"""Idempotency records in the memory of one process, for a server without a store or with a store in memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from taskapp_kit.store.idempotency import RECORD_SECONDS, LeasedIdempotencyStore
 log = logging.getLogger("taskapp_kit.service")
 
 LIMIT_BYTES = 256 * 2**20
-"""How many bytes of results are stored, compressed."""
+"""The maximum size of the compressed results, in bytes."""
 RECORD_BYTES = 1024
-"""The size counted for a settled record in addition to its answer and events, so that many small ones are bounded, too."""
+"""The size counted for a settled record besides its answer and events, which also bounds the number of small records."""
 _INLINE_BYTES = 64 * 1024
-"""Longer data is compressed and decompressed in a thread: zlib takes some 10 ms for 1 MB."""
+"""Longer data is compressed and decompressed in a thread: zlib takes about 10 ms for 1 MB."""
 
 
 @dataclass(slots=True, eq=False)
 class MemoryEntry:
-    """A `StoredEntry`. result: None while it runs; its answer and events are compressed. size: its counted bytes."""
+    """A `StoredEntry`. result: None while it is running; answer and events are compressed. size: its counted bytes."""
 
     ticket: IdempotencyRecord
     owner: str
@@ -34,14 +34,14 @@ class MemoryEntry:
 
     @property
     def settled(self) -> bool:
-        """Whether it has a result."""
+        """Return whether it has a result."""
         return self.result is not None
 
 
 class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
-    """An `IdempotencyStore` in memory. When results exceed `limit_bytes`, those that were settled first are removed.
+    """An `IdempotencyStore` in memory. Beyond `limit_bytes`, the results that were settled first are removed.
 
-    A record is never lost before its owner, which is this process, so there is no lease.
+    A record needs no lease, because its owner is this process.
     """
 
     def __init__(self, clock: Clock, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -55,11 +55,11 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
 
     @property
     def stored_bytes(self) -> int:
-        """The size of settled records in bytes."""
+        """Return the size of settled records in bytes."""
         return self._stored_bytes
 
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: MemoryEntry | None) -> MemoryEntry | None:
-        # They are in the order of their claims: the first one that is current ends the search.
+        # The entries are in the order of their claims, so the first current one ends the search.
         while self._entries and not self._is_current(next(iter(self._entries.values())).ticket):
             self._forget(next(iter(self._entries)))
         there = None if ticket.key is None else self._by_key.get(ticket.key)
@@ -81,7 +81,7 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
 
     async def _result(self, entry: MemoryEntry) -> StoredResult:
         if entry.result is None:
-            raise StoreError(f"rollout {entry.ticket.rollout_id!r} has no result yet.", hint="Ask again later.")
+            raise StoreError(f"Rollout {entry.ticket.rollout_id!r} has no result yet.", hint="Try again later.")
         answer, events = await _decompressed(entry.result.answer), await _decompressed(entry.result.events)
         return replace(entry.result, answer=answer, events=events)
 
@@ -110,7 +110,7 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
     async def _store_result(self, entry: MemoryEntry, settled: StoredResult, free_key: bool) -> None:
         answer, events = await _compressed(settled.answer), await _compressed(settled.events)
         rollout_id = settled.rollout_id
-        if self._entries.get(rollout_id) is not entry:  # it expired meanwhile
+        if self._entries.get(rollout_id) is not entry:  # it has expired
             return
         entry.result = replace(settled, answer=answer, events=events)
         entry.size = RECORD_BYTES + len(answer or b"") + len(events or b"")
@@ -123,8 +123,8 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "results of rollouts take more than %d MiB of memory: the oldest are removed before %d h are over, "
-                    "with their Idempotency-Keys. A store in a file keeps them all.",
+                    "results of rollouts use more than %d MiB of memory: the oldest are removed before %d h have passed, "
+                    "with their Idempotency-Keys. A store in a file keeps all of them.",
                     self._limit_bytes // 2**20,
                     RECORD_SECONDS // 3600,
                 )

@@ -29,13 +29,13 @@ LEASE_SECONDS = 15.0
 RENEW_SECONDS = 5.0
 """How often an owner renews its leases."""
 PURGE_SECONDS = 3600.0
-"""Expired records are removed at the first claim, and again at a claim after this time."""
+"""Expired records are removed at the first claim, and then at most once in this time."""
 PURGED_AT_ONCE = 100
-"""The limit on records removed in one transaction, so that no write waits long for it."""
+"""The maximum number of records removed in one transaction, so that other writes do not wait long."""
 
 
 class IdempotencyRow(NamedTuple):
-    """A row of `idempotency_keys`, its columns in the order of `IdempotencyStatements.by_id`."""
+    """A row of `idempotency_keys`, with the columns in the order of `IdempotencyStatements.by_id`."""
 
     rollout_id: str
     fingerprint: str
@@ -54,7 +54,7 @@ class IdempotencyRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SqlEntry:
-    """A `StoredEntry`. result: None while it runs, and of one that expired. alive: whether its lease or process lives."""
+    """A `StoredEntry`. result: None while it is running, or if it expired. alive: whether its lease or process is alive."""
 
     row: IdempotencyRow
     result: StoredResult | None
@@ -62,7 +62,7 @@ class SqlEntry:
 
     @property
     def ticket(self) -> IdempotencyRecord:
-        """The record that was claimed."""
+        """Return the claimed record."""
         return IdempotencyRecord(*self.row[:6])
 
     @property
@@ -72,18 +72,18 @@ class SqlEntry:
 
     @property
     def settled(self) -> bool:
-        """Whether it has a result."""
+        """Return whether it has a result."""
         return self.row.settled_at is not None
 
     @property
     def freed(self) -> bool:
-        """Whether its key may be claimed again, or it never had one."""
+        """Return whether its key may be claimed again, or it never had a key."""
         return self.row.key is None
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyStatements:
-    """The statements, in the database's own dialect."""
+    """The statements in the database's dialect."""
 
     by_id: str
     by_key: str
@@ -102,17 +102,17 @@ _BY_ID = (
 _ANY = IdempotencyStatements(
     by_id=_BY_ID,
     by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
-    # Only from the record that was read: it may have been renewed or settled since, or its key taken.
-    # -1 for NULL, which is equal to nothing in SQL.
+    # Only if the record is unchanged since it was read: not renewed, settled, or without its key.
+    # -1 for NULL, because NULL equals nothing in SQL.
     free_key="UPDATE idempotency_keys SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
     "AND COALESCE(settled_at, -1) = ?",
     insert="INSERT INTO idempotency_keys (rollout_id, fingerprint, created_at, key, key_label, app, lease_owner, process, "
     "lease_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-    # Each of these may be done twice, when the answer to its commit was lost: the second time it changes nothing.
+    # Each of these may run twice, if the answer to its commit was lost: the second time it changes nothing.
     settle="UPDATE idempotency_keys SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
     "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
     release="DELETE FROM idempotency_keys WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
-    # All ids are one JSON parameter: drivers limit how many parameters a statement has.
+    # All ids are one JSON parameter, because drivers limit the number of parameters.
     renew="UPDATE idempotency_keys SET lease_until = ? WHERE rollout_id IN ({each}) AND lease_owner = ? AND settled_at IS NULL",
     purge="DELETE FROM idempotency_keys WHERE rollout_id IN "
     "(SELECT rollout_id FROM idempotency_keys WHERE created_at <= ? OR created_at > ? LIMIT ?{skip_locked})",
@@ -121,7 +121,7 @@ _ANY = IdempotencyStatements(
 
 @cache
 def statements(dialect: SqlDialect) -> IdempotencyStatements:
-    """The statements in this dialect."""
+    """Return the statements in this dialect."""
 
     def spelled(statement: str) -> str:
         statement = statement.replace("{each}", dialect.each).replace("{skip_locked}", dialect.skip_locked)
@@ -131,10 +131,10 @@ def statements(dialect: SqlDialect) -> IdempotencyStatements:
 
 
 class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
-    """An `IdempotencyStore` in `database`. Use it on one event loop; several may share one database.
+    """An `IdempotencyStore` in `database`, used on one event loop. Several stores may share one database.
 
-    renew_seconds: how often the leases of owned records are renewed. `StoredResult.events` are not stored here: the
-    table `rollouts` has them.
+    renew_seconds: how often the leases of owned records are renewed. `StoredResult.events` are not stored here, because
+    the table `rollouts` has them.
     """
 
     def __init__(self, database: SqlDatabase, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
@@ -150,7 +150,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         try:
             there = await self._do(partial(self._put, ticket=ticket, over=over), order=ticket.key or "")
         except asyncio.CancelledError:
-            if not self._closed:  # it may have been put: the next job removes it
+            if not self._closed:  # it may have been put, so the next job removes it
                 self._do(partial(self._delete, rollout_id=ticket.rollout_id))
             raise
         if self._purged_at is None or self._clock.monotonic() - self._purged_at >= PURGE_SECONDS:
@@ -165,7 +165,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
 
     async def _result(self, entry: SqlEntry) -> StoredResult:
         if entry.result is None:
-            raise StoreError(f"rollout {entry.row.rollout_id!r} has no result yet.", hint="Ask again later.")
+            raise StoreError(f"Rollout {entry.row.rollout_id!r} has no result yet.", hint="Try again later.")
         return entry.result
 
     async def _is_alive(self, entry: SqlEntry) -> bool:
@@ -182,18 +182,18 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             await self._do(partial(self._lease, rollout_ids=list(self._owned), seconds=LEASE_SECONDS))
 
     async def _give_up(self, rollout_ids: list[str]) -> None:
-        # A lease that is over: to every process the rollouts are lost at once.
+        # An ended lease, so that for every process the rollouts are lost immediately.
         await self._do(partial(self._lease, rollout_ids=rollout_ids, seconds=-LEASE_SECONDS))
 
     async def _close(self) -> None:
         await asyncio.to_thread(self._jobs.stop)
 
     def _do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
-        """The result of a job, which goes on when its caller is cancelled."""
+        """Return the result of a job, which continues if its caller is cancelled."""
         return asyncio.shield(self._jobs.submit(lambda: job, writes=writes, order=order))
 
     def _purge_some(self) -> None:
-        """Removes some of the records that are expired or from the future (written by a wrong clock)."""
+        """Remove some of the records that are expired or from the future (written by a wrong clock)."""
 
         def then(purged: asyncio.Future[int]) -> None:
             if purged.cancelled() or self._closed:
@@ -212,7 +212,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             seen = over.row
             settled_at = -1.0 if seen.settled_at is None else seen.settled_at
             connection.execute(self._statements.free_key, [seen.rollout_id, ticket.key, seen.lease_until, settled_at])
-        # Put first and read then: of two claims at once, the unique index lets one through, whatever they read.
+        # Put before read: of two concurrent claims, the unique index accepts one, independent of what they read.
         values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS
@@ -227,11 +227,11 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
                 if self._put_before(same_id.row, ticket):
                     return None
                 raise self._duplicate(ticket.rollout_id)
-            # its key was given up meanwhile
+            # its key has been given up since
         raise self._contended(ticket.rollout_id)
 
     def _put_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
-        """Whether this claim was already written: a job is repeated when the connection is lost at its commit."""
+        """Return whether this claim was already written: a job is repeated if the connection is lost at its commit."""
         written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.lease_owner, row.settled_at)
         return written == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self.owner, None)
 
@@ -270,7 +270,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
 
 
 def result_of(row: IdempotencyRow) -> StoredResult:
-    """The result in a settled row. Raises StoreError for a row that cannot be read."""
+    """Return the result in a settled row. Raises StoreError for a row that cannot be read."""
     try:
         if row.failure is not None:
             return StoredResult(row.rollout_id, failure=Failure(**json.loads(row.failure)))
@@ -280,17 +280,17 @@ def result_of(row: IdempotencyRow) -> StoredResult:
         return StoredResult(row.rollout_id, answer=zlib.decompress(row.answer) if compressed else row.answer)
     except (ValueError, TypeError, zlib.error) as fault:
         raise StoreError(
-            f"the result of rollout {row.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a copy.",
+            f"The result of rollout {row.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a backup.",
         ) from fault
 
 
-# -- processes: another one on the same host can be certain that an owner is dead; this needs Linux's /proc. Elsewhere, and
-# across hosts and containers, the lease alone decides.
+# -- processes: on Linux, a process on the same host can be certain that an owner is dead (/proc). Elsewhere, and across
+# hosts and containers, only the lease decides.
 
 
 def this_process() -> str | None:
-    """`host/boot/pid namespace/pid/start time`, the last in clock ticks since boot; None without /proc."""
+    """Return `host/boot/pid namespace/pid/start time` (in clock ticks since boot), or None without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -301,14 +301,14 @@ def this_process() -> str | None:
 
 
 def certainly_dead(process: str | None, observer: str | None) -> bool:
-    """Whether `process` has ended, as far as `observer` (`this_process()` here) can know; False when in doubt."""
+    """Return whether `process` has certainly ended, as seen by `observer` (`this_process()`); False in doubt."""
     if process is None or observer is None or process == observer:
         return False
     try:
         place, pid, started = process.rsplit("/", 2)
         if place != observer.rsplit("/", 2)[0]:
-            return False  # another host, boot or container: its numbers mean nothing here
-        os.kill(int(pid), 0)  # sends nothing; asks the kernel, for /proc may hide the processes of other users
+            return False  # another host, boot or container, whose numbers have no meaning here
+        os.kill(int(pid), 0)  # sends nothing; queries the kernel, because /proc may hide other users' processes
         state, now_started, threads = _stat(int(pid))
     except ProcessLookupError:
         return True
@@ -318,7 +318,7 @@ def certainly_dead(process: str | None, observer: str | None) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, str, int]:
-    """State letter, start time, number of threads: fields 3, 22 and 20 of proc(5)'s stat."""
+    """Return the state, start time and number of threads: fields 3, 22 and 20 of proc(5)'s stat."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    fields = text[text.rindex(")") + 2 :].split()  # the name in parentheses may itself hold spaces and parentheses
+    fields = text[text.rindex(")") + 2 :].split()  # the name in parentheses may contain spaces and parentheses
     return fields[0], fields[19], int(fields[17])

@@ -1,4 +1,4 @@
-"""Opens a store by its address: `sqlite:///path`, `postgresql://…`, a path, `memory`."""
+"""Opening a store by its address: `sqlite:///path`, `postgresql://…`, a path, `memory`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ KNOWN = "sqlite:///PATH, a bare PATH, postgresql://USER:PASSWORD@HOST/DATABASE, 
 """The addresses that this release accepts, for messages."""
 
 _MEANT_FOR_POSTGRES = re.compile(r"^postgres(ql)?(\+\w+)?:|(^|\s)(host|dbname|user|password)\s*=", re.IGNORECASE)
-"""Such a bare path is libpq's key-value form, or an address that lacks a slash; it may contain a password."""
+"""A bare path like this is libpq's key-value form, or an address without a slash; it may contain a password."""
 
 
 def open_store(url: str, *, create: bool = True) -> Store:
-    """Opens the store at `url` and creates missing files, directories or tables. Blocks: call it at the start.
+    """Open the store at `url` and create missing files, directories or tables. Blocks, so call it at the start.
 
     No message repeats an address, since it may contain a password.
 
     Args:
         url: `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a
             database that any number of servers may share (extra `postgres`). `memory`: lost when the process ends.
-            `none` means "no store" in settings and is refused here: pass None where a store is expected. Other schemes
-            are searched for in the installed plugins (entry points of the group `taskapp_kit.stores`, named after the
-            scheme, each a function of the address).
-        create: False refuses a missing SQLite file, for callers that only read.
+            `none` means "no store" in settings and is rejected here: pass None instead of a store. Other schemes name
+            installed plugins (entry points of the group `taskapp_kit.stores`, each a function of the address).
+        create: False rejects a missing SQLite file, for callers that only read.
 
     Raises:
         ConfigError: the address is unknown.
@@ -36,10 +35,10 @@ def open_store(url: str, *, create: bool = True) -> Store:
     """
     url = url.strip()
     if not url:
-        raise ConfigError("the store's address is empty.", hint=f"Give one of: {KNOWN}.")
+        raise ConfigError("The store's address is empty.", hint=f"Use one of: {KNOWN}.")
     if url.lower() == "none":
         raise ConfigError(
-            "the store address 'none' means that nothing is stored; there is nothing to open.",
+            "The store address 'none' means that nothing is stored, so it cannot be opened.",
             hint="Pass None instead of a store.",
         )
     if url.lower() in ("memory", ":memory:"):
@@ -48,8 +47,8 @@ def open_store(url: str, *, create: bool = True) -> Store:
     if not separator:
         if _MEANT_FOR_POSTGRES.search(url):
             raise ConfigError(
-                "a Postgres address begins with postgresql://, and this one does not.",
-                hint="Give postgresql://USER:PASSWORD@HOST:5432/DATABASE.",
+                "A Postgres address must begin with postgresql://.",
+                hint="Use postgresql://USER:PASSWORD@HOST:5432/DATABASE.",
             )
         return _sqlite(Path(url).expanduser(), create=create)
     scheme = scheme.lower()
@@ -61,8 +60,8 @@ def open_store(url: str, *, create: bool = True) -> Store:
         opened: Store = plugin.load()(url)
         return opened
     raise ConfigError(
-        f"no store is known for addresses that begin with {scheme}://.",
-        hint=f"Known: {KNOWN}; or install a plugin.",
+        f"No store supports addresses that begin with {scheme}://.",
+        hint=f"Use one of: {KNOWN}; or install a plugin.",
     )
 
 
@@ -71,11 +70,11 @@ def _sqlite_path(rest: str) -> Path | None:
         return None
     if not rest.startswith("/"):
         raise ConfigError(
-            "a SQLite address has three slashes before a relative path and four before an absolute one.",
-            hint="For example sqlite:///.taskapp/rollouts.db, or the bare path.",
+            "A SQLite address needs three slashes before a relative path and four before an absolute one.",
+            hint="Use for example sqlite:///.taskapp/rollouts.db, or the bare path.",
         )
     if "?" in rest:
-        raise ConfigError("a SQLite address takes no options after '?'.", hint="Give the path alone: sqlite:///PATH.")
+        raise ConfigError("A SQLite address cannot have options after '?'.", hint="Use only the path: sqlite:///PATH.")
     return Path(rest[1:]).expanduser()
 
 
@@ -83,21 +82,21 @@ def _sqlite(path: Path | None, *, create: bool = True) -> Store:
     from taskapp_kit.store.sqlite import SqliteStore
 
     if path is not None and not create and not path.is_file():
-        raise StoreError(f"there is no store {path}.", hint="Check the path; it is taken from the working directory.")
+        raise StoreError(f"The store {path} does not exist.", hint="Check the path, relative to the working directory.")
     return SqliteStore(path)
 
 
 def _postgres(scheme: str, url: str) -> Store:
     if scheme not in ("postgres", "postgresql", "postgresql+psycopg"):
         raise ConfigError(
-            "the Postgres store uses the driver psycopg, and the address names another one.",
+            "The Postgres store uses the driver psycopg, but the address names another driver.",
             hint="Begin the address with postgresql://.",
         )
     try:
         import psycopg  # noqa: F401
-    except ImportError:  # also when it is installed but finds no libpq
+    except ImportError:  # also if it is installed but does not find libpq
         raise Unavailable(
-            "a store in Postgres needs the package psycopg, which is not installed.",
+            "A store in Postgres needs the package psycopg, which is not installed.",
             hint="pip install 'taskapp-kit[postgres]'",
         ) from None
     from taskapp_kit.store.postgres import PostgresStore

@@ -1,8 +1,8 @@
 """The store in Postgres: one database for any number of servers and containers.
 
-Connections are few, each wait has a limit, and lost ones are opened again.
-Nothing is left in a session (no prepared statement, no SET that outlives its transaction), so poolers in transaction mode,
-such as PgBouncer and those of serverless Postgres, can be used.
+A store opens few connections, limits each wait, and replaces lost connections.
+It leaves nothing in a session (no prepared statement, no SET that outlives its transaction), so poolers in transaction mode
+can be used, such as PgBouncer and the poolers of serverless Postgres.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
 T = TypeVar("T")
 
 POOL_SIZE = 2
-"""Connections that read; rollouts and idempotency records are written over one more each."""
+"""The number of connections for reading; two more write rollouts and idempotency records."""
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
-"""The limit on one statement."""
+"""The time limit of a statement."""
 LOCK_SECONDS = 10.0
 CHECK_SECONDS = 3600.0
 RETRY_SECONDS = 10.0
-"""How long to try to reconnect a lost connection before waiting callers get an error."""
+"""How long to try to replace a lost connection before waiting callers get an error."""
 OPENING = 0x7461736B_61707001
-"""The advisory lock for creating the tables, so that servers that start at the same time do it one after the other."""
+"""The advisory lock for creating the tables, so that servers that start at the same time take turns."""
 
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "fallback_application_name": "taskapp",
-    # A server that vanished (power, network) is noticed within a minute; the system's defaults take two hours.
+    # A server that vanished (power, network) is noticed within a minute instead of the system's two hours.
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -54,9 +54,17 @@ _DEFAULTS: dict[str, Any] = {
 class PostgresStore(SqlStore):
     """A `Store` in the database at `address` (`postgresql://user:password@host:port/database?sslmode=…`).
 
-    Opening creates missing tables and blocks. statement_seconds: the limit on a statement. retry_seconds: how long to try
-    to reconnect a lost connection before an error is raised. save_seconds: how long a save waits for a lock that another
-    session holds. Raises ConfigError for an invalid address, StoreError when the database cannot be used.
+    Opening creates missing tables and blocks.
+
+    Args:
+        address: The address.
+        statement_seconds: The time limit of a statement.
+        retry_seconds: How long to try to replace a lost connection before an error is raised.
+        save_seconds: How long a save waits for a lock that another session holds.
+
+    Raises:
+        ConfigError: The address is invalid.
+        StoreError: The database cannot be used.
     """
 
     def __init__(
@@ -89,8 +97,8 @@ class PostgresDatabase(SqlDatabase):
         self._retry_seconds = retry_seconds
         self._lost_since: float | None = None
         given = {name: value for name, value in _DEFAULTS.items() if name not in url.query}
-        # What a commit is worth to us must not depend on a driver's guess, so transactions begin where we say.
-        # A prepared statement belongs to one session, and a pooler may give the next transaction another one.
+        # Transactions begin explicitly, because a commit's guarantees must not depend on a driver's guess.
+        # A prepared statement belongs to one session, but a pooler may run the next transaction in another session.
         given |= {"autocommit": True, "prepare_threshold": None, "client_encoding": "utf8"}
         self.writer = self.readers = create_engine(
             url,
@@ -116,37 +124,37 @@ class PostgresDatabase(SqlDatabase):
             raise self.explain(fault, "open") from None
 
     def connect(self) -> Driver:
-        """Opens a driver's connection outside the pool."""
+        """Open a driver's connection outside the pool."""
         held = self.writer.raw_connection()
-        # One thread uses it as long as the store is open; the pool's two stay free for reads.
+        # One thread uses it while the store is open; the pool's connections stay free for reads.
         held.detach()
         return cast(Driver, held.dbapi_connection)
 
     def in_transaction(self, connection: Driver) -> bool:
-        """Whether the connection has an open transaction that can be rolled back."""
+        """Return whether the connection has an open transaction that can be rolled back."""
         held = cast("psycopg.Connection[Any]", connection)
         if held.closed:
             return False
         return held.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """The StoreError for an exception while `doing` (open, read, write), without its cause."""
+        """Return the StoreError for an exception while `doing` (open, read, write), without its cause."""
         return explain(fault, self.place, doing)
 
     def strikes_all(self, fault: Exception) -> bool:
-        """Whether the server is unreachable or slow. Else the fault may concern one of several rollouts only."""
+        """Return whether the server is unreachable or slow. Other faults may concern only one of several rollouts."""
         state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
         # Query cancelled, lock not available, read-only, no rights, no table.
         return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
 
     def is_locked(self, fault: Exception) -> bool:
-        """Whether another session held a lock for longer than LOCK_SECONDS."""
+        """Return whether another session held a lock for longer than LOCK_SECONDS."""
         return is_locked(fault)
 
     def persist(self, work: Callable[[], T]) -> T:
-        """Calls `work` and returns its result; repeats it on a new connection for up to `retry_seconds` of an outage.
+        """Call `work` and return its result; repeat it on a new connection during an outage of up to `retry_seconds`.
 
-        In a longer outage only one new connection is tried, so that waiting callers get an error soon.
+        In a longer outage, only one new connection is tried, so that waiting callers soon get an error.
         """
         tries = 0
         while True:
@@ -156,15 +164,15 @@ class PostgresDatabase(SqlDatabase):
                 tries += 1
                 if not self._worth_another(fault, tries):
                     raise
-                # At once the first time: a proxy may only have closed an idle connection.
+                # Immediately the first time, because a proxy may only have closed an idle connection.
                 time.sleep(0 if tries == 1 else min(0.02 * 2**tries, 1.0))
             else:
                 self._lost_since = None
                 return made
 
     def findings(self, connection: Connection) -> list[str]:
-        """Settings of the server with which a power failure may lose answered rollouts."""
-        # A check reads every row, which takes longer than any other statement may.
+        """Return the settings of the server with which a power failure may lose answered rollouts."""
+        # A check reads every row, which takes longer than the limit of other statements.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
         shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
         return [
@@ -174,26 +182,26 @@ class PostgresDatabase(SqlDatabase):
         ]
 
     def listed_pictures(self) -> TableValuedAlias:
-        """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+        """Return the hashes in `blob_hashes` of each row of `rollouts`, as the column `value`."""
         return func.json_array_elements_text(cast_to(ROLLOUTS.c.blob_hashes, JSON)).table_valued("value")
 
     def hold_pictures(self, connection: Connection) -> None:
-        """Locks the pictures: until the transaction ends, no other one writes or looks for pictures."""
-        # A save that found its picture stored could commit after the picture was removed.
+        """Lock the images: until the transaction ends, no other transaction writes or looks up images."""
+        # Otherwise a save that found its image stored could commit after the image was removed.
         connection.exec_driver_sql("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE")
 
     def size_bytes(self, connection: Connection) -> int:
-        """Bytes of the tables and their indexes."""
+        """Return the bytes of the tables and their indexes."""
         sizes = [func.pg_total_relation_size(table.name) for table in METADATA.sorted_tables]
         return sum(int(connection.execute(size.select()).scalar_one()) for size in sizes)
 
     def close(self) -> None:
-        """Closes the connections that are not in use."""
+        """Close the connections that are not in use."""
         self.writer.dispose()
 
     def _worth_another(self, fault: Exception, tries: int) -> bool:
         if is_tangled(fault):
-            # The server ended a ring of waits by rolling one transaction back; the others are through soon.
+            # The server resolved a deadlock by rolling one transaction back; the others finish soon.
             return tries < 5
         if not is_lost(fault):
             return False
@@ -202,12 +210,12 @@ class PostgresDatabase(SqlDatabase):
             self._lost_since = now
         return (
             tries == 1 or now - self._lost_since < self._retry_seconds
-        )  # the first may only have found an old connection closed
+        )  # the first attempt may only have found an old connection closed
 
     def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
-        """Replaces the driver's own function for connecting."""
+        """Replace the driver's function for connecting."""
         connection: psycopg.Connection[Any] = psycopg.Connection.connect(*arguments, **named)
-        # On this connection, not for psycopg as a whole: an author's code may use it, too.
+        # Only on this connection, because an author's code may also use psycopg.
         connection.adapters.register_dumper(str, _AnyText)
         for kind in ("text", "varchar"):
             connection.adapters.register_loader(kind, _AnyTextLoader)
@@ -220,7 +228,7 @@ class PostgresDatabase(SqlDatabase):
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
             raise StoreError(
-                f"the store {self.place} has the encoding {encoding}, which cannot hold any text.",
+                f"The store {self.place} has the encoding {encoding}, which cannot represent all text.",
                 hint="Create a database with the encoding UTF8.",
             )
 
@@ -229,33 +237,33 @@ EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/DATABASE?sslmode=require"
 
 
 def read_address(address: str) -> URL:
-    """The address for SQLAlchemy's psycopg dialect. Raises ConfigError, which contains no part of the address.
+    """Return the address for SQLAlchemy's psycopg dialect. Raises ConfigError, which contains no part of the address.
 
-    With an unescaped `/`, `?`, `#` or second `@` in the password, parsers disagree about where the host begins, and a wrong
-    one would show a part of the password as the host. So such an address is refused.
+    An address with an unescaped `/`, `?`, `#` or second `@` in the password is rejected: parsers disagree about where the
+    host begins, and a wrong parse would show a part of the password as the host.
     """
     _, _, rest = address.partition("://")
     authority = re.split("[/?#]", rest)[0]
     ambiguous = authority.count("@") > 1 or "@" in rest.removeprefix(authority) or "#" in rest
     try:
-        conninfo_to_dict(f"postgresql://{rest}")  # libpq's reading: it rejects unknown options
+        conninfo_to_dict(f"postgresql://{rest}")  # libpq's parser, which rejects unknown options
         url = make_url(f"postgresql+psycopg://{rest}")
         readable = not ambiguous and (url.port is None or 0 < url.port < 65536)
     except (psycopg.Error, ArgumentError, ValueError):
         readable = False
     if not readable:  # raised here, so that no error in its context quotes the address
         raise ConfigError(
-            "the Postgres address of the store cannot be read.",
-            hint=f"Form: {EXAMPLE}, with libpq's options. A user name or password writes / ? # @ : and % as %2F %3F %23 "
+            "The Postgres address of the store cannot be read.",
+            hint=f"Use {EXAMPLE}, with libpq's options. In a user name or password, write / ? # @ : and % as %2F %3F %23 "
             "%40 %3A and %25.",
         )
     if not url.database and not {"dbname", "service"} & set(url.query):
-        raise ConfigError("the Postgres address of the store names no database.", hint=f"Form: {EXAMPLE}.")
+        raise ConfigError("The Postgres address of the store names no database.", hint=f"Use {EXAMPLE}.")
     return url
 
 
 def place_of(url: URL) -> str:
-    """The database's name in messages: host, port and database, without user, password and options."""
+    """Return the database's name in messages: host, port and database, without user, password and options."""
     host = url.host or url.query.get("host") or "this machine"
     port = f":{url.port}" if url.port else ""
     database = url.database or url.query.get("dbname") or ""
@@ -263,19 +271,19 @@ def place_of(url: URL) -> str:
 
 
 def _beginning(statement_seconds: float) -> str:
-    """The statements that begin a transaction. Their settings override the server's and the user's until the commit."""
+    """Return the statements that begin a transaction. Their settings override the server's and the user's until the commit."""
     return (
         "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
         f"SET LOCAL lock_timeout = {int(min(LOCK_SECONDS, statement_seconds) * 1000)}; "
-        # A database or a role may have other defaults: without these two, a power failure loses answered rollouts, and
-        # floats come back rounded.
+        # A database or a role may have other defaults, with which a power failure loses answered rollouts, or floats are
+        # returned rounded.
         "SET LOCAL synchronous_commit = on; "
         "SET LOCAL extra_float_digits = 1"
     )
 
 
-# Postgres stores any text except NUL. NUL is written as SUB and "0", and SUB as SUB and "1"; nothing else changes.
+# Postgres cannot store NUL in text. NUL is written as SUB and "0", and SUB as SUB and "1".
 
 
 class _AnyText(StrDumperUnknown):

@@ -1,4 +1,4 @@
-"""Messages for errors of Postgres and psycopg, whose own texts may quote stored data or credentials."""
+"""Messages for errors of Postgres and psycopg, whose own messages may quote stored data or credentials."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ _BY_STATE = (
     ("57014", "it took longer than the store waits", "Check what delays the server: a lock, or too few resources."),
     ("55P03", "another program has held a lock for too long", "Look for a program that locks the store's tables."),
     ("40P01", "several servers waited for each other", _LATER),
-    ("40", "several servers wrote the same at once", _LATER),
-    ("53300", "the server has no connection left", "Allow it more connections, or put a pooler before it."),
+    ("40", "several servers wrote the same rows at the same time", _LATER),
+    ("53300", "the server has no connection left", "Allow it more connections, or use a pooler."),
     ("53100", "the server's disk is full", "Free some space there."),
-    ("53", "the server has not enough memory or disk", "Check the server's log."),
-    ("54", "the rollout is larger than Postgres can hold (1 GB)", "Make the environment's observations smaller."),
-    ("25006", "it can only be read", "Give the primary server's address, or target_session_attrs=read-write."),
-    ("42501", "the user may not do that", _GRANT),
-    ("42P01", "its tables are gone", "Restore them from a copy, or restart the server, which creates them again."),
+    ("53", "the server does not have enough memory or disk", "Check the server's log."),
+    ("54", "the rollout is larger than Postgres allows (1 GB)", "Make the environment's observations smaller."),
+    ("25006", "it is read-only", "Use the primary server's address, or target_session_attrs=read-write."),
+    ("42501", "the user lacks a right", _GRANT),
+    ("42P01", "its tables are gone", "Restore them from a backup, or restart the server, which creates them again."),
     (
         "3F",
-        "there is no schema to create the tables in",
+        "the schema for the tables does not exist",
         "Set the user's search_path to a schema that exists, and grant the user USAGE and CREATE on it.",
     ),
-    ("3D", "there is no such database", "Create it first, or correct its name in the address."),
+    ("3D", "the database does not exist", "Create it first, or correct its name in the address."),
     ("28", "the user name or password was not accepted", "Check both in the address."),
     ("08", "the connection was lost", _LATER),
     ("58", "the server's disk reported an error", "Check the server's log."),
-    ("XX00", "the server reports damage", "Check the server's log; restore the database from a copy."),
+    ("XX00", "the server reports damage", "Check the server's log; restore the database from a backup."),
 )
-"""(beginning of an SQLSTATE, what happened, what to do); the first that fits."""
+"""(beginning of an SQLSTATE, what happened, what to do); the first match counts."""
 
 _BY_TEXT = (
-    (("timeout expired", "timed out"), "no server answered there in time", "Check host, port and firewall."),
-    (("refused", "No such file"), "no server listens there", "Check host and port, and that the server runs."),
+    (("timeout expired", "timed out"), "the server did not answer in time", "Check host, port and firewall."),
+    (("refused", "No such file"), "no server listens at the address", "Check host and port, and that the server runs."),
     (
         ("resolve host", "translate host", "Name or service", "nodename nor servname"),
-        "there is no host of that name",
+        "the host name cannot be resolved",
         "Check the host in the address.",
     ),
     (("starting up", "shutting down", "recovery mode"), "the server is starting or stopping", _LATER),
     (("too many", "remaining connection slots"), "the server has no connection left",
-     "Allow it more connections, or put a pooler before it."),
+     "Allow it more connections, or use a pooler."),
     (("pg_hba.conf",), "the server does not allow this host, user or connection type", "Try sslmode=require; see pg_hba.conf."),
-    (("database", "does not exist"), "there is no such database", "Create it first, or correct its name in the address."),
+    (("database", "does not exist"), "the database does not exist", "Create it first, or correct its name in the address."),
     (("authentication", "no password", "role "), "the user name or password was not accepted", "Check both in the address."),
     (("SSL", "certificate", "sslmode", "sslroot"), "TLS could not be agreed on",
-     "Check sslmode and sslrootcert in the address (sslrootcert=system takes the system's authorities)."),
+     "Check sslmode and sslrootcert in the address (sslrootcert=system uses the system's authorities)."),
 )  # fmt: skip
-"""(words of libpq's text, what happened, what to do) for failed connections, which have no SQLSTATE.
+"""(parts of libpq's message, what happened, what to do) for failed connections, which have no SQLSTATE.
 
-Any word of a group matches, except that a missing database needs both of its words.
+One part of a group is enough, except that a missing database needs both.
 """
 
 
 def explain(fault: Exception, place: str, doing: str) -> StoreError:
-    """The StoreError for an exception while `doing` (open, read, write) the store at `place`, without its cause."""
+    """Return the StoreError for an exception while `doing` (open, read, write) the store at `place`, without its cause."""
     origin = getattr(fault, "orig", None) or fault
     state, kind = _state(origin), type(origin).__name__
     cause = next((entry[1:] for entry in _BY_STATE if state.startswith(entry[0])), None)
@@ -84,7 +84,7 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
 
 
 def is_lost(fault: Exception) -> bool:
-    """Whether the connection was lost or could not be opened, so that another one may succeed."""
+    """Return whether the connection was lost or could not be opened, so that another one may succeed."""
     origin = getattr(fault, "orig", None) or fault
     if isinstance(origin, psycopg.OperationalError | psycopg.InterfaceError):
         state = _state(origin)
@@ -93,12 +93,12 @@ def is_lost(fault: Exception) -> bool:
 
 
 def is_locked(fault: Exception) -> bool:
-    """Whether another session held a lock for too long."""
+    """Return whether another session held a lock for too long."""
     return _state(getattr(fault, "orig", None) or fault) == "55P03"
 
 
 def is_tangled(fault: Exception) -> bool:
-    """Whether a conflict with concurrent writers rolled it back, so that it may be retried at once."""
+    """Return whether a conflict with concurrent writers rolled it back, so that it may be retried immediately."""
     return _state(getattr(fault, "orig", None) or fault).startswith("40")
 
 

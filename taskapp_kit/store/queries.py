@@ -1,4 +1,4 @@
-"""The statements that list stored rollouts: which match, in which order, and by which index."""
+"""The statements that list stored rollouts, with their filters, order and index."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _AT_EQUAL_VALUES = tuple(ROLLOUTS.c[name] for name in ("environment", "split", "
 
 
 def ordered_rows(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
-    """The rows of `SOURCE_COLUMNS` that match, in that order."""
+    """Return the statement for the matching rows of `SOURCE_COLUMNS`, in this order."""
     if order == "newest":
         return matching(_ROWS.order_by(*NEWEST_FIRST), wanted, policy_is_model=True)
     column = ROLLOUTS.c["reward" if order in ("worst", "best") else order]
     sorting = (_ORDERS[order], *_AT_EQUAL_VALUES)
-    # In two steps: sorted is only what an index has, and read are only the rows that are returned.
+    # In two steps: sort only columns of an index, then read only the rows that are returned.
     ids = select(ROLLOUTS.c.rollout_id).where(column.is_not(None)).order_by(*sorting)
     ids = matching(ids, replace(wanted, before=None), policy_is_model=True, scan=True)
     return _ROWS.where(ROLLOUTS.c.rollout_id.in_(ids)).order_by(*sorting)
@@ -46,17 +46,17 @@ def ordered_rows(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
 def matching(
     statement: Select[Any], wanted: RolloutQuery, *, policy_is_model: bool = False, scan: bool = False
 ) -> Select[Any]:
-    """The statement for the rows that match.
+    """Return the statement for the matching rows.
 
     Args:
         statement: a selection from `ROLLOUTS`.
         wanted: the filters.
-        policy_is_model: whether `wanted.policy` may be a model's name, too.
+        policy_is_model: whether `wanted.policy` may also be a model's name.
         scan: whether rows are sorted by other columns than the time.
     """
     statement = statement.limit(wanted.limit)
     of_few = wanted.run_id is not None or wanted.group_id is not None
-    # `rollouts_listed` has every column of a filter; through another index, SQLite would read each row.
+    # `rollouts_listed` has every column of a filter; with another index, SQLite would read each row.
     scan = scan or any(getattr(wanted, name) is not None for name in _UNINDEXED)
     for name in _EQUAL:
         value = getattr(wanted, name)
@@ -74,6 +74,6 @@ def matching(
     if wanted.reward_below is not None:
         statement = statement.where(ROLLOUTS.c.reward < wanted.reward_below)
     if wanted.before is not None:
-        # By both columns: rollouts that began at one time would be skipped or repeated at the end of a page.
+        # By both columns; otherwise rollouts that began at the same time would be skipped or repeated at the end of a page.
         statement = statement.where(tuple_(ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id) < tuple_(*wanted.before))
     return statement

@@ -1,4 +1,4 @@
-"""Converts a `StoredRollout` to a row of the table `rollouts`, and back; refuses values that would not be read back equal."""
+"""Conversion of a `StoredRollout` to a row of the table `rollouts` and back, without values that would be read back unequal."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from taskapp_kit.records.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.records.protocols import RolloutRow, StoredRollout
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
 
-# By default orjson writes a dataclass as an object and a datetime as text, which reads back as something else.
+# By default orjson writes a dataclass as an object and a datetime as text, which are not read back equal.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class Inexact(ValueError):
-    """A value would not be read back from the store equal. The message names its path and what it is."""
+    """A value would not be read back equal. The message names its path and what is wrong."""
 
 
 def exact_json(value: Json, name: str) -> bytes:
-    """`value` as JSON that reads back equal to it, bytes in UTF-8. Raises Inexact, naming the field.
+    """Return `value` as JSON in UTF-8 that is read back equal to it. Raises Inexact, naming the field.
 
-    The writer alone is not enough: it silently turns NaN into null and tuples into lists. Whoever makes a record has
-    checked its values before (`contract.content.plain`) and named the place of a fault.
+    The writer is not enough, because it silently turns NaN into null and tuples into lists. Code that creates a record has
+    already checked its values (`records.content.plain`) and named the location of a fault.
     """
     try:
         written = orjson.dumps(value, option=_STRICT)
@@ -37,22 +37,22 @@ def exact_json(value: Json, name: str) -> bytes:
             return written
     except (TypeError, ValueError, RecursionError):
         pass
-    raise Inexact(f"{name} does not read back as it was written")
+    raise Inexact(f"{name} is not read back as it was written")
 
 
 def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
-    """A text column's value. Raises Inexact."""
+    """Return a text column's value. Raises Inexact."""
     if value is None and optional:
         return None
     if not isinstance(value, str):
         raise Inexact(f"{name} is {type(value).__name__}, expected a str")
     if has_surrogate(value):
-        raise Inexact(f"{name} holds a lone surrogate, which is not valid text")
+        raise Inexact(f"{name} contains a lone surrogate, which is not valid text")
     return str(value)
 
 
 def exact_int(value: Any, name: str) -> int:
-    """An integer column's value. Raises Inexact."""
+    """Return an integer column's value. Raises Inexact."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise Inexact(f"{name} is {type(value).__name__}, expected an int")
     if not -(2**63) <= value < 2**63:
@@ -61,9 +61,9 @@ def exact_int(value: Any, name: str) -> int:
 
 
 def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
-    """A number column's value as a finite float; SQLite would store NaN as NULL. Raises Inexact."""
+    """Return a number column's value as a finite float; SQLite would store NaN as NULL. Raises Inexact."""
     if type(value) is float:
-        # True for NaN and both infinities, without a call: each rollout has many numbers.
+        # True for NaN and both infinities, without a call, because each rollout has many numbers.
         if value - value != 0.0:
             raise Inexact(f"{name} is {value}, which is not a finite number")
         return value
@@ -94,7 +94,7 @@ _OBJECTS = ("config", "policy", "timing", "private")
 _OPTIONAL_OBJECTS = ("scorecard", "failure")
 _DERIVED = ("policy_name", "model", "failure_boundary", "blob_hashes", "events_encoding")
 MOST_EVENT_BYTES = 1 << 28
-"""Events of a rollout as JSON: the longest that is written, and the most that is unpacked."""
+"""The maximum size of a rollout's events as JSON, for writing and for unpacking."""
 _FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
 
 
@@ -102,8 +102,8 @@ _FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
 class Row:
     """A rollout ready to be written.
 
-    values: in the order of `COLUMNS`. blobs: (sha256, bytes) given with it. lacking: pictures in its events that were not
-    given, so the store must already have them. size: bytes of events and pictures.
+    values: in the order of `COLUMNS`. blobs: (sha256, bytes) of its new images. lacking: images in its events without
+    bytes, which the store must already have. size: the bytes of events and images.
     """
 
     rollout_id: str
@@ -114,13 +114,13 @@ class Row:
 
 
 def to_row(rollout: StoredRollout) -> Row:
-    """The row of `rollout`. Raises StoreRefusal, naming the field, for a value that would not be read back equal."""
+    """Return the row of `rollout`. Raises StoreRefusal, naming the field, for a value that would not be read back equal."""
     try:
         return _row(rollout)
     except Inexact as fault:
         raise StoreRefusal(
-            f"rollout {rollout.rollout_id!r} was not stored: {fault}.",
-            hint="The store saves JSON exactly or refuses it: finite numbers, 64-bit integers, valid text, str keys.",
+            f"Rollout {rollout.rollout_id!r} was not stored: {fault}.",
+            hint="The store only accepts exact JSON: finite numbers, 64-bit integers, valid text, str keys.",
         ) from None
 
 
@@ -146,7 +146,7 @@ def _row(rollout: StoredRollout) -> Row:
     if not rollout.rollout_id:
         raise Inexact("rollout_id is empty")
     if not 1 <= rollout.schema_version <= SCHEMA_VERSION:
-        raise Inexact(f"schema_version is {rollout.schema_version}, and this release knows 1 to {SCHEMA_VERSION}")
+        raise Inexact(f"schema_version is {rollout.schema_version}, but this release supports 1 to {SCHEMA_VERSION}")
 
     if isinstance(rollout.events, EncodedEvents):
         events = rollout.events.text
@@ -154,7 +154,7 @@ def _row(rollout: StoredRollout) -> Row:
         events = exact_json(rollout.events, "events")
     else:
         raise Inexact(f"events is {type(rollout.events).__name__}, expected a list")
-    # Looked for in the text first: most rollouts show no picture, and walking through all events takes longer.
+    # First search the text, because most rollouts show no image and walking through all events takes longer.
     shown = _pictures(rollout.events) if b'"image":' in events else set()
     blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
     values["blob_hashes"] = orjson.dumps(sorted(shown | rollout.blobs.keys())).decode()
@@ -176,21 +176,21 @@ def _object(value: Any, name: str) -> str:
 
 
 def _word(value: Json) -> str | None:
-    """The value of a column for filters only: None if it is not text, which only its JSON column stores."""
+    """Return the value of a column that is only for filters: None if it is not text; the JSON column has any value."""
     return value if isinstance(value, str) else None
 
 
 def packed(text: bytes) -> tuple[str, bytes]:
-    """The stored form of JSON, and its encoding: `json` unchanged, `zlib` when it is long. Raises Inexact."""
+    """Return the encoding of JSON (`json`, or `zlib` if it is long) and its stored form. Raises Inexact."""
     if len(text) > MOST_EVENT_BYTES:
-        raise Inexact(f"events has {len(text)} bytes, and the store takes {MOST_EVENT_BYTES}")
+        raise Inexact(f"events has {len(text)} bytes, but the store accepts at most {MOST_EVENT_BYTES}")
     if len(text) <= COMPRESS_ABOVE_BYTES:
         return "json", text
     return "zlib", zlib.compress(text, 1)
 
 
 def _pictures(events: Sequence[Json]) -> set[str]:
-    """The hashes of the pictures in recorded observations."""
+    """Return the hashes of the images in recorded observations."""
     shown: set[str] = set()
     for event in events:
         step = event.get("step")
@@ -205,16 +205,16 @@ def _blob(name: str, data: Any) -> tuple[str, bytes]:
     if not isinstance(data, bytes):
         raise Inexact(f"the picture {name!r} is {type(data).__name__}, expected bytes")
     if hashlib.sha256(data).hexdigest() != name:
-        raise Inexact(f"the picture {name!r} has bytes with another SHA-256")
+        raise Inexact(f"the image {name!r} has bytes with another SHA-256")
     return name, data
 
 
 def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollout:
-    """The rollout that `to_row` wrote, its blobs left out. Raises StoreError for a row that cannot be read."""
+    """Return the rollout that `to_row` wrote, without its blobs. Raises StoreError for an unreadable row."""
     row = dict(zip(COLUMNS, values, strict=True))
     if type(row["schema_version"]) is int and row["schema_version"] > SCHEMA_VERSION:
         raise StoreError(
-            f"rollout {row['rollout_id']!r} has schema version {row['schema_version']}; this release reads up to "
+            f"Rollout {row['rollout_id']!r} has schema version {row['schema_version']}; this release reads up to "
             f"{SCHEMA_VERSION}.",
             hint="Upgrade taskapp-kit.",
         )
@@ -240,11 +240,11 @@ SOURCE_COLUMNS = (
     "failure_boundary", "failure", "reward", "scorecard", "length", "tokens", "cost", "seconds", "created_at", "run_id",
     "group_id", "spec_hash",
 )  # fmt: skip
-"""What `source_row` takes, in its order."""
+"""The arguments of `source_row`, in order."""
 
 
 def source_row(*values: Any) -> RolloutRow:
-    """The row of a list from `SOURCE_COLUMNS`. Raises StoreError for one that cannot be read."""
+    """Return the row of a list from `SOURCE_COLUMNS`. Raises StoreError for an unreadable row."""
     row = dict(zip(SOURCE_COLUMNS, values, strict=True))
     try:
         policy = orjson.loads(row["policy"])
@@ -275,21 +275,21 @@ _AS_THEY_ARE = tuple(item.name for item in fields(RolloutRow) if item.name in SO
 
 
 def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
-    """The events in the column `events`. Raises ValueError or zlib.error."""
+    """Return the events in the column `events`. Raises ValueError or zlib.error."""
     if encoding not in ("json", "zlib"):
         raise ValueError(f"unknown encoding {encoding!r}")
     if encoding == "zlib":
         unpacking = zlib.decompressobj()
-        # With a limit: a few kB of a crafted row can unpack to gigabytes.
+        # With a limit, because a few kB of a crafted row can unpack to gigabytes.
         data = unpacking.decompress(data, MOST_EVENT_BYTES)
         if unpacking.unconsumed_tail:
-            raise ValueError("events larger than any that is stored")
+            raise ValueError("events exceed the maximum size of stored events")
     events: list[dict[str, Json]] = orjson.loads(data)
     return events
 
 
 def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
-    """The columns in which two rows differ, other than in the order of keys and the compression."""
+    """Return the columns in which two rows differ, ignoring the order of keys and the compression."""
     one, two = (dict(zip(COLUMNS, values, strict=True)) for values in (stored, new))
     return [name for name in COLUMNS if name != "events_encoding" and _meaning(name, one) != _meaning(name, two)]
 
@@ -297,7 +297,7 @@ def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
 def _meaning(name: str, row: dict[str, Any]) -> Any:
     value = row[name]
     if name == "events":
-        # Not the stored bytes: another release of zlib may compress the same events differently.
+        # Not the stored bytes, because another release of zlib may compress the same events differently.
         return orjson.dumps(unpacked(row["events_encoding"], value), option=orjson.OPT_SORT_KEYS)
     if value is not None and (name in _OBJECTS or name in _OPTIONAL_OBJECTS):
         return orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)

@@ -1,11 +1,11 @@
 """The tables of stored rollouts, and their migrations. Schema v1.
 
-`rollouts` has columns for everything that is filtered or sorted by, JSON text for other fields, and the events as one
-blob: JSON, compressed by zlib (level 1) when it is longer than `COMPRESS_ABOVE_BYTES`; `events_encoding` says which. The
-small columns come first, so that a scan does not have to read the blob.
-`blobs` has each picture once, under the SHA-256 of its bytes; a rollout's pictures are listed in `blob_hashes`.
-`idempotency_keys` has the idempotency records of a day: which rollout has which Idempotency-Key, its owner, and its result.
-`rollout_scores` has scores that were computed later, by another version of the scorer.
+`rollouts` has columns for filters and sorting, JSON text for other fields, and the events as one blob: JSON, compressed by
+zlib (level 1) if it is longer than `COMPRESS_ABOVE_BYTES`, as `events_encoding` states. The small columns come first, so
+that a scan does not have to read the blob.
+`blobs` has each image once, by the SHA-256 of its bytes; `blob_hashes` lists the images of a rollout.
+`idempotency_keys` has the idempotency records of a day: the Idempotency-Key of a rollout, its owner, and its result.
+`rollout_scores` has scores that another version of the scorer computed later.
 `annotations` has people's scores of rollouts.
 """
 
@@ -32,11 +32,11 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.store.migrations import Migration, applied_table, apply_migrations
 
 COMPRESS_ABOVE_BYTES = 4096
-"""Events and answers longer than this as JSON are compressed: about 1 to 6, for some 15 µs at 6 kB."""
+"""Events and answers longer than this as JSON are compressed: about 6 to 1, in 15 µs for 6 kB."""
 
 METADATA = MetaData()
 
-# In Postgres compared byte by byte, as in SQLite: faster, and an index stays valid when the system's collations change.
+# In Postgres compared byte by byte, as in SQLite: faster, and indexes stay valid if the system's collations change.
 _WORD = String().with_variant(Text(collation="C"), "postgresql")
 
 ROLLOUTS = Table(
@@ -105,9 +105,9 @@ LISTED = Index(
         )
     ),
 ).ddl_if(dialect="sqlite")  # fmt: skip
-"""All that lists filter and sort by, so that they read no rows but those that they show: 100 000 rows are 1 page each.
+"""An index of everything that lists filter and sort by, so that they read only the rows that they show.
 
-Not in Postgres, which refuses entries over 2.7 kB (a model's name may have any length) and reads its rows fast enough.
+Not in Postgres, which rejects entries over 2.7 kB (a model's name may have any length) and reads its rows fast enough.
 """
 
 BLOBS = Table(
@@ -172,11 +172,11 @@ APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
 OLDEST = "0008_annotations"
-"""The oldest schema that is brought up to date: the one before tables and columns were renamed."""
+"""The oldest schema that is upgraded: the schema before tables and columns were renamed."""
 
 
 def rename_idempotency(connection: Connection) -> None:
-    """Renames the table `tickets` to `idempotency_keys`, its indexes, and its column `holder` to `lease_owner`."""
+    """Rename the table `tickets` to `idempotency_keys`, its indexes, and its column `holder` to `lease_owner`."""
     connection.exec_driver_sql("ALTER TABLE tickets RENAME TO idempotency_keys")
     connection.exec_driver_sql("ALTER TABLE idempotency_keys RENAME COLUMN holder TO lease_owner")
     for name in ("tickets_by_key", "tickets_by_time"):
@@ -192,17 +192,17 @@ MIGRATIONS: Sequence[Migration] = (("0009_idempotency_keys", rename_idempotency)
 def migrate(
     connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS, *, shared: bool = False
 ) -> list[str]:
-    """Applies missing migrations; see `apply_migrations`.
+    """Apply missing migrations; see `apply_migrations`.
 
-    shared: the database may also have other programs' tables; a file may not. place: the database's name in messages.
-    Raises StoreError for a database that a newer release has changed, and for one of another program.
+    shared: whether the database may also have other programs' tables. place: the database's name in messages. Raises
+    StoreError for a database of a newer release or of another program.
     """
     tables = set(inspect(connection).get_table_names())
     if APPLIED.name not in tables:
         foreign = tables & set(METADATA.tables) if shared else tables
         if foreign:
             raise StoreError(
-                f"{place} is a database of something else (it has the table {min(foreign)!r} and no record of ours).",
-                hint=f"Give the store a {'database or schema' if shared else 'file'} of its own.",
+                f"{place} is another program's database (it has the table {min(foreign)!r} and no record of taskapp-kit).",
+                hint=f"Give the store a separate {'database or schema' if shared else 'file'}.",
             )
     return apply_migrations(connection, APPLIED, place, OLDEST, migrations)

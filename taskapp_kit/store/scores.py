@@ -22,7 +22,7 @@ _LISTED = [SCORES.c[name] for name in _NAMES if name != "private"]
 
 
 def scores_values(scores: StoredScores) -> dict[str, Any]:
-    """The columns of a row. Raises StoreRefusal for a value that would not be read back equal."""
+    """Return the columns of a row. Raises StoreRefusal for a value that would not be read back equal."""
     try:
         objects = {name: getattr(scores, name) for name in _OBJECTS}
         return {
@@ -32,11 +32,11 @@ def scores_values(scores: StoredScores) -> dict[str, Any]:
             **{name: None if item is None else exact_json(item, name).decode() for name, item in objects.items()},
         }
     except Inexact as fault:
-        raise StoreRefusal(f"the scores of rollout {scores.rollout_id!r} were not stored: {fault}.") from None
+        raise StoreRefusal(f"The scores of rollout {scores.rollout_id!r} were not stored: {fault}.") from None
 
 
 def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
-    """Writes rows, each in place of one of the same rollout and scorer that has no scorecard. Returns their number.
+    """Write rows and return their number. A row replaces a row of the same rollout and scorer without a scorecard.
 
     Raises StoreRefusal for a rollout that this scorer has scored.
     """
@@ -45,7 +45,7 @@ def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
         connection.execute(delete(SCORES).where(same & SCORES.c.scorecard.is_(None)))
         if connection.execute(select(SCORES.c.rollout_id).where(same)).first() is not None:
             raise StoreRefusal(
-                f"rollout {row['rollout_id']!r} already has scores of version {row['scorer']!r}, which never change.",
+                f"Rollout {row['rollout_id']!r} already has scores of version {row['scorer']!r}, which never change.",
                 hint="Give the new scores another version.",
             )
         connection.execute(insert(SCORES).values(**row))
@@ -53,27 +53,27 @@ def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
 
 
 def read_scores(connection: Connection, scorer: str) -> dict[str, StoredScores]:
-    """The scores of a version by rollout, their private column left out. Raises StoreError."""
+    """Return the scores of a version by rollout, without their private column. Raises StoreError."""
     rows = connection.execute(select(*_LISTED).where(SCORES.c.scorer == scorer))
     return {row.rollout_id: _scores(dict(row._mapping)) for row in rows}
 
 
 def read_one(connection: Connection, rollout_id: str, scorer: str) -> StoredScores | None:
-    """The scores of one rollout; None when there are none. Raises StoreError."""
+    """Return the scores of one rollout, or None. Raises StoreError."""
     statement = select(SCORES).where(SCORES.c.rollout_id == rollout_id, SCORES.c.scorer == scorer)
     row = connection.execute(statement).first()
     return None if row is None else _scores(dict(row._mapping))
 
 
 def read_scorers(connection: Connection) -> list[ScorerVersion]:
-    """The versions that have scores, the newest first."""
+    """Return the versions that have scores, newest first."""
     newest = func.max(SCORES.c.created_at)
     statement = select(SCORES.c.scorer, func.count(), newest).group_by(SCORES.c.scorer)
     return [ScorerVersion(*row) for row in connection.execute(statement.order_by(newest.desc(), SCORES.c.scorer))]
 
 
 def prune_scores(connection: Connection) -> int:
-    """Removes the scores of rollouts that are gone."""
+    """Remove the scores of removed rollouts."""
     gone = except_(select(SCORES.c.rollout_id), select(ROLLOUTS.c.rollout_id))
     return connection.execute(delete(SCORES).where(SCORES.c.rollout_id.in_(gone))).rowcount
 
@@ -87,13 +87,13 @@ def _scores(row: dict[str, Any]) -> StoredScores:
         return StoredScores(**row)
     except (ValueError, TypeError) as fault:
         raise StoreError(
-            f"the scores of rollout {row['rollout_id']!r} are in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a copy.",
+            f"The scores of rollout {row['rollout_id']!r} are in the store but cannot be read: {type(fault).__name__}.",
+            hint="The store is damaged; restore it from a backup.",
         ) from fault
 
 
 def write_annotations(connection: Connection, annotations: Sequence[Annotation]) -> int:
-    """Stores them, in place of those of the same rollout, criterion and annotator."""
+    """Store annotations, replacing earlier ones of the same rollout, criterion and annotator."""
     key = (ANNOTATIONS.c.rollout_id, ANNOTATIONS.c.criterion, ANNOTATIONS.c.annotator)
     for item in annotations:
         row = asdict(item)
@@ -103,7 +103,7 @@ def write_annotations(connection: Connection, annotations: Sequence[Annotation])
 
 
 def read_annotations(connection: Connection, wanted: Mapping[str, str | None]) -> list[Annotation]:
-    """Those of stored rollouts that match `rollout_id`, `app` and `key_label` where they are not None, oldest first."""
+    """Return the annotations of rollouts that match `rollout_id`, `app` and `key_label`, unless None; oldest first."""
     statement = select(*(ANNOTATIONS.c[item.name] for item in fields(Annotation))).join(
         ROLLOUTS, ROLLOUTS.c.rollout_id == ANNOTATIONS.c.rollout_id
     )
@@ -115,6 +115,6 @@ def read_annotations(connection: Connection, wanted: Mapping[str, str | None]) -
 
 
 def prune_annotations(connection: Connection) -> int:
-    """Removes the annotations of rollouts that are gone."""
+    """Remove the annotations of removed rollouts."""
     gone = except_(select(ANNOTATIONS.c.rollout_id), select(ROLLOUTS.c.rollout_id))
     return connection.execute(delete(ANNOTATIONS).where(ANNOTATIONS.c.rollout_id.in_(gone))).rowcount

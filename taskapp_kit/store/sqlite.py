@@ -35,18 +35,24 @@ __all__ = ["Database", "SqliteStore", "StoreCheck", "explain"]
 
 
 READ_SECONDS = 60.0
-"""A read that takes longer is interrupted: the pages of a crafted file can lead in circles."""
+"""A longer read is interrupted, because the pages of a crafted file can form a cycle."""
 PROGRESS_STEPS = 1_000_000
-"""Of SQLite's virtual machine, between two looks at the clock."""
+"""Instructions of SQLite's virtual machine between two checks of the clock."""
 
 
 class SqliteStore(SqlStore):
-    """A `Store` in the file `path`, or in memory when `path` is None. Opening creates what is not there; blocks.
+    """A `Store` in the file `path`, or in memory if `path` is None.
 
-    `busy_timeout_seconds`: how long opening, and writing idempotency records, wait for another process that writes to the
-    same file.
-    `save_seconds`: how long a save does.
-    Closing moves the write-ahead log into the file. Raises StoreError when the place cannot be used.
+    Opening creates missing directories and the file, and blocks. Closing moves the write-ahead log into the file.
+
+    Args:
+        path: The file.
+        busy_timeout_seconds: How long opening and writing idempotency records wait for another process that writes to the
+            file.
+        save_seconds: How long a save waits for it.
+
+    Raises:
+        StoreError: The file cannot be used.
     """
 
     def __init__(
@@ -56,16 +62,16 @@ class SqliteStore(SqlStore):
         super().__init__(Database(path, busy_timeout_seconds), save_seconds=save_seconds)
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
-        """Idempotency records in the same file, each call an owner of its own; None in memory. Close it before the store."""
+        """Create idempotency records in the same file, with a new owner; None in memory. Close them before the store."""
         return None if self._in_memory else super().coordinator(clock)
 
 
 class Database(SqlDatabase):
     """Engines for one SQLite database: `writer`, whose transactions begin with the write lock, and `readers`.
 
-    `place` is the absolute path, or `memory`. In memory both engines are one connection, and reads and writes take
-    turns on it. `writing`: the threads of this process take turns at once, where SQLite would let the second one sleep
-    and try again. Raises StoreError when it cannot be opened.
+    `place` is the absolute path, or `memory`. In memory both engines share one connection, and reads and writes take turns.
+    With `writing` the threads of this process take turns immediately, while SQLite would let the second one sleep and try
+    again. Raises StoreError if it cannot be opened.
     """
 
     spelling = SqlDialect("?", "SELECT value FROM json_each(?)", "")
@@ -78,7 +84,7 @@ class Database(SqlDatabase):
         self.place = "memory" if self._path is None else str(self._path)
         self.writing = threading.Lock()
         if self._path is None:
-            # In memory there is one connection, which two threads must not use at once.
+            # In memory there is only one connection, which two threads must not use at the same time.
             self.turn = threading.Lock()
         try:
             self._identity = _created(self._path) if self._path else (0, 0)
@@ -96,7 +102,7 @@ class Database(SqlDatabase):
             raise self.explain(fault, "open") from fault
 
     def _only_our_tables(self, connection: Connection) -> None:
-        """Raises StoreError for a file whose tables would run somebody's expressions when they are read."""
+        """Raise StoreError for a file whose tables would run foreign expressions when they are read."""
         # Views, triggers, virtual tables and generated columns run code from the file when it is read or written.
         kinds = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all()
         odd = [
@@ -105,18 +111,18 @@ class Database(SqlDatabase):
             if kind in ("view", "trigger") or "VIRTUAL" in str(sql).upper().split()[:2]
         ]
         for table in METADATA.tables.values():
-            # Not table_info, which leaves generated columns out; the last value of a row says whether it is one.
+            # Not table_info, which omits generated columns; the last value of a row marks them.
             columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({table.name})").all()
             if {column[1] for column in columns} != set(table.columns.keys()) or any(column[6] for column in columns):
                 odd.append(table.name)
         if odd:
             raise StoreError(
-                f"the store {self.place} was not written by this program alone: {odd[0]!r} is not a table as it makes them.",
-                hint="Name another file; what is wanted of this one can be copied with SQLite's own tools.",
+                f"The store {self.place} was changed by another program: {odd[0]!r} is not a table of taskapp-kit.",
+                hint="Name another file. SQLite's own tools can copy data from this one.",
             )
 
     def same_file(self) -> None:
-        """Raises StoreError when the file was moved or deleted under us: what we write then would be lost."""
+        """Raise StoreError if the file was moved or deleted while it is open, so that new writes would be lost."""
         if self._path is None:
             return
         try:
@@ -126,19 +132,19 @@ class Database(SqlDatabase):
         # A file that was replaced has the path and another inode.
         if found is None or (found.st_dev, found.st_ino) != self._identity:
             raise StoreError(
-                f"the store {self.place} was deleted or replaced while it was open; nothing more can be kept in it.",
-                hint="Restart the server, which creates or opens it anew.",
+                f"The store {self.place} was deleted or replaced while it was open; nothing more can be stored in it.",
+                hint="Restart the server, which opens or creates the file again.",
             )
 
     def size_bytes(self, connection: Connection) -> int:
-        """Bytes of the file and of its write-ahead log; 0 in memory."""
+        """Return the bytes of the file and its write-ahead log; 0 in memory."""
         if self._path is None:
             return 0
         files = (self._path, Path(f"{self._path}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def connect(self) -> Driver:
-        """Opens a driver's connection for one thread; in memory there is only the one of the engines."""
+        """Open a driver's connection for one thread; in memory return the engines' only connection."""
         if self._path is None:
             only: Driver = self.writer.raw_connection().dbapi_connection  # type: ignore[assignment]
             return only
@@ -147,50 +153,50 @@ class Database(SqlDatabase):
         return connection
 
     def disconnect(self, connection: Driver) -> None:
-        """Closes what `connect` opened."""
+        """Close what `connect` opened."""
         if self._path is not None:
             connection.close()
 
     def in_transaction(self, connection: Driver) -> bool:
-        """Whether a transaction was begun on it that can still be rolled back."""
+        """Return whether the connection has an open transaction that can be rolled back."""
         return isinstance(connection, sqlite3.Connection) and connection.in_transaction
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """A sentence for what was raised while `doing` (open, read, write)."""
+        """Return the StoreError for an exception while `doing` (open, read, write)."""
         error = explain(fault, self.place, doing)
         error.__cause__ = fault
         return error
 
     def strikes_all(self, fault: Exception) -> bool:
-        """Whether another process holds the lock. Else one of them may be what is too large for the disk."""
+        """Return whether another process holds the lock. Other faults may concern one rollout that is too large."""
         return self.is_locked(fault)
 
     def is_locked(self, fault: Exception) -> bool:
-        """Whether another process held the write lock for longer than `busy_timeout_seconds`."""
+        """Return whether another process held the write lock for longer than `busy_timeout_seconds`."""
         name = getattr(getattr(fault, "orig", fault), "sqlite_errorname", "")
         return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
     def findings(self, connection: Connection) -> list[str]:
-        """SQLite's integrity check."""
+        """Return the findings of SQLite's integrity check."""
         lines = [str(line) for line in connection.exec_driver_sql("PRAGMA integrity_check").scalars()]
         return [line for line in lines if line != "ok"]
 
     def listed_pictures(self) -> TableValuedAlias:
-        """For each row of `rollouts` the hashes in `blob_hashes`, as the column `value`."""
+        """Return the hashes in `blob_hashes` of each row of `rollouts`, as the column `value`."""
         return func.json_each(ROLLOUTS.c.blob_hashes).table_valued("value")
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """The size in bytes; of bytes from the row's header, without reading them. SQLite has octet_length since 3.43."""
+        """Return the size in bytes, from the row's header if possible. SQLite has octet_length since 3.43."""
         return func.length(column if isinstance(column.type, LargeBinary) else cast(column, LargeBinary))
 
     def close(self) -> None:
-        """Closes all connections; the last one moves the write-ahead log into the file."""
+        """Close all connections; the last one moves the write-ahead log into the file."""
         self.readers.dispose()
         self.writer.dispose()
 
     def _connect_args(self) -> dict[str, Any]:
         return {
-            "isolation_level": None,  # transactions begin where we say, not where the driver guesses
+            "isolation_level": None,  # transactions begin explicitly, not where the driver guesses
             "check_same_thread": False,
             "timeout": self._busy_timeout_seconds,
         }
@@ -201,7 +207,7 @@ class Database(SqlDatabase):
             URL.create("sqlite", database=str(self._path) if self._path else None),
             poolclass=QueuePool if self._path else StaticPool,
             connect_args=self._connect_args(),
-            hide_parameters=True,  # an error's text never holds what was being stored
+            hide_parameters=True,  # an error's text must not contain stored data
             **options,
         )
 
@@ -209,8 +215,8 @@ class Database(SqlDatabase):
             _prepare(connection, read_only=read_only)
 
         def begin(connection: Connection) -> None:
-            driver: Any = connection.connection.dbapi_connection  # straight to the driver: 35 µs less for each commit
-            # The write lock at once: a transaction that reads first may get SQLITE_BUSY when it writes, without a wait.
+            driver: Any = connection.connection.dbapi_connection  # the driver's own call saves 35 µs for each commit
+            # Immediately, because a transaction that reads first may get SQLITE_BUSY without a wait when it writes.
             driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
             if read_only:
                 until = time.monotonic() + self._read_seconds
@@ -222,7 +228,7 @@ class Database(SqlDatabase):
         return engine
 
     def _write_ahead(self, connection: Connection) -> None:
-        """Switches the file to WAL. SQLite does not wait for others here, so two servers that start at once do it."""
+        """Switch the file to WAL, with retries, because SQLite does not wait for another server that does the same."""
         driver: Any = connection.connection.dbapi_connection
         until = time.monotonic() + self._busy_timeout_seconds
         while True:
@@ -235,25 +241,25 @@ class Database(SqlDatabase):
                 time.sleep(0.02)
         if mode != "wal":
             raise StoreError(
-                f"the file system under {self.place} cannot hold a write-ahead log (SQLite says {mode!r}).",
+                f"The file system of {self.place} does not support a write-ahead log (SQLite reports {mode!r}).",
                 hint="Put the store on a local disk.",
             )
 
 
 def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
     connection.execute("PRAGMA trusted_schema=OFF")  # a file from elsewhere may name functions in its indexes
-    # With NORMAL, a power failure may lose the last commits of a WAL, and what was answered has to be stored.
+    # With NORMAL, a power failure may lose the last commits of a WAL, but answered rollouts must be stored.
     connection.execute("PRAGMA synchronous=FULL")
-    # 64 MiB: otherwise the log keeps the size of the largest transaction for ever.
+    # 64 MiB; otherwise the log keeps the size of the largest transaction forever.
     connection.execute("PRAGMA journal_size_limit=67108864")
     if read_only:
         connection.execute("PRAGMA query_only=ON")
 
 
 def _created(path: Path) -> tuple[int, int]:
-    """Creates missing directories (mode 700) and the file (mode 600), its entry flushed; answers (device, inode)."""
+    """Create missing directories (mode 700) and the file (mode 600), flush its entry; return (device, inode)."""
     if path.is_dir():
-        raise StoreError(f"the store {path} is a directory.", hint=f"Name a file, for example {path / 'rollouts.db'}.")
+        raise StoreError(f"The store {path} is a directory.", hint=f"Name a file, for example {path / 'rollouts.db'}.")
     make_private_folder(path.parent)
     descriptor = open_private(path)
     try:
@@ -266,7 +272,7 @@ def _created(path: Path) -> tuple[int, int]:
 
 
 _SENTENCES = (
-    ("SQLITE_FULL", "the disk is full", "Free some space, or give a store on another disk."),
+    ("SQLITE_FULL", "the disk is full", "Free some space, or use a store on another disk."),
     (
         "SQLITE_BUSY",
         "another process has held the write lock for too long",
@@ -287,26 +293,34 @@ _SENTENCES = (
         "it cannot be opened",
         "Make the file and its directory writable, or give another path.",
     ),
-    ("SQLITE_INTERRUPT", "the read took too long", "Ask for less; a file from elsewhere may be made so."),
+    (
+        "SQLITE_INTERRUPT",
+        "the read took too long",
+        "Read less. A file from elsewhere may have been crafted to cause this.",
+    ),
     ("SQLITE_PERM", "access to it is not permitted", "Make the file and its directory writable."),
-    ("SQLITE_NOTADB", "the file is not a SQLite database", "Give the store a file of its own."),
+    ("SQLITE_NOTADB", "the file is not a SQLite database", "Name another file for the store."),
     (
         "SQLITE_CORRUPT",
         "the file is damaged",
-        "Restore it from a copy, or give another path and keep this one.",
+        "Restore it from a backup, or name another file.",
     ),
-    ("SQLITE_IOERR", "the disk reported an error", "Look at the disk's space, quota and health."),
-    ("SQLITE_TOOBIG", "the rollout is larger than SQLite can hold (1 GB)", "Let the environment show less."),
+    ("SQLITE_IOERR", "the disk reported an error", "Check the disk's space, quota and health."),
+    (
+        "SQLITE_TOOBIG",
+        "the rollout is larger than SQLite allows (1 GB)",
+        "Make the environment's observations smaller.",
+    ),
 )
 
 
 def explain(fault: Exception, place: str, doing: str) -> StoreError:
-    """A StoreError for what the driver or the system raised while `doing` (open, read, write) the store at `place`."""
+    """Return the StoreError for an exception while `doing` (open, read, write) the store at `place`."""
     origin = getattr(fault, "orig", None) or fault
     if isinstance(origin, OSError):
         return StoreError(
             f"could not {doing} the store {place}: {origin.strerror or type(origin).__name__}.",
-            hint="Make the directory exist and be writable, free some space, or give another path (or none).",
+            hint="Create the directory and make it writable, free some space, or name another path (or none).",
         )
     name = getattr(origin, "sqlite_errorname", "") or type(origin).__name__
     # One rollout is too large; the store accepts others.

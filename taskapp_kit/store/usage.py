@@ -1,4 +1,4 @@
-"""What takes space in a store, by environment and by kind."""
+"""The space in a store, by environment and by kind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TEXTS = ("config", "policy", "scorecard", "failure", "timing", "private", "blob
 
 @dataclass(slots=True)
 class EnvironmentUsage:
-    """The rollouts of one environment. All sizes in bytes as stored, so of events as compressed.
+    """The rollouts of one environment. All sizes are in bytes as stored, so compressed for events.
 
-    columns: of the other JSON columns. pictures: different ones that its rollouts show; those that another environment
-    shows, too, count here as well.
+    columns: the size of the other JSON columns. pictures: the different images in its rollouts, including images that
+    another environment also shows.
     """
 
     app: str
@@ -34,9 +34,9 @@ class EnvironmentUsage:
 class StoreUsage:
     """The sizes in a store, in bytes.
 
-    pictures: each once. records: idempotency records with the answers that they repeat. scores: by other versions of a
-    scorer (`taskapp rescore`). size_bytes: of the file and its write-ahead log, or of the tables with their indexes; 0 in
-    memory. It is more than the sum of the kinds: indexes, numbers, and pages that are free and will be used again.
+    pictures: each image once. records: idempotency records with their answers. scores: scores of other versions of a scorer
+    (`taskapp rescore`). size_bytes: the file and its write-ahead log, or the tables with their indexes; 0 in memory. It is
+    more than the sum of the kinds, because of indexes, numbers and free pages.
     """
 
     environments: list[EnvironmentUsage] = field(default_factory=list)
@@ -50,28 +50,28 @@ class StoreUsage:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of all environments."""
+        """Return the number of rollouts of all environments."""
         return sum(item.rollouts for item in self.environments)
 
     @property
     def events_bytes(self) -> int:
-        """Events of all environments."""
+        """Return the size of the events of all environments."""
         return sum(item.events_bytes for item in self.environments)
 
     @property
     def columns_bytes(self) -> int:
-        """Other JSON columns of all environments."""
+        """Return the size of the other JSON columns of all environments."""
         return sum(item.columns_bytes for item in self.environments)
 
     @property
     def other_bytes(self) -> int:
-        """The rest of `size_bytes`: indexes, numbers, free pages."""
+        """Return the rest of `size_bytes`: indexes, numbers, free pages."""
         known = self.events_bytes + self.columns_bytes + self.pictures_bytes + self.records_bytes + self.scores_bytes
         return max(0, self.size_bytes - known)
 
 
 def usage_of(database: SqlDatabase, connection: Connection) -> StoreUsage:
-    """Measures the tables. Reads every row, but of events and pictures only their lengths."""
+    """Measure the tables. Reads every row, but only the lengths of events and images."""
 
     def octets(column: ColumnElement[object]) -> ColumnElement[int]:
         return func.coalesce(func.sum(database.octets(column)), literal(0))

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, in the words of our errors, which never repeat what a client sent."""
+"""Conversion of pydantic's errors to field problems, which never repeat a client's input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def body_problems(error: pydantic.ValidationError, body: Any) -> tuple[FieldProblem, ...]:
-    """Return what is wrong with a body that does not fit its model. body: distinguishes field names from union tags."""
+    """Return the problems of a body that does not match its model. body: distinguishes field names from union tags."""
     errors = error.errors(include_url=False, include_input=False)
     return problems_of([{**item, "loc": ("body", *_path(item["loc"], body))} for item in errors])
 
@@ -70,7 +70,7 @@ WORDS = {
     "too_short": "should have at least {min_length} item(s)",
     "too_long": "should have at most {max_length} items",
     "none_required": "should be null",
-    "value_error": "{error}",  # of a validator of ours
+    "value_error": "{error}",  # from a validator of the kit
     "extra_forbidden": "is not a known field",
 }
 

@@ -1,7 +1,7 @@
 """The HTTP bodies: rollout request and response, with the names of the Synth AI SDK 0.3.x (release 0.3.9).
 
-Only this module uses those names. Unknown keys of a request are ignored, as that SDK does; what we add to the response
-is at its top level. Field by field: docs/reference/contract.md.
+Only this module uses these names. Unknown keys of a request are ignored, as by the SDK; the kit's additions to the response
+are at its top level. docs/reference/contract.md describes each field.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from taskapp_kit.records.seeds import SEED_LIMIT
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f-\x9f]*$"
-"""Ids and names appear in logs, tables and headers; a database may be unable to store NUL."""
+"""Ids and names appear in logs, tables and headers, and a database may be unable to store NUL."""
 SHORTEST_SECONDS = 0.001
-"""The shortest time limit of a caller: nothing ends within less, and clocks round it to zero."""
+"""The shortest time limit of a caller. Nothing ends in less time, and clocks round it to zero."""
 Label = Annotated[StrictStr, Field(max_length=512, pattern=NO_CONTROL_CHARACTERS)]
 ENVIRONMENT: dict[str, JsonValue] = {"type": "string", "format": "environment"}
-"""The schema of an environment's name. The OpenAPI document lists the app's names wherever it has this format."""
+"""The schema of an environment's name. The OpenAPI document adds the app's names to schemas with this format."""
 SPLIT: dict[str, JsonValue] = {"type": "string", "format": "split"}
-"""The same for splits: the names of those of all environments."""
+"""The schema of a split's name; the document adds the splits of all environments."""
 POLICY: dict[str, JsonValue] = {"type": "string", "format": "policy"}
-"""The same for policies."""
+"""The schema of a policy's name; the document adds the app's policies."""
 Split = Annotated[Label, Field(json_schema_extra=SPLIT)]
 EnvironmentName = Annotated[Label, Field(json_schema_extra=ENVIRONMENT)]
 Ignored = Annotated[StrictStr, Field(max_length=512)]
@@ -32,7 +32,7 @@ Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
 def forms(*given: tuple[str, ...], first_only: tuple[str, ...] = ()) -> dict[str, JsonValue]:
-    """JSON Schema: the body has the members of exactly one form; the others' are absent or null.
+    """Return the JSON Schema of a body with the members of exactly one form, while other members are absent or null.
 
     first_only: members that only the first form may have.
     """
@@ -52,7 +52,7 @@ def forms(*given: tuple[str, ...], first_only: tuple[str, ...] = ()) -> dict[str
 
 
 class EnvSpec(BaseModel):
-    """Which environment: `env_name` (absent: the app's first), `seed` (absent: one is drawn), `config`."""
+    """The environment: `env_name` (default: the app's first), `seed` (default: drawn), `config`."""
 
     env_id: Label | None = None
     env_name: EnvironmentName | None = None
@@ -71,7 +71,7 @@ class StructuredConfig(BaseModel):
 
 
 class PolicySpec(BaseModel):
-    """Which policy: `config.policy`, else `policy_name`, else `config.inference_url`."""
+    """The policy: `config.policy`, else `policy_name`, else `config.inference_url`."""
 
     policy_id: Label | None = None
     policy_name: Label | None = None
@@ -81,7 +81,7 @@ class PolicySpec(BaseModel):
 
 
 class RecordSpec(BaseModel):
-    """What the response carries, and whether the rollout is stored (`store`, ours): a trial rollout is not."""
+    """What the response contains, and whether the rollout is stored (`store`, an addition): a trial rollout is not."""
 
     trajectories: StrictBool = True
     logprobs: StrictBool = False
@@ -92,11 +92,11 @@ class RecordSpec(BaseModel):
 
 
 class SafetySpec(BaseModel):
-    """Limits of one rollout: `max_time_s` seconds are the deadline, past it the rollout fails; the others truncate.
+    """Limits of one rollout. It fails after `max_time_s` seconds; the other limits truncate it.
 
-    max_ops: operations, 1 for a turn and 1 for each of its actions. max_refusals: answers in a row in which nothing was
-    accepted; it lowers the environment's own and never raises it. max_rollout_tokens: prompt and completion tokens of
-    the policy's model and of those that the environment asks, looked at before each call.
+    max_ops: operations, 1 for a turn and 1 for each of its actions. max_refusals: answers in a row without an accepted
+    action; it lowers the environment's limit and never raises it. max_rollout_tokens: prompt and completion tokens of the
+    policy's model and of the environment's models, checked before each call.
     """
 
     max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
@@ -111,7 +111,7 @@ _WEIGHTS: list[JsonValue] = [
 
 
 class RewardSpec(BaseModel):
-    """The request's own blend, in place of the app's. One weight is above 0, since else no reward would be defined."""
+    """The request's blend, in place of the app's. At least one weight must be above 0."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": _WEIGHTS})
 
@@ -122,7 +122,7 @@ class RewardSpec(BaseModel):
     @model_validator(mode="after")
     def _has_weight(self) -> RewardSpec:
         if not (self.env or self.event or self.outcome):
-            raise ValueError("should have a weight above 0, since else no reward would be defined")
+            raise ValueError("must have a weight above 0, because otherwise no reward would be defined")
         return self
 
 
@@ -139,7 +139,7 @@ _POLICIES: list[JsonValue] = [
     _given({"type": "string", "minLength": 1}, "policy", "config", "inference_url"),
     _given({"type": "string", "minLength": 1}, "inference_url"),
 ]
-"""What selects a policy; of the app's names, which one the environment has is not said here."""
+"""The ways to select a policy. The names are the app's; the environment may lack some of them."""
 
 
 class RolloutRequest(BaseModel):
@@ -164,7 +164,7 @@ class RolloutRequest(BaseModel):
 
 
 class RolloutStep(BaseModel):
-    """One step: the observation after the action, the action, its reward (null when undefined)."""
+    """One step: the observation after the action, the action, its reward (null if undefined)."""
 
     obs: JsonDict
     tool_calls: list[JsonDict] = Field(default_factory=list)
@@ -177,7 +177,7 @@ class RolloutStep(BaseModel):
 
 
 class RolloutTrajectory(BaseModel):
-    """One episode. The labels are null in a rollout that was read from the store."""
+    """One episode. The labels are null in a rollout read from the store."""
 
     env_id: str | None
     policy_id: str | None
@@ -191,7 +191,7 @@ class RolloutTrajectory(BaseModel):
 
 
 class RolloutMetrics(BaseModel):
-    """Numbers: `mean_return` is the sum of step rewards, the two scores come from the rubrics."""
+    """Numbers: `mean_return` is the sum of step rewards; the two scores come from the rubrics."""
 
     episode_returns: list[float]
     mean_return: float
@@ -203,7 +203,7 @@ class RolloutMetrics(BaseModel):
 
 
 class RolloutResponse(BaseModel):
-    """The answer of `POST /rollout`; the fields from `rollout_id` on are ours."""
+    """The answer of `POST /rollout`; the fields from `rollout_id` on are additions."""
 
     run_id: str
     trajectories: list[RolloutTrajectory]

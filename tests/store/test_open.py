@@ -58,10 +58,10 @@ def test_memory(url: str) -> None:
         ("none", "Pass None instead of a store"),
         (
             "redis://user:hunter2@host/0",
-            "no store is known for addresses that begin with redis://. Known: sqlite:///PATH",
+            "No store supports addresses that begin with redis://. Use one of: sqlite:///PATH",
         ),
         ("sqlite://rollouts.db", "three slashes"),
-        ("sqlite:///rollouts.db?mode=ro", "no options"),
+        ("sqlite:///rollouts.db?mode=ro", "cannot have options"),
     ],
 )
 def test_an_address_that_says_nothing_is_a_config_error(url: str, sentence: str) -> None:

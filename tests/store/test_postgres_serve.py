@@ -146,6 +146,6 @@ def test_a_database_that_is_not_there_is_one_sentence(postgres: PostgresServer, 
         env={**os.environ, "COLUMNS": "200", "ENVIRONMENT_API_KEY": KEY},
     )  # fmt: skip
     assert done.returncode in (1, 2), done.stderr
-    assert "there is no such database" in done.stderr
+    assert "the database does not exist" in done.stderr
     assert "Traceback" not in done.stderr
     assert PASSWORD not in done.stdout + done.stderr

@@ -76,7 +76,7 @@ class Colour(Enum):
         ({"seed": 2**63}, "seed is an integer beyond 64 bits"),
         ({"seed": True}, "seed is bool"),
         ({"length": 1.0}, "length is float"),
-        ({"run_id": "\ud800"}, "run_id holds a lone surrogate"),
+        ({"run_id": "\ud800"}, "run_id contains a lone surrogate"),
         ({"environment": None}, "environment is NoneType"),
         ({"rollout_id": ""}, "rollout_id is empty"),
         ({"schema_version": 2}, "schema_version is 2"),

@@ -99,7 +99,7 @@ def test_one_refusal_in_a_batch_touches_no_other_and_leaves_no_picture(address: 
         assert [index for index, outcome in enumerate(outcomes) if outcome is not None] == [3, 7, 11]
         assert "config" in str(outcomes[3])
         assert "other content" in str(outcomes[7])
-        assert "bytes were neither given nor are in the store" in str(outcomes[11])
+        assert "bytes are neither in `blobs` nor in the store" in str(outcomes[11])
         found = await store.check()
         assert (found.rollouts, found.blobs, found.ok) == (18, 0, True)
 
@@ -204,7 +204,7 @@ def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(addre
         assert await store.prune("adder", before=3.0) == 3 - held
         assert await store.prune("adder", keep=2) == 1
         assert await store.prune("adder", keep=2) == await store.prunable("adder", keep=2) == 0
-        with pytest.raises(StoreError, match="keeps 1 or more"):
+        with pytest.raises(StoreError, match="must keep at least 1"):
             await store.prune("adder", keep=0)
         assert await store.apps() == ["adder", "another"]
         left = {row.rollout_id for row in await store.query(RolloutQuery())}

@@ -169,7 +169,7 @@ def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
             cells = [str(done), str(failed or ""), _mean(group["reward"]), _interval(group["interval"])]
         rows.add_row(value, *cells)
     _print(rows)
-    if not several and NO_INTERVAL in {_interval(group["interval"]) for group in found[""].values()}:
+    if not several and NO_INTERVAL in {_interval(group["interval"]) for group in next(iter(by_value.values())).values()}:
         console().print(TOO_FEW_SEEDS, style="dim")
     if len(values) > MOST_GROUPS:
         console().print(f"{len(values) - MOST_GROUPS} more groups are in summary.json", style="dim")

@@ -1,4 +1,4 @@
-"""Completions on the wire: the request, the answer as one object and as a stream that adds up to it, and other APIs for both."""
+"""Completions on the wire: the request, the answer as an object and as a stream, and other APIs for both."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class CompletionRequest(BaseModel):
 
     @property
     def usage_event(self) -> bool:
-        """Whether a stream ends with the number of tokens."""
+        """Return whether a stream ends with the number of tokens."""
         return bool(self.stream and self.stream_options and self.stream_options.include_usage)
 
 
 class ChatCompletionRequest(CompletionRequest):
-    """A request of chat completions. What is in a message is checked by whoever reads it."""
+    """A request of chat completions. Code that reads a message checks its contents."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
 def read_request(model: type[Request], body: Any) -> Request:
-    """Return a body as its model. Raises RequestError, which names the members that are wrong."""
+    """Return a body as its model. Raises RequestError, which names the invalid members."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -58,11 +58,10 @@ def read_request(model: type[Request], body: Any) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Another API for the same generation: its requests and its answers in terms of chat completions.
+    """Another API for chat completions: the translation of its requests and answers.
 
-    chat_request: the request of chat completions that asks for the same; raises RequestError for what is not supported.
-    answer: a chat completion as this API sends it, and the request that it answers. events: such an answer as the events
-    of a stream.
+    chat_request: translates a request; raises RequestError for unsupported parts. answer: translates a chat completion,
+    given its request. events: converts an answer to the events of a stream.
     """
 
     chat_request: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -70,9 +69,9 @@ class Dialect:
     events: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]
 
 
-# Translated to chat completions before they are read, so recognition of earlier turns, repeats, limits and counts know
-# one form. What needs a state or a tool on the server is refused by name: ignoring it would train on a conversation
-# that the agent did not have.
+# Requests are translated to chat completions first, so that recognition of earlier turns, repeats, limits and counts know
+# one form. Members that need a state or a tool on the server are rejected by name, because ignoring them would train on a
+# conversation that the agent did not have.
 DIALECTS: Mapping[str, Dialect] = {
     "responses": Dialect(responses_api.chat_request, responses_api.answer, responses_api.events),
     "messages": Dialect(messages_api.chat_request, messages_api.answer, messages_api.events),
@@ -88,7 +87,7 @@ Members = dict[str, Any]
 def completion(
     identity: str, choices: Sequence[Members], usage: Members, *, model: str, text: bool = False, **members: Any
 ) -> Members:
-    """Return a chat completion. text: of `completions`, whose choices have texts. members: further ones of the answer."""
+    """Return a chat completion. text: for `completions`, whose choices have text. members: further members."""
     return {
         "id": f"{'cmpl' if text else 'chatcmpl'}-{identity}",
         "object": "text_completion" if text else "chat.completion",
@@ -101,7 +100,7 @@ def completion(
 
 
 def token_usage(prompt_tokens: int, completion_tokens: int) -> Members:
-    """Return the numbers of tokens as `usage`."""
+    """Return `usage` with the numbers of tokens."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -120,7 +119,7 @@ def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_e
 
     Args:
         answer: As it is sent whole, in the API of `dialect`; None for chat completions and `completions`. Its choice may
-            have `logprobs` and `token_ids`, which stand in the chunk with the text.
+            have `logprobs` and `token_ids`, which are in the chunk with the text.
         dialect: The other API in which it is sent.
         usage_event: Whether the number of tokens comes at the end.
     """

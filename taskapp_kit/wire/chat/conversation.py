@@ -1,7 +1,7 @@
 """One call of a language model: the request to a chat-completions endpoint, and its reply.
 
 The policy builds the body (`rollout/policy/conversation.py`, in the environment's thread or a worker process); the
-server process sends it (`rollout/models/client.py`, on the event loop), so a worker process holds no address and no key.
+server process sends it (`rollout/models/client.py`, on the event loop), so a worker process has no address and no key.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from taskapp_kit.records.protocols import View
 from taskapp_kit.records.trajectory import Decision
 
 CONTEXT_OVERFLOW = "context_overflow"
-"""The stop reason when the conversation outgrows the model's context: the episode is truncated, and scored."""
+"""The stop reason if the conversation exceeds the model's context: the episode is truncated, and scored."""
 
 
 def role_variable(role: str) -> str:
-    """The variable that holds the address of the model with this role, e.g. TASKAPP_JUDGE_URL."""
+    """Return the variable that holds the address of the model with this role, e.g. TASKAPP_JUDGE_URL."""
     return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
 
 
 def role_variables(role: str) -> tuple[str, str, str]:
-    """All variables of the model with this role: the address, the model's name, the key."""
+    """Return the variables of the model with this role: the address, the model's name, the key."""
     start = role_variable(role).removesuffix("URL")
     return f"{start}URL", f"{start}MODEL", f"{start}KEY"
 
@@ -34,10 +34,12 @@ def role_variables(role: str) -> tuple[str, str, str]:
 class Endpoint:
     """The address of a model, and how to call it.
 
-    url: complete, `…/chat/completions`, with its query, without user and password. model: the name sent in the body;
-    None leaves it out. key: the caller's own vendor key for this address; None uses the server's key for that host, if
-    it has one. cache: whether answers may come from the response cache (never in mode `rl`). sample: of the rollout's seed;
-    samples do not share cached answers.
+    Attributes:
+        url: The complete address, `…/chat/completions`, with its query, without user and password.
+        model: The name sent in the body; None omits it.
+        key: The caller's vendor key for this address; None uses the server's key for the host, if any.
+        cache: Whether answers may come from the response cache (never in mode `rl`).
+        sample: The rollout's sample of its seed; samples do not share cached answers.
     """
 
     url: str
@@ -54,15 +56,15 @@ class ChatReply:
     Attributes:
         message: The assistant's message (`content`, `tool_calls`, `reasoning_content`, …).
         finish_reason: `stop`, `tool_calls`, `length`, …
-        model: The name that the endpoint gave.
+        model: The name that the endpoint sent.
         usage: `prompt_tokens`, `completion_tokens` and any other counts.
-        cost: In US dollars, where the price is known.
-        prompt_token_ids: As the endpoint sent them, never computed; so are the next three.
+        cost: In US dollars, if the price is known.
+        prompt_token_ids: As the endpoint sent them, never computed, like the next three.
         token_ids: One for each sampled token.
         logprobs: One for each sampled token.
         policy_version: The version of the weights.
-        seconds: Of the attempt that succeeded.
-        attempts: 1 when the first did.
+        seconds: The duration of the successful attempt.
+        attempts: The number of attempts.
         retries: The failed attempts, each as `{"kind", "status"?}`.
         cached: Whether it came from the response cache.
     """
@@ -83,24 +85,24 @@ class ChatReply:
 
     @property
     def tokens(self) -> float:
-        """Prompt and completion tokens as the endpoint counted them; 0 if it reported no usage."""
+        """Return the prompt and completion tokens as the endpoint counted them; 0 if it reported no usage."""
         usage = self.usage
         return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the reply as JSON, to pass it to another process."""
+        """Return the reply as JSON, to pass it to another process."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> ChatReply:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls(**body)
 
 
 class ModelFailed(Exception):
-    """The model could not be called, or its answer cannot be used; no retry is left.
+    """The model could not be called, or its answer is unusable, after all retries.
 
-    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model's context; that is a
+    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model's context, which is a
     limit of the episode, not a failure.
     """
 
@@ -111,7 +113,7 @@ class ModelFailed(Exception):
 
 
 def stopped_failure(reason: str) -> ModelFailed:
-    """The exception of a call whose rollout was stopped. reason: timeout | cancelled."""
+    """Return the exception for a call whose rollout was stopped. reason: timeout | cancelled."""
     if reason == "timeout":
         failure = Failure("timeout", "deadline", "the rollout reached its deadline during a model call")
     else:
@@ -120,47 +122,47 @@ def stopped_failure(reason: str) -> ModelFailed:
 
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""(role, body) -> the reply or the failure. On the event loop. Raises Unavailable when no model has the role."""
+"""(role, body) -> the reply or the failure, on the event loop. Raises Unavailable if no model has the role."""
 
 
 @runtime_checkable
 class RemotePolicy(Protocol):
-    """A policy whose decisions come from a model. One object for each rollout, used in the environment's thread."""
+    """A policy with a model's decisions. One object for each rollout, used in the environment's thread."""
 
     @property
     def name(self) -> str:
-        """The name under which it was requested."""
+        """Return the name under which it was requested."""
         ...
 
     def ask(self, view: View) -> dict[str, Json]:
-        """Returns the body to send, without `model`: what the model reads in this turn."""
+        """Return the body of this turn's request, without `model`."""
         ...
 
     def read(self, reply: ChatReply) -> Decision:
-        """Parses the model's decision. An unusable answer is reported in `Decision.problem`, not raised."""
+        """Parse the model's decision. An unusable answer is reported in `Decision.problem`, not raised."""
         ...
 
 
 @runtime_checkable
 class AsksModels(Protocol):
-    """A policy that runs in the environment's thread and calls the model itself: an author's own loop."""
+    """An author's loop: a policy that runs in the environment's thread and calls the model itself."""
 
     def use(self, models: ModelPort) -> None:
-        """Sets how models are called; called before the first decision."""
+        """Set how models are called, before the first decision."""
         ...
 
     def stop(self, reason: str) -> None:
-        """Ends a decision under way; it raises. Called in another thread when the rollout is stopped from outside."""
+        """Make a running decision raise. Called in another thread when the rollout is stopped from outside."""
         ...
 
     def close(self) -> None:
-        """Called when the episode is over."""
+        """Clean up at the end of the episode."""
         ...
 
 
 class ModelPort(Protocol):
-    """How code in an environment's thread calls models: judges, user simulators. Each call blocks that thread."""
+    """Calls of models (judges, user simulators) from an environment's thread, which each call blocks."""
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Returns one reply of the model with this role. Raises ModelFailed; Unavailable when none is configured."""
+        """Return a reply of the model with this role. Raises ModelFailed, or Unavailable if none is configured."""
         ...

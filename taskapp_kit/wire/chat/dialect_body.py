@@ -1,4 +1,4 @@
-"""What the translations of other APIs to chat completions share: reading a request's members, and refusing them by name."""
+"""Shared parts of the translations of other APIs to chat completions: reading members of a request, or rejecting them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Place = tuple[str | int, ...]
 Body = Mapping[str, Any]
 
 LONGEST_NAME = 40
-"""Letters of a client's own word in an error."""
+"""The maximum length of a client's word in an error, in characters."""
 
 
 def wrong(place: Place, found: str, hint: str = "") -> RequestError:
-    """Return the refusal of a request because of the member at `place`."""
+    """Return the error for the member at `place`."""
     shown = ".".join(map(str, place))
     return RequestError(f"{shown} {found}.", fields=(FieldProblem(("body", *place), found),), hint=hint)
 
 
 def refuse(body: Body, members: Mapping[str, str]) -> None:
-    """Raise RequestError if the body has one of these members, unless it is null, false or empty. members: name to hint."""
+    """Raise RequestError for one of these members, unless it is null, false or empty. members: name to hint."""
     for name, hint in members.items():
         if body.get(name):
-            raise wrong((name,), "is not supported: calls are stateless, and nothing but the model runs here", hint)
+            raise wrong((name,), "is not supported: calls are stateless, and only the model runs here", hint)
 
 
 def copied(body: Body, names: Collection[str]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def copied(body: Body, names: Collection[str]) -> dict[str, Any]:
 
 
 def entries(body: Body, name: str, place: Place = ()) -> Sequence[Body]:
-    """Return a member that is a list of objects; none for an absent one. Raises RequestError."""
+    """Return a list of objects; empty if the member is absent. Raises RequestError."""
     value = body.get(name)
     if value is None:
         return ()
@@ -47,7 +47,7 @@ def entries(body: Body, name: str, place: Place = ()) -> Sequence[Body]:
 
 
 def text_of(body: Body, name: str, place: Place) -> str:
-    """Return a member that is a text. Raises RequestError."""
+    """Return a string member. Raises RequestError."""
     value = body.get(name)
     if not isinstance(value, str):
         raise wrong((*place, name), "should be a text")
@@ -55,12 +55,12 @@ def text_of(body: Body, name: str, place: Place) -> str:
 
 
 def unknown(value: Any) -> str:
-    """What an error says of a client's value that is none of ours."""
+    """Return the clause of an error about an unsupported type."""
     return f"is of type {cut(str(value), LONGEST_NAME)!r}, which is not supported"
 
 
 def chat_content(texts: Sequence[str]) -> str | list[dict[str, str]]:
-    """Return texts as the content of a chat message: one as it is, several as parts."""
+    """Return strings as the content of a chat message: one unchanged, several as parts."""
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
 
 
@@ -71,12 +71,12 @@ def assistant_message(texts: Sequence[str], calls: Sequence[Body]) -> dict[str, 
 
 
 def chat_call(identity: str, name: str, arguments: str) -> dict[str, Any]:
-    """Return a call of a tool as chat messages have it. arguments: JSON."""
+    """Return a tool call in the form of chat messages. arguments: JSON."""
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def chat_tool(name: str, parameters: Any, description: Any) -> dict[str, Any]:
-    """Return a tool as chat requests have it."""
+    """Return a tool in the form of chat requests."""
     function = {"name": name, "description": description, "parameters": parameters}
     return {
         "type": "function",
@@ -91,13 +91,13 @@ def calls_of(message: Body) -> Sequence[Body]:
 
 
 def token_counts(completion: Body) -> tuple[int, int]:
-    """Return the numbers of prompt and completion tokens; 0 where the completion does not say."""
+    """Return the numbers of prompt and completion tokens; 0 if the completion lacks them."""
     usage = completion.get("usage") or {}
     return int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
 
 
 def token_members(completion: Body) -> dict[str, Any]:
-    """Return the token ids in a completion, where they were requested, and the version of the weights."""
+    """Return the token ids of a completion, if they were requested, and the version of the weights."""
     choice = completion["choices"][0]
     return {
         **copied(completion, ("prompt_token_ids", "metadata")),

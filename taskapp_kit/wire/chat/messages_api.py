@@ -1,4 +1,4 @@
-"""Anthropic's `messages`, translated to chat completions and back. Tools that a server runs are refused by their type."""
+"""Anthropic's `messages`, translated to chat completions and back. Tools that a server runs are rejected by their type."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 STOP_REASONS: Mapping[str, str] = {"length": "max_tokens", "tool_calls": "tool_use"}
 THOUGHTS = ("thinking", "redacted_thinking")
 UNREADABLE = "unreadable"
-"""The member of a call's `input` that has its arguments where they are no JSON object."""
+"""The member of a call's `input` with its arguments, if they are not a JSON object."""
 
 
 def chat_request(body: Body) -> dict[str, Any]:
-    """Return the request of chat completions that asks for the same. Raises RequestError for what it cannot express."""
+    """Return the equivalent chat-completions request. Raises RequestError for parts that cannot be expressed."""
     refuse(body, REFUSED)
     request = {**copied(body, COPIED), "messages": [*_system(body), *_messages(body)]}
     if body.get("stop_sequences"):
@@ -112,12 +112,12 @@ def _assistant(message: Body, place: Place) -> dict[str, Any]:
             arguments = unreadable if isinstance(unreadable, str) else orjson.dumps(given or {}).decode()
             calls.append(chat_call(text_of(block, "id", inner), text_of(block, "name", inner), arguments))
         elif kind not in THOUGHTS:
-            raise wrong((*inner, "type"), unknown(kind), "Send texts and tool uses.")
+            raise wrong((*inner, "type"), unknown(kind), "Send text and tool uses.")
     return assistant_message(texts, calls)
 
 
 def _user(message: Body, place: Place) -> Iterator[dict[str, Any]]:
-    """The results of tools, then what the user says."""
+    """Yield the results of tools, then the user's text."""
     if isinstance(message.get("content"), str):
         yield {"role": "user", "content": message["content"]}
         return
@@ -133,7 +133,7 @@ def _user(message: Body, place: Place) -> Iterator[dict[str, Any]]:
         elif kind == "text":
             texts.append(text_of(block, "text", inner))
         else:
-            raise wrong((*inner, "type"), unknown(kind), "Send texts and results of tools.")
+            raise wrong((*inner, "type"), unknown(kind), "Send text and results of tools.")
     if texts or not results:
         yield {"role": "user", "content": chat_content(texts or [""])}
 
@@ -146,7 +146,7 @@ def _texts(body: Body, name: str, place: Place) -> list[str]:
         inner = (*place, name, index)
         if block.get("type") != "text":
             raise wrong(
-                (*inner, "type"), unknown(block.get("type")), "Send texts: this policy reads no pictures or files."
+                (*inner, "type"), unknown(block.get("type")), "Send text: this policy does not read images or files."
             )
         found.append(text_of(block, "text", inner))
     return found or [""]
@@ -164,7 +164,7 @@ def _tool(tool: Body, place: Place) -> dict[str, Any]:
 
 
 def answer(completion: Body, _: Body) -> dict[str, Any]:
-    """Return a chat completion as a message, which repeats nothing of its request."""
+    """Return a chat completion as a message."""
     choice = completion["choices"][0]
     message = choice["message"]
     prompt, sampled = token_counts(completion)
@@ -228,6 +228,6 @@ def events(whole: Body) -> Iterator[dict[str, Any]]:
 
 
 def error_body(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error where clients of this API look for it; a `shape` of ErrorWriter."""
+    """Return an error in the shape of this API; a `shape` of ErrorWriter."""
     kind = {404: "not_found_error", 413: "request_too_large"}.get(status, "invalid_request_error")
     return {"type": "error", "error": {"type": kind if status < 500 else "api_error", **error}}

@@ -1,7 +1,7 @@
 """OpenAI's `responses`, translated to chat completions and back.
 
-Stateless: a call has its whole conversation as `input`. What lives on a server (earlier responses, conversations, stored
-prompts, background work, tools that a server runs) is refused by its name.
+Stateless: a call has its whole conversation as `input`. Features with state on a server (earlier responses, conversations,
+stored prompts, background work, tools that a server runs) are rejected by name.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ COPIED = ("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_t
 TEXTS = ("input_text", "output_text", "text")
 SHOWN = ("instructions", "max_output_tokens", "temperature", "top_p", "tools", "tool_choice", "text", "reasoning",
          "parallel_tool_calls", "user")  # fmt: skip
-"""Members of a request that its response repeats."""
+"""Members of a request that the response repeats."""
 
 
 def chat_request(body: Body) -> dict[str, Any]:
-    """Return the request of chat completions that asks for the same. Raises RequestError for what it cannot express."""
+    """Return the equivalent chat-completions request. Raises RequestError for parts that cannot be expressed."""
     refuse(body, REFUSED)
     if body.get("truncation") not in (None, "disabled"):
         raise wrong(("truncation",), "should be disabled", "Shorten the conversation yourself.")
@@ -72,7 +72,7 @@ def _messages(body: Body) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not given:
         raise wrong(("input",), "should be a text, or a list with at least one item")
     messages: list[dict[str, Any]] = []
-    answer: tuple[list[str], list[Body]] | None = None  # texts and calls of the assistant's message under way
+    answer: tuple[list[str], list[Body]] | None = None  # text parts and calls of the assistant's current message
     for index, item in enumerate(entries(body, "input")):
         place: Place = ("input", index)
         kind = item.get("type", "message")
@@ -111,7 +111,7 @@ def _texts(item: Body, name: str, place: Place) -> list[str]:
         elif kind in TEXTS:
             found.append(text_of(part, "text", inner))
         else:
-            raise wrong((*inner, "type"), unknown(kind), "Send texts: this policy reads no pictures, files or sounds.")
+            raise wrong((*inner, "type"), unknown(kind), "Send text: this policy does not read images, files or audio.")
     return found or [""]
 
 
@@ -122,7 +122,7 @@ def _tool(tool: Body, place: Place) -> dict[str, Any]:
 
 
 def _format(body: Body) -> Any:
-    """`text.format` as the member `response_format` of chat completions, None for plain text."""
+    """Return `text.format` as the member `response_format` of chat completions, None for plain text."""
     text = body.get("text")
     form = text.get("format") if isinstance(text, dict) else None
     if not isinstance(form, dict) or form.get("type") in (None, "text"):
@@ -136,7 +136,7 @@ def _format(body: Body) -> Any:
 
 
 def answer(completion: Body, request: Body) -> dict[str, Any]:
-    """Return a chat completion as a response. request: the one that it answers."""
+    """Return a chat completion as the response to `request`."""
     choice = completion["choices"][0]
     message = choice["message"]
     cut = choice.get("finish_reason") == "length"

@@ -194,7 +194,7 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
         ((ADDER, "--difficulty", "hard"), "has none"),
         ((ADDER, "--by", "topic"), "no row of these seeds"),
         ((ADDER, "--retry-failed"), "needs --resume"),
-        ((ADDER, "--seeds", "9-1"), "end lies before its start"),
+        ((ADDER, "--seeds", "9-1"), "ends before it starts"),
         ((ADDER, "--seeds", "0-500"), "outside the seeds"),
         ((ADDER, "--policy", "glod"), "Did you mean 'gold'"),
         ((ADDER, "--split", "nope"), "--seeds"),
