@@ -36,7 +36,7 @@ class TaskApp(Declarations):
         version: Version of the app, stored with each rollout.
         description: Description shown to callers. Defaults to the docstring of the author's module.
         reward: Weights of return, events score and outcome score. The default depends on the declared criteria
-            (docs/environments/writing.md).
+            (docs/environments/scoring.md).
         system_prompt: First message to the model. By default it is built from the declarations.
     """
 

@@ -74,7 +74,9 @@ def test_each_way_of_not_getting_in_is_a_sentence(postgres: PostgresServer) -> N
     assert "the host name cannot be resolved" in refusal(f"postgresql://tester:{PASSWORD}@no.such.host.invalid/x")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        assert "no server listens at the address" in refusal(address.replace(str(postgres.port), str(free.getsockname()[1])))
+        assert "no server listens at the address" in refusal(
+            address.replace(str(postgres.port), str(free.getsockname()[1]))
+        )
         free.listen()
         silent = f"{address}?connect_timeout=2".replace(str(postgres.port), str(free.getsockname()[1]))
         assert "the server did not answer in time" in refusal(silent)

@@ -133,7 +133,7 @@ def _print_policies(policies: Mapping[str, Numbers]) -> None:
     for line in lines:
         rows.add_row(*(line[column] for column in columns))
     _print(rows)
-    if NO_INTERVAL in columns.get("95 % interval", ()):
+    if any(line["95 % interval"] == NO_INTERVAL for line in lines):
         console().print(TOO_FEW_SEEDS, style="dim")
 
 
@@ -169,7 +169,9 @@ def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
             cells = [str(done), str(failed or ""), _mean(group["reward"]), _interval(group["interval"])]
         rows.add_row(value, *cells)
     _print(rows)
-    if not several and NO_INTERVAL in {_interval(group["interval"]) for group in next(iter(by_value.values())).values()}:
+    if not several and NO_INTERVAL in {
+        _interval(group["interval"]) for group in next(iter(by_value.values())).values()
+    }:
         console().print(TOO_FEW_SEEDS, style="dim")
     if len(values) > MOST_GROUPS:
         console().print(f"{len(values) - MOST_GROUPS} more groups are in summary.json", style="dim")

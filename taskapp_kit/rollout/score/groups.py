@@ -220,6 +220,6 @@ def _group_scores(judgements: list[GroupJudgement], members: int, record: JudgeR
 
 
 def ranks(scores: Sequence[float | None]) -> list[int | None]:
-    """Return ranks from 1 for the highest score. Equal scores share a rank and the next is skipped (1, 2, 2, 4); None has none."""
+    """Return ranks from 1 for the highest score. Equal scores share a rank, and the next is skipped: 1, 2, 2, 4."""
     known = [score for score in scores if score is not None]
     return [None if score is None else 1 + sum(other > score for other in known) for score in scores]
