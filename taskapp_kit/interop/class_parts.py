@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from taskapp_kit.declare.marks import PROBLEMS
 from taskapp_kit.declare.source_location import shown_path
 from taskapp_kit.errors import DeclarationError, Problem, Unavailable
+
+T = TypeVar("T")
 
 
 def require(adapter: str, package: str, library: str, extra: str) -> None:
@@ -37,6 +40,10 @@ class ClassParts:
         """Return the error for a mistake in the author's call. `found` follows the adapter's name."""
         where = f"{shown_path(self.place[0])}:{self.place[1]}"
         return DeclarationError(self.name, [Problem(where, f"{self.adapter} {found}", expected, fix)])
+
+    def made(self, base: type[T], name: str, members: Mapping[str, Any]) -> type[T]:
+        """Return a subclass of `base` in the author's module."""
+        return type(re.sub(r"\W", "_", name), (base,), {"__module__": self.module, **members})
 
     def without_environment(self, error: DeclarationError, base: type) -> type:
         """Return a class that only passes the problems on when its app is frozen."""

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import Request
 
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.errors import ConfigError, closest
+from taskapp_kit.errors import ConfigError, FieldProblem, RequestError, closest
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Json
@@ -25,6 +25,10 @@ from taskapp_kit.serve.route import RouteContext, WireProtocol
 from taskapp_kit.serve.routes.sessions import described_episode
 
 ALL = "all"
+READING = (404, 408, 413, 415, 422)
+"""The statuses of a request for an unknown environment, or with an invalid body."""
+ENVIRONMENT_PARAMETERS = ({"name": "environment", "in": "path", "required": True, "schema": {"type": "string"}},)
+"""The parameter of a path that names an environment."""
 _PACKAGES = {"nemo": "nemo_gym"}
 """Protocols whose package has another name."""
 _DIRECTORY = Path(__file__).parent
@@ -65,6 +69,19 @@ def environment_of_path(app: AppSpec, name: str) -> EnvironmentSpec:
             "not_found", "The app has no environment of this name.", hint=f"Its environments are {names}."
         )
     return environment
+
+
+def check_environment(session: EnvironmentSession, environment: EnvironmentSpec, hint: str = "") -> None:
+    """Raise RequestError if the session belongs to another environment."""
+    if session.environment.name != environment.name:
+        own, other = session.environment.name, environment.name
+        raise RequestError(f"The session belongs to environment {own!r}, not to {other!r}.", hint=hint)
+
+
+def invalid_member(body: str, member: str, message: str, *path: str, hint: str = "") -> RequestError:
+    """Return the error of a member of a body. path: from the body to the member."""
+    fields = (FieldProblem(("body", *path, member), message),)
+    return RequestError(f"The {body} is invalid: {member} {message}.", fields=fields, hint=hint)
 
 
 async def body_of(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:

@@ -154,9 +154,11 @@ def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], nam
 def type_of_schema(schema: Schema) -> Any:
     """Return the Python type of a schema's values, or Any if no type expresses it."""
     if schema.choices:
-        return _choices(schema.choices)
+        simple = all(type(value) in (str, int, bool, type(None)) for value in schema.choices)
+        return Literal[tuple(schema.choices)] if simple else Any
     if schema.branches:
-        return _union([type_of_schema(branch) for branch in schema.branches])
+        types = [type_of_schema(branch) for branch in schema.branches]
+        return Any if Any in types else Union[tuple(types)]  # noqa: UP007 — the types are only known at run time
     kind = schema.kind
     if kind == "object":
         return dict[str, Any]
@@ -171,13 +173,3 @@ def type_of_schema(schema: Schema) -> Any:
         if isinstance(schema.keywords.get(keyword), int | float) and not isinstance(schema.keywords[keyword], bool)
     }
     return Annotated[annotation, Field(**limits)] if limits else annotation
-
-
-def _choices(values: list[Any]) -> Any:
-    if values and all(type(value) in (str, int, bool, type(None)) for value in values):
-        return Literal[tuple(values)]
-    return Any
-
-
-def _union(types: list[Any]) -> Any:
-    return Any if Any in types else Union[tuple(types)]  # noqa: UP007 — of types that are known at run time only

@@ -87,11 +87,6 @@ class ServerEpisode:
         return self.failure(f"The {self.library} server at {self.server} {what}.", hint=hint)
 
 
-def episode_class(parts: ClassParts, base: type[ServerEpisode], name: str, members: Mapping[str, Any]) -> type[Any]:
-    """Return the class for an environment of the server."""
-    return type(re.sub(r"\W", "_", name), (base,), {"__module__": parts.module, **members})
-
-
 def unreadable(parts: ClassParts, error: KitError, expected: str) -> DeclarationError:
     """Return the problem of a server that does not describe itself."""
     fix = (error.hint or "start it, then this app").rstrip(".")

@@ -32,7 +32,7 @@ def app_of(url: str, max_steps: int = 4, **options: Any) -> TaskApp:
     return app
 
 
-def test_the_environment_of_openenv_init_echoes_and_pays(served: str) -> None:
+def test_openenv_init_environment_echoes_and_rewards(served: str) -> None:
     app = app_of(f"{served}/echo", sample=lambda rng: {"message": "a" * rng.randint(0, 20)})
     rollout = play(app, seed=3, action={"step": {"message": "hello"}})
     assert rollout.trajectory.initial == {"echoed_message": "Echo environment ready!", "message_length": 0}
@@ -85,7 +85,7 @@ def test_seeds_options_ends_and_failures(served: str) -> None:
     assert play(app, seed=7, action=one).digest == first.digest, "after the slow step's session has gone"
 
 
-def test_rollouts_share_one_session_by_turns(served: str) -> None:
+def test_rollouts_take_turns_with_one_session(served: str) -> None:
     app = app_of(f"{served}/counting", 20, open_seconds=30.0)
     app.freeze()
     with ThreadPoolExecutor(4) as pool:

@@ -52,7 +52,7 @@ def test_tasks_tools_and_rewards(served: str) -> None:
     assert long.trajectory.steps[0].observation.count(".") == 3000 and long.reward is not None
 
 
-def test_failures_are_failures(served: str) -> None:
+def test_failures_of_the_server_fail_the_rollout(served: str) -> None:
     app = app_of(served)
     for how, sentence in (("raise", "could not run 'add'"), ("null", "gave no reward")):
         with pytest.raises(RolloutFailed, match=sentence) as failed:
@@ -62,7 +62,7 @@ def test_failures_are_failures(served: str) -> None:
     assert refused.trajectory.steps[0].refused and refused.reward is not None
 
 
-def test_rollouts_at_once(served: str) -> None:
+def test_concurrent_rollouts(served: str) -> None:
     app = app_of(served)
     app.freeze()
     with ThreadPoolExecutor(8) as pool:

@@ -85,7 +85,7 @@ def found_0_3_1(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict
     return {name: [next(found) for _ in group] for name, group in groups.items()}
 
 
-def test_classic_environments_pay_and_say_what_verifiers_does(found_0_3_1: dict[str, Any]) -> None:
+def test_classic_environments_have_the_rewards_and_messages_of_verifiers(found_0_3_1: dict[str, Any]) -> None:
     rewards = set()
     for one in found_0_3_1["same"]:
         ours, theirs = one["ours"], one["theirs"]
@@ -111,7 +111,7 @@ def test_classic_environments_pay_and_say_what_verifiers_does(found_0_3_1: dict[
     assert found_0_3_1["same"][12]["ours"]["status"] == "truncated"
 
 
-def test_in_classic_environments_whatever_raises_is_a_failure(found_0_3_1: dict[str, Any]) -> None:
+def test_an_exception_in_a_classic_environment_fails_the_rollout(found_0_3_1: dict[str, Any]) -> None:
     sentences = (
         "'correct' raised RuntimeError",
         "InfraError",
@@ -127,7 +127,7 @@ def test_in_classic_environments_whatever_raises_is_a_failure(found_0_3_1: dict[
     assert metric["ours"]["reward"] == pytest.approx(0.04) and "characters" not in metric["ours"]["metrics"]
 
 
-def test_classic_environments_of_other_kinds_are_refused_by_name(found_0_3_1: dict[str, Any]) -> None:
+def test_unsupported_classic_environments_are_rejected_with_their_class(found_0_3_1: dict[str, Any]) -> None:
     named = ("EnvGroup", "StatefulToolEnv", "several scores several rollouts", "Own has a score_rollout",
              "no reward function", "made a str", "KeyError")  # fmt: skip
     for one, name in zip(found_0_3_1["refused"], named, strict=True):

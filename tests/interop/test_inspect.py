@@ -51,7 +51,7 @@ def unknown(request: ChatRequest) -> Any:
     return {"jump": {}}
 
 
-def test_inspect_scores_as_a_rollout_does_and_shows_the_conversation(tmp_path: Path) -> None:
+def test_inspect_has_the_scores_of_a_rollout_and_its_conversation(tmp_path: Path) -> None:
     with MockModel(adding) as model, MockModel(unknown) as jumping, MockModel(adding, latency_seconds=30) as slow:
         many, twice, refused, short, late = played(
             tmp_path,
@@ -91,7 +91,7 @@ def test_inspect_scores_as_a_rollout_does_and_shows_the_conversation(tmp_path: P
         assert sample["error"] is None and sample["scores"]["reward"] == 0.0
 
 
-def test_what_breaks_is_an_error_of_the_sample_never_a_score(tmp_path: Path) -> None:
+def test_failure_is_a_sample_error_without_a_score(tmp_path: Path) -> None:
     odd = {"environment": "steps", "config": {"breaks": "step"}}
     with MockModel(adding) as model, MockModel(undefined) as silent, MockModel(bad()) as unreadable:
         step, reset, judged, alone, none, strict, scored, asking, *refused = played(

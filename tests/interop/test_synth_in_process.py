@@ -17,7 +17,7 @@ from tests.interop.peer_programs import ROOT, found_by
 pytestmark = pytest.mark.interop
 
 
-def test_their_build_config_is_served_in_process(tmp_path: Path) -> None:
+def test_build_config_of_synth_ai_is_served_in_process(tmp_path: Path) -> None:
     key = secrets.token_hex(16)
     found = found_by(
         "synth-ai-0.3.9",

@@ -30,7 +30,7 @@ def matrix() -> Iterator[Matrix]:
 
 
 @pytest.mark.parametrize("client", [OPENENV_CORE, MCP_2], ids=lambda client: client.name)
-def test_a_browser_is_acted_in_by_other_clients(matrix: Matrix, client: Client) -> None:
+def test_other_clients_act_in_a_browser(matrix: Matrix, client: Client) -> None:
     """To the end and its reward, with an element that is not there, with a wrong key, and several at once."""
     seen = matrix.run(replace(client, at_once=AT_ONCE), ["web"], failures=False)
     assert {cell: problem for cell, problem in seen.cells.items() if problem is not None} == {}

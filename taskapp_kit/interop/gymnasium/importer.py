@@ -13,7 +13,6 @@ truncated, info`). Needs the extra `taskapp-kit[gymnasium]`. Guarantees:
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, FunctionType
@@ -141,7 +140,6 @@ class _ClassBuilder(ClassParts):
         )
         members = {
             "__doc__": about,
-            "__module__": self.module,
             "__init__": self._opened(configurable, can_draw),
             "act": mark(act),
             "name": self.name,
@@ -154,7 +152,7 @@ class _ClassBuilder(ClassParts):
             "_left_out": set(),
             "step_limit": None if spec is None else spec.max_episode_steps,
         }
-        return type(re.sub(r"\W", "_", self.name.split(":")[-1]), (GymnasiumEnvironment,), members)
+        return self.made(GymnasiumEnvironment, self.name.split(":")[-1], members)
 
     def _maker(self) -> Callable[..., Any]:
         """Return `fn(**options) -> Env`, which includes the declaration's options."""

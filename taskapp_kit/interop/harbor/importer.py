@@ -144,11 +144,10 @@ def from_harbor(path: str | Path, *, command_seconds: float = COMMAND_SECONDS) -
         return parts.without_environment(error, HarborEnvironment)
     members = {
         "__doc__": HarborEnvironment.__doc__,
-        "__module__": parts.module,
         "rows": rows,
         "_command_seconds": command_seconds,
     }
-    return type("Harbor", (HarborEnvironment,), members)
+    return parts.made(HarborEnvironment, "Harbor", members)
 
 
 def _folders(parts: ClassParts, folder: Path) -> list[Path]:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from taskapp_kit.declare.specs import EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, SessionError, UndefinedReward
+from taskapp_kit.errors import RequestError, RolloutFailed, SessionError, UndefinedReward
+from taskapp_kit.interop.protocols import check_environment, invalid_member
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.admission import Caller
@@ -60,10 +61,7 @@ class NemoEpisodes:
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
         """Return the session of a cookie. Raises SessionError."""
         session = self._sessions.find(session_id, caller)
-        if session.environment.name != environment.name:
-            raise RequestError(
-                f"The session belongs to environment {session.environment.name!r}, not to {environment.name!r}."
-            )
+        check_environment(session, environment)
         return session
 
     async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
@@ -161,12 +159,8 @@ def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetS
     return parsed(ResetSession, {"seed": row["seed"], "split": row.get("split"), "config": config})
 
 
-def _wrong(field: str, message: str) -> RequestError:
-    return RequestError(
-        f"The row is invalid: {field} {message}.",
-        fields=(FieldProblem(("body", field), message),),
-        hint="Write rows with `taskapp export tasks APP --format nemo`.",
-    )
+def _wrong(member: str, message: str) -> RequestError:
+    return invalid_member("row", member, message, hint="Write rows with `taskapp export tasks APP --format nemo`.")
 
 
 def _last_words(body: Mapping[str, Any]) -> str:

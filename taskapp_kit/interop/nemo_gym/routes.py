@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, SessionError
 from taskapp_kit.interop.nemo_gym.episodes import ON_FAILURE, PROTOCOL, NemoEpisodes, masked
-from taskapp_kit.interop.protocols import body_of, environment_of_path
+from taskapp_kit.interop.protocols import ENVIRONMENT_PARAMETERS, READING, body_of, environment_of_path
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import RouteContext, RouteSpec, direct_routes
@@ -55,11 +55,9 @@ class NemoVerified(NemoBody):
 
 
 COOKIE = "taskapp_session"
-READING = (404, 408, 413, 415, 422)
 PLAYING = (*READING, 409, 429, 500, 502, 504)
 SESSION = {"name": COOKIE, "in": "cookie", "required": True, "schema": {"type": "string"}}
 SENT = {"Set-Cookie": "The session, for the next requests."}
-PARAMETERS = ({"name": "environment", "in": "path", "required": True, "schema": {"type": "string"}},)
 TOOL = {"name": "tool", "in": "path", "required": True, "schema": {"type": "string"}}
 TEXT: Headers = [
     (b"content-type", b"text/plain; charset=utf-8"),
@@ -71,21 +69,23 @@ TEXT: Headers = [
 def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
     """Return the routes of all environments."""
     handlers = NemoHandlers(context)
-    path, of_session = f"/{PROTOCOL}/{{environment}}", (*PARAMETERS, SESSION)
-    seeding = RouteSpec(f"{path}/seed_session", "POST", handlers.nemo_seed_session, "NeMo Gym: begin an episode")
-    ending = RouteSpec(f"{path}/verify", "POST", handlers.nemo_verify, "NeMo Gym: end the episode and score it")
-    asking = RouteSpec(
+    path, of_session = f"/{PROTOCOL}/{{environment}}", (*ENVIRONMENT_PARAMETERS, SESSION)
+    begin = RouteSpec(f"{path}/seed_session", "POST", handlers.nemo_seed_session, "NeMo Gym: begin an episode")
+    end = RouteSpec(f"{path}/verify", "POST", handlers.nemo_verify, "NeMo Gym: end the episode and score it")
+    mode = RouteSpec(
         f"{path}/reverify_mode", "GET", handlers.nemo_reverify_mode, "NeMo Gym: whether it can be scored again"
     )
-    acting = RouteSpec(f"{path}/{{tool}}", "POST", handlers.nemo_tool, "NeMo Gym: do one action")
-    begins = replace(seeding, request_model=NemoRow, failures=(*READING, 429, 500), headers=SENT)
-    ends = replace(ending, request_model=NemoBody, failures=PLAYING, headers=SENT, parameters=of_session)
-    acts = replace(acting, request_model=NemoBody, failures=PLAYING, headers=SENT, parameters=(*of_session, TOOL))
+    act = RouteSpec(f"{path}/{{tool}}", "POST", handlers.nemo_tool, "NeMo Gym: do one action")
+    begins = replace(begin, request_model=NemoRow, response_model=NemoSeeded, failures=(*READING, 429, 500))
+    ends = replace(end, request_model=NemoBody, response_model=NemoVerified, failures=PLAYING, parameters=of_session)
+    acts = replace(
+        act, request_model=NemoBody, media_type="text/plain", failures=PLAYING, parameters=(*of_session, TOOL)
+    )
     specs = [
-        replace(begins, response_model=NemoSeeded, parameters=PARAMETERS),
-        replace(ends, response_model=NemoVerified),
-        replace(asking, response_model=Literal["unsupported"], failures=(404,), parameters=PARAMETERS),
-        replace(acts, media_type="text/plain"),
+        replace(begins, headers=SENT, parameters=ENVIRONMENT_PARAMETERS),
+        replace(ends, headers=SENT),
+        replace(mode, response_model=Literal["unsupported"], failures=(404,), parameters=ENVIRONMENT_PARAMETERS),
+        replace(acts, headers=SENT),
     ]
     return direct_routes(specs, context)
 

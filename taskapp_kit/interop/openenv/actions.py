@@ -13,6 +13,7 @@ from typing import Any
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
+from taskapp_kit.interop.protocols import invalid_member
 from taskapp_kit.records.content import Json
 
 METADATA = "metadata"
@@ -84,9 +85,7 @@ def _tool(data: Mapping[str, Json], field: str) -> str:
     name = data.get(field)
     if not isinstance(name, str):
         message = "is missing" if field not in data else "should be a string"
-        raise RequestError(
-            f"The action is invalid: {field} {message}.", fields=(FieldProblem(("body", "action", field), message),)
-        )
+        raise invalid_member("action", field, message, "action")
     return name
 
 

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 from taskapp_kit.declare.specs import EnvironmentSpec
-from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.interop.openenv.actions import METADATA, action_schema, read_action
 from taskapp_kit.interop.openenv.models import MAX_EPISODE_ID
-from taskapp_kit.interop.protocols import environment_of_path, step_metadata, tools_of
+from taskapp_kit.interop.protocols import (
+    check_environment,
+    environment_of_path,
+    invalid_member,
+    step_metadata,
+    tools_of,
+)
 from taskapp_kit.interop.split_tasks import TaskIndex, task_at
 from taskapp_kit.records.content import Content, Json
 from taskapp_kit.rollout.admission import Caller
@@ -47,11 +52,7 @@ class OpenEnvEpisodes:
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
         """Return a session of this caller, opened here or with `/sessions`. Raises SessionError, RequestError."""
         session = self.sessions.find(session_id, caller)
-        if session.environment.name != environment.name:
-            raise RequestError(
-                f"The session belongs to environment {session.environment.name!r}, not to {environment.name!r}.",
-                hint="Use the path of the session's environment.",
-            )
+        check_environment(session, environment, "Use the path of the session's environment.")
         return session
 
     # -- the verbs -------------------------------------------------------------------------------------------------
@@ -65,10 +66,7 @@ class OpenEnvEpisodes:
         episode_id = data.get("episode_id")
         if episode_id is not None and (not isinstance(episode_id, str) or len(episode_id) > MAX_EPISODE_ID):
             message = f"should be a string of at most {MAX_EPISODE_ID} characters"
-            raise RequestError(
-                f"The reset is invalid: episode_id {message}.",
-                fields=(FieldProblem(("body", "episode_id"), message),),
-            )
+            raise invalid_member("reset", "episode_id", message)
         body = {name: data[name] for name in RESET_FIELDS if data.get(name) is not None}
         configurable = session.environment.config.schema.get("properties", {})
         indexed = (

@@ -26,7 +26,6 @@ from taskapp_kit.interop.openenv.server_socket import OpenEnvFailed, OpenEnvSock
 from taskapp_kit.interop.schema_tools import Sample, resolved, tool_method, tool_methods
 from taskapp_kit.interop.server_episode import (
     ServerEpisode,
-    episode_class,
     header_values,
     kind_of,
     server_address,
@@ -119,7 +118,7 @@ def from_openenv(
             members["act"] = _typed(parts, schema, tool, description or f"Take one step in {name}.", noop, sample)
         else:
             members |= _named(parts, tools, "tool_name" in schema["properties"], noop, sample)
-        return episode_class(parts, OpenEnvEnvironment, name, members)
+        return parts.made(OpenEnvEnvironment, name, members)
     except DeclarationError as error:
         return parts.without_environment(error, OpenEnvEnvironment)
 

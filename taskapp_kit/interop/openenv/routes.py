@@ -27,7 +27,7 @@ from taskapp_kit.interop.openenv.models import (
     OpenEnvStep,
 )
 from taskapp_kit.interop.openenv.socket import socket_routes
-from taskapp_kit.interop.protocols import body_of
+from taskapp_kit.interop.protocols import ENVIRONMENT_PARAMETERS, READING, body_of, invalid_member
 from taskapp_kit.interop.split_tasks import TASK_VERBS, SplitType, splits_of, task_answer
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
@@ -39,12 +39,10 @@ from taskapp_kit.serve.routes.sessions import FinishSession
 
 SESSION_HEADER = "X-Session-ID"
 SESSION_SENT = {SESSION_HEADER: "The id of the session, for the next requests."}
-PARAMETERS = ({"name": "environment", "in": "path", "required": True, "schema": {"type": "string"}},)
 SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
     {"name": SESSION_HEADER, "in": "header", "schema": {"type": "string"}},
     {"name": "session_id", "in": "query", "schema": {"type": "string"}},
 )
-READING = (404, 408, 413, 415, 422)
 PLAYING = (400, *READING, 409, 429, 500, 502, 504)
 HEALTH = {"draining": "unhealthy", "store_failing": "degraded"}
 API_VERSION = "1.0.0"
@@ -55,11 +53,13 @@ def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
     """Return the routes of all environments, and without a name the default environment's."""
     handlers = OpenEnvHandlers(context)
     routes: list[BaseRoute] = []
-    for prefix, parameters in ((f"/{PROTOCOL}", ()), (f"/{PROTOCOL}/{{environment}}", PARAMETERS)):
+    for prefix, parameters in ((f"/{PROTOCOL}", ()), (f"/{PROTOCOL}/{{environment}}", ENVIRONMENT_PARAMETERS)):
         named = "{name}" if parameters else "{environment}"
         paths = [(f"{prefix}/{spec.path}", spec) for spec in handlers.verbs()]
         paths += [(f"{prefix}/{named}/{spec.path}", spec) for spec in handlers.task_verbs()]
-        specs = [replace(spec, path=path, parameters=(*PARAMETERS, *spec.parameters)) for path, spec in paths]
+        specs = [
+            replace(spec, path=path, parameters=(*ENVIRONMENT_PARAMETERS, *spec.parameters)) for path, spec in paths
+        ]
         for route in direct_routes(specs, context):
             # the other paths have the same documentation
             route.include_in_schema = (
@@ -125,9 +125,7 @@ class OpenEnvHandlers:
         action = body.get("action")
         if not isinstance(action, dict):
             message = "is missing" if "action" not in body else "should be an object"
-            raise RequestError(
-                f"The request is invalid: action {message}.", fields=(FieldProblem(("body", "action"), message),)
-            )
+            raise invalid_member("request", "action", message)
         call = parsed(FinishSession, {name: body[name] for name in ("request_id", "timeout_s") if name in body})
         session = self._needed_session(request, body)
         answer = await self.episodes.step(session, action, request_id=call.request_id, seconds=call.timeout_s)

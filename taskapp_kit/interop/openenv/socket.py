@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import orjson
@@ -47,36 +48,21 @@ Answering = Callable[[EnvironmentSession, dict[str, Any]], Awaitable[dict[str, J
 
 
 def socket_routes(episodes: OpenEnvEpisodes) -> list[WebSocketRoute]:
-    """Return the sockets of every environment."""
-    sockets = OpenEnvSockets(episodes)
+    """Return the sockets of every environment: `ws` with OpenEnv's frames, `mcp` with JSON-RPC."""
+
+    async def rpc(session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json]:
+        return await rpc_answer(episodes, session.environment, session.caller, frame, session)
+
+    async def ws(websocket: WebSocket) -> None:
+        await _serve(episodes, websocket, partial(_typed, episodes), _error_frame)
+
+    async def mcp(websocket: WebSocket) -> None:
+        await _serve(episodes, websocket, rpc, lambda error, _: rpc_failure(PARSE_ERROR, str(error)))
+
     prefixes = (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}")
-    routes = [
-        WebSocketRoute(f"{prefix}/{name}", handler)
-        for prefix in prefixes
-        for name, handler in (("ws", sockets.ws), ("mcp", sockets.mcp))
-    ]
-    return [*routes, *(WebSocketRoute(path, sockets.mcp) for path in MCP_PATHS)]  # MCP itself has no sockets
-
-
-class OpenEnvSockets:
-    """The socket handlers of a server."""
-
-    def __init__(self, episodes: OpenEnvEpisodes) -> None:
-        self._episodes = episodes
-
-    async def ws(self, websocket: WebSocket) -> None:
-        """Serve a session in OpenEnv's frames."""
-        await _serve(self._episodes, websocket, self._typed_answer, _error_frame)
-
-    async def mcp(self, websocket: WebSocket) -> None:
-        """Serve a session in JSON-RPC."""
-        await _serve(self._episodes, websocket, self._rpc_answer, lambda error, _: rpc_failure(PARSE_ERROR, str(error)))
-
-    async def _typed_answer(self, session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json] | None:
-        return await _typed(self._episodes, session, frame)
-
-    async def _rpc_answer(self, session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json]:
-        return await rpc_answer(self._episodes, session.environment, session.caller, frame, session)
+    routes = [WebSocketRoute(f"{prefix}/ws", ws) for prefix in prefixes]
+    # MCP itself has no sockets
+    return routes + [WebSocketRoute(path, mcp) for path in (*(f"{prefix}/mcp" for prefix in prefixes), *MCP_PATHS)]
 
 
 async def _serve(

@@ -14,7 +14,7 @@ from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed, Satura
 from taskapp_kit.interop.call_queue import MAX_WAITING, CallQueue
 from taskapp_kit.interop.ors.models import CreateSession, OrsCall, ScoreGroup, TaskSpec
 from taskapp_kit.interop.ors.stream import CallFailed, CallStream
-from taskapp_kit.interop.protocols import environment_of_path, step_metadata, tools_of
+from taskapp_kit.interop.protocols import check_environment, environment_of_path, step_metadata, tools_of
 from taskapp_kit.interop.split_tasks import check_split, task_at
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import Peer
@@ -222,11 +222,9 @@ class OrsEpisodes:
                 hint="It was deleted, it expired, or /create was not called. Create another session.",
             )
         ors_session.session.touch()
-        if environment is not None and ors_session.session.environment.name != environment.name:
-            raise RequestError(
-                f"The session belongs to environment {ors_session.session.environment.name!r}, not to {environment.name!r}.",
-                hint="Send env_name to /create. ors-sdk sends it for session(task=...), but not for split= and index=.",
-            )
+        if environment is not None:
+            hint = "Send env_name to /create. ors-sdk sends it for session(task=...), but not for split= and index=."
+            check_environment(ors_session.session, environment, hint)
         return ors_session
 
     async def delete(self, sid: str, caller: Caller) -> None:

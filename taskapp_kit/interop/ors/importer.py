@@ -24,7 +24,6 @@ from taskapp_kit.interop.ors.server_connection import OrsConnection, OrsFailed
 from taskapp_kit.interop.schema_tools import Sample, tool_methods
 from taskapp_kit.interop.server_episode import (
     ServerEpisode,
-    episode_class,
     header_values,
     server_address,
     shown_url,
@@ -100,7 +99,7 @@ def from_ors(
             "connect": staticmethod(connected),
             "rewarded": rewarded,
         }
-        return episode_class(parts, OrsEnvironment, members["environment"], members)
+        return parts.made(OrsEnvironment, members["environment"], members)
     except DeclarationError as error:
         return parts.without_environment(error, OrsEnvironment)
 

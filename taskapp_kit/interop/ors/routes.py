@@ -33,7 +33,7 @@ from taskapp_kit.interop.ors.models import (
     ScoreGroup,
 )
 from taskapp_kit.interop.ors.stream import event, whole_stream
-from taskapp_kit.interop.protocols import body_of
+from taskapp_kit.interop.protocols import ENVIRONMENT_PARAMETERS, READING, body_of
 from taskapp_kit.interop.split_tasks import TASK_VERBS, SplitType, splits_of, task_answer
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer, peer_of
@@ -46,7 +46,6 @@ from taskapp_kit.version import __version__
 SESSION_HEADER = "X-Session-ID"
 DEPLOYMENT_HEADER = "X-Deployment"
 """openreward sends its caller's name for the environment here, and in the path only if the caller passed `variant`."""
-PARAMETERS = ({"name": "environment", "in": "path", "required": True, "schema": {"type": "string"}},)
 SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
     {
         "name": SESSION_HEADER,
@@ -55,7 +54,6 @@ SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_SESSION_ID},
     },
 )
-READING = (404, 408, 413, 415, 422)
 OF_SESSION = (400, 404, 422)
 BEGUN = (*OF_SESSION, 409, 410, 429, 500)
 EVENT_STREAM = "text/event-stream"
@@ -79,7 +77,7 @@ def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
             replace(
                 verb,
                 path=f"{prefix}/{verb.path}",
-                parameters=verb.parameters if bare else (*PARAMETERS, *verb.parameters),
+                parameters=verb.parameters if bare else (*ENVIRONMENT_PARAMETERS, *verb.parameters),
             )
             for verb in (*(handlers.server_verbs() if bare else ()), *handlers.verbs(), *handlers.session_verbs())
             if f"{prefix}/{verb.path}" != KITS_OWN

@@ -215,7 +215,6 @@ def _class(
     members = {
         "__doc__": f"Answer a question of {name.replace('_', ' ')}: call `submit`, or write the answer in one "
         "<answer>...</answer>.",
-        "__module__": parts.module,
         "__init__": parts.constructor(configurable, ReasoningGymEnvironment.open),
         "generator": name,
         "gold": staticmethod(gold),
@@ -223,7 +222,7 @@ def _class(
         "_defaults": defaults,
         "_remembered": remembered,
     }
-    return type(re.sub(r"\W", "_", name), (ReasoningGymEnvironment,), members)
+    return parts.made(ReasoningGymEnvironment, name, members)
 
 
 def _made(name: str, options: dict[str, Any]) -> Any:

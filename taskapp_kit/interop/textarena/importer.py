@@ -14,7 +14,6 @@ seed)`, `step(action) -> done, info`, `state.observations`, `close() -> rewards,
 from __future__ import annotations
 
 import random
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +81,6 @@ def from_textarena(
         configurable = configurable or {}
         members = {
             "__doc__": f"Play {game.partition('-v')[0]}. Write your move as the game asks for it.",
-            "__module__": parts.module,
             "__init__": parts.constructor(configurable, TextArenaEnvironment.open),
             "move": _move(sample),
             "say": _say(sample),
@@ -94,7 +92,7 @@ def from_textarena(
             "_options": options,
             "_defaults": parts.defaults(configurable),
         }
-        return type(re.sub(r"\W", "_", game), (TextArenaEnvironment,), members)
+        return parts.made(TextArenaEnvironment, game, members)
     except DeclarationError as error:
         return parts.without_environment(error, TextArenaEnvironment)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import random
-import re
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -70,12 +69,11 @@ def from_verifiers(
         return parts.without_environment(error, VerifiersEnvironment)
     members |= {
         "__doc__": f"{name.replace('_', ' ').capitalize()}, an environment of verifiers. Answer as its prompt asks.",
-        "__module__": parts.module,
         "__init__": parts.constructor({}, lambda environment, options: None),
         "say": say(samples.get(SAY)),
         "rewarded": rewarded,
     }
-    return type(re.sub(r"\W", "_", name), (base,), members)
+    return parts.made(base, name, members)
 
 
 def _imported(name: str) -> ModuleType:

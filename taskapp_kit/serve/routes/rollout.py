@@ -196,12 +196,8 @@ async def _answered(shared: SharedRollout, preferences: RequestPreferences, requ
 
 def location(shared: SharedRollout, request: Request) -> tuple[bytes, bytes]:
     """Return the `Location` header of a rollout."""
-    return b"location", _path_of(shared, request).encode()
-
-
-def _path_of(shared: SharedRollout, request: Request) -> str:
     # an application that mounts this one puts its path before ours
-    return f"{request.scope.get('root_path', '')}/rollouts/{shared.rollout_id}"
+    return b"location", f"{request.scope.get('root_path', '')}/rollouts/{shared.rollout_id}".encode()
 
 
 def pending(shared: SharedRollout, request: Request) -> EncodedResponse:
@@ -211,7 +207,7 @@ def pending(shared: SharedRollout, request: Request) -> EncodedResponse:
         "status": "running",
         "created_at": shared.created_at,
         "events": len(shared.event_buffer.lines),
-        "url": _path_of(shared, request),
+        "url": location(shared, request)[1].decode(),
     }
     return json_answer(body, 202, [location(shared, request), RETRY_LATER])
 

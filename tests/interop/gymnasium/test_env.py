@@ -190,7 +190,7 @@ def test_the_same_seed_and_actions_are_the_same_episode_as_a_rollout(seed: int, 
 
 @pytest.mark.server
 @pytest.mark.parametrize("action", [1, 2])
-def test_the_same_at_a_url_and_in_this_process(served: str, walk: str, action: int) -> None:
+def test_url_and_in_process_environments_are_equal(served: str, walk: str, action: int) -> None:
     rollout = play(find_app(walk), "constant", seed=3, action={"go": {"by": action}})
     remote, local = make(served), make(walk)
     for env in (remote.unwrapped, local.unwrapped):
@@ -207,7 +207,7 @@ def test_the_same_at_a_url_and_in_this_process(served: str, walk: str, action: i
 # -- seeds ---------------------------------------------------------------------------------------------------------
 
 
-def test_seeds_of_the_split_are_played_and_others_draw_one_of_it(walk: str) -> None:
+def test_seeds_of_the_split_are_played_and_others_draw_a_seed(walk: str) -> None:
     env = GymnasiumEnv(walk)
     assert env.reset(seed=7)[1] == {"seed": 7, "split": "train"}
     drawn = [env.reset(seed=10**9)[1]["seed"], *(env.reset()[1]["seed"] for _ in range(6))]
@@ -240,7 +240,7 @@ def test_drawn_rows_have_the_tags_of_the_config(tmp_path: Path) -> None:
 # -- refusals, failures, the end -----------------------------------------------------------------------------------
 
 
-def test_a_refused_action_is_a_step_and_one_outside_the_space_is_an_error(walk: str) -> None:
+def test_refused_action_is_a_step_and_action_outside_the_space_raises(walk: str) -> None:
     env = GymnasiumEnv(walk)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(go(1))
@@ -308,7 +308,7 @@ def test_a_failure_is_raised_or_masked_and_never_a_reward_of_zero(
 
 
 @pytest.mark.server
-def test_a_session_that_expired_is_opened_anew(served: str) -> None:
+def test_reset_replaces_an_expired_session(served: str) -> None:
     env = GymnasiumEnv(served)
     env.reset(seed=1)
     env._game._loop.run(env._game._driver._session.close())  # type: ignore[attr-defined]
@@ -321,7 +321,7 @@ def test_a_session_that_expired_is_opened_anew(served: str) -> None:
 
 
 @pytest.mark.server
-def test_a_wrong_key_and_a_wrong_name_are_refused(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_key_and_unknown_name_are_rejected(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for environment in ("run", None):
         monkeypatch.setenv("ENVIRONMENT_API_KEY", "wrong" if environment is None else KEY)
         with pytest.raises(TaskAppError) as raised:
@@ -332,7 +332,7 @@ def test_a_wrong_key_and_a_wrong_name_are_refused(served: str, monkeypatch: pyte
             GymnasiumEnv(served, **wrong)
 
 
-def test_pictures_are_in_the_info_and_a_text_that_is_too_long_is_an_error(walk: str) -> None:
+def test_images_are_in_info_and_too_long_a_text_raises(walk: str) -> None:
     pytest.importorskip("numpy")
     env = GymnasiumEnv(walk, config={"image": True}, text_length=100)
     observation, info = env.reset(seed=1)
@@ -343,7 +343,7 @@ def test_pictures_are_in_the_info_and_a_text_that_is_too_long_is_an_error(walk: 
 
 
 @pytest.mark.process
-def test_a_script_that_closes_nothing_ends(walk: str) -> None:
+def test_script_without_close_ends(walk: str) -> None:
     program = (
         "from taskapp_kit.interop.gymnasium.env import make\n"
         f"env = make({walk!r})\nenv.reset(seed=1)\nprint(env.step({go(1)!r})[0])\n"
@@ -355,7 +355,7 @@ def test_a_script_that_closes_nothing_ends(walk: str) -> None:
 # -- spaces --------------------------------------------------------------------------------------------------------
 
 
-def test_a_text_space_holds_any_text_up_to_its_length() -> None:
+def test_text_space_contains_any_string_up_to_its_length() -> None:
     space = AnyText(20)
     assert all(space.contains(text) for text in ("", "a\nb", "größer 🎲", space.sample()))
     assert not space.contains("x" * 21) and not space.contains(3)
@@ -368,7 +368,7 @@ def test_a_text_space_holds_any_text_up_to_its_length() -> None:
     env.close()
 
 
-def test_actions_are_numbered_where_their_arguments_can_be_listed() -> None:
+def test_actions_with_enumerable_arguments_are_numbered() -> None:
     def of(**properties: Any) -> Any:
         schema = {
             "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False

@@ -132,7 +132,7 @@ def test_episode_equals_gymnasium_itself() -> None:
     env.close()
 
 
-def test_no_random_state_of_the_process_is_touched() -> None:
+def test_random_state_of_the_process_is_unchanged() -> None:
     before = random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
     play(from_gymnasium("FrozenLake-v1"), seed=3)
     play(from_gymnasium("MountainCarContinuous-v0"), seed=3)
@@ -151,7 +151,7 @@ def test_no_random_state_of_the_process_is_touched() -> None:
     ],
     ids=["declared by Gymnasium", "declared by the author", "by itself"],
 )
-def test_what_truncated_is_named(made: Any, length: int, name: str) -> None:
+def test_cause_of_a_truncation_is_named(made: Any, length: int, name: str) -> None:
     trajectory = play(made, max_steps=None).trajectory
     last = trajectory.steps[-1]
     assert (trajectory.status, trajectory.length) == ("truncated", length)
@@ -160,7 +160,7 @@ def test_what_truncated_is_named(made: Any, length: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 @pytest.mark.parametrize("flag", ["False", 0, 1.0, None])
-def test_a_flag_that_is_no_boolean_is_a_failure(name: str, flag: Any) -> None:
+def test_flag_that_is_not_a_boolean_is_a_failure(name: str, flag: Any) -> None:
     class Loose(Drawn):
         def step(self, action: Any) -> Any:
             observation, reward, terminated, truncated, info = super().step(action)
@@ -172,14 +172,14 @@ def test_a_flag_that_is_no_boolean_is_a_failure(name: str, flag: Any) -> None:
     assert failed.value.failure.code == "flag_not_bool"
 
 
-def test_rules_terminate() -> None:
+def test_terminal_states_terminate() -> None:
     rollout = play(from_gymnasium("CartPole-v1"), policy="constant", action=0)
     assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("terminated", "environment")
     assert "truncated_by" not in rollout.trajectory.steps[-1].info
     assert rollout.trajectory.total_reward == rollout.trajectory.length
 
 
-def test_nothing_steps_after_the_end_and_close_closes() -> None:
+def test_no_step_runs_after_the_end_and_close_closes() -> None:
     made: list[Drawn] = []
 
     def factory() -> Drawn:
@@ -225,7 +225,7 @@ def test_nothing_steps_after_the_end_and_close_closes() -> None:
     ],
     ids=str,
 )
-def test_every_space_is_described_drawn_and_held_to(space: Any, good: Any, bad: Any) -> None:
+def test_every_space_is_described_sampled_and_enforced(space: Any, good: Any, bad: Any) -> None:
     taken: list[Any] = []
 
     def factory() -> Drawn:
@@ -249,7 +249,7 @@ def test_every_space_is_described_drawn_and_held_to(space: Any, good: Any, bad: 
     assert args != [json.dumps(step.args) for step in play(made, seed=2).trajectory.steps]
 
 
-def test_schemas_say_the_bounds() -> None:
+def test_schemas_contain_the_bounds() -> None:
     assert schema_of(from_gymnasium("CartPole-v1")) == {"enum": [0, 1], "type": "integer"}
     assert schema_of(from_gymnasium(lambda: Drawn(spaces.Discrete(50, start=3)))) == {
         "type": "integer", "minimum": 3, "maximum": 52,
@@ -262,7 +262,7 @@ def test_schemas_say_the_bounds() -> None:
     }  # fmt: skip
 
 
-def test_a_boolean_is_no_action_and_words_for_a_number_are() -> None:
+def test_boolean_is_not_an_action_and_numeric_string_is() -> None:
     made = from_gymnasium("CartPole-v1")
     assert play(made, policy="constant", action=True, max_steps=1).trajectory.metrics["invalid_actions"] == 1
     lenient = play(made, policy="constant", action="1", max_steps=1).trajectory
@@ -293,7 +293,7 @@ def test_observations_are_json_text() -> None:
     assert bare(from_gymnasium(Drawn, shown=nested))[1] == '{"where": [1, 2], "held": [0.1, true, null]}'
 
 
-def test_describe_gives_names_to_numbers() -> None:
+def test_describe_replaces_numbers_with_names() -> None:
     made = from_gymnasium("FrozenLake-v1", describe=lambda square: f"row {square // 4}, column {square % 4}")
     assert bare(made)[1] == "row 0, column 0"
 
@@ -304,19 +304,19 @@ def test_describe_gives_names_to_numbers() -> None:
     assert bare(from_gymnasium("FrozenLake-v1", describe=json.dumps))[1] == "0"
 
 
-def test_an_observation_that_is_not_finite_is_a_failure_with_its_place() -> None:
+def test_non_finite_observation_is_a_failure_with_its_path() -> None:
     with pytest.raises(RolloutFailed, match=r"observation\.observation\[1\] .*\bnan\b") as failed:
         play(from_gymnasium(Drawn, shown=numpy.array([0.5, numpy.nan])))
     assert failed.value.failure.code == "observation_not_json"
 
 
-def test_a_picture_as_observation_is_an_image() -> None:
+def test_array_observation_becomes_an_image() -> None:
     (block,) = bare(from_gymnasium(Drawn, shown=numpy.zeros((9, 11, 3), dtype=numpy.uint8)))[1]
     assert isinstance(block, Image)
     assert (block.width, block.height) == (11, 9)
 
 
-def test_info_is_copied_and_what_is_no_json_is_left_out_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_info_is_copied_and_logs_values_that_are_not_json_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     steps = play(from_gymnasium(Drawn, reset_options={"level": 2})).trajectory.steps
     assert steps[0].info == {"at": 1, "same": [-1.0, -1.0, -1.0], "reset_info": {"options": {"level": 2}}}
@@ -330,7 +330,7 @@ def test_info_is_copied_and_what_is_no_json_is_left_out_once(caplog: pytest.LogC
 # -- pictures -----------------------------------------------------------------------------------------------------
 
 
-def test_pictures_only_when_asked_for_and_they_change_nothing() -> None:
+def test_images_are_rendered_on_request_and_change_nothing() -> None:
     made_here: list[Drawn] = []
 
     def factory(render_mode: str | None = None) -> Drawn:
@@ -346,14 +346,14 @@ def test_pictures_only_when_asked_for_and_they_change_nothing() -> None:
     assert with_pictures.digest == without.digest
 
 
-def test_image_is_no_setting_where_nothing_can_be_drawn() -> None:
+def test_image_setting_requires_an_environment_that_renders() -> None:
     assert spec_of(from_gymnasium(lambda goal=5: Drawn(goal=goal))).config.names == ()  # it cannot be told to draw
     assert spec_of(from_gymnasium(Drawn)).config.names == ("image",)
     assert spec_of(from_gymnasium(Drawn, configurable={"goal": 5})).config.names == ("goal", "image")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pygame") is not None, reason="pygame is installed, so CartPole can draw")
-def test_a_missing_drawing_package_is_named() -> None:
+def test_missing_rendering_package_is_named() -> None:
     with pytest.raises(RolloutFailed, match="pygame"):
         play(from_gymnasium("CartPole-v1"), image=True)
 
@@ -405,7 +405,7 @@ def test_problems_point_at_the_authors_line() -> None:
         ((lambda: Drawn(spaces.Dict({"in": spaces.Sequence(spaces.Discrete(2))})), {}), "action.in is a Sequence"),
     ],
 )
-def test_every_mistake_is_one_sentence_with_its_line(arguments: Any, sentence: str) -> None:
+def test_every_mistake_is_a_sentence_with_its_line(arguments: Any, sentence: str) -> None:
     source, options = arguments
     app = TaskApp("lakes")
     made = from_gymnasium(source, **options)
@@ -441,7 +441,7 @@ def test_the_description_is_the_environments_own() -> None:
     assert cart.splitlines()[-1].startswith("Observation: a value of Box(")
 
 
-def test_gymnasiums_time_limit_is_a_limit_and_without_one_the_default_holds() -> None:
+def test_gymnasium_time_limit_is_used_or_else_the_default() -> None:
     app = TaskApp("a")
     app.environment("limited")(from_gymnasium("CartPole-v1"))
     app.environment("endless")(from_gymnasium("CliffWalking-v1"))

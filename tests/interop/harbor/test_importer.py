@@ -66,7 +66,7 @@ class TestInABox:
 
     @pytest.mark.ci(keep=2)
     @pytest.mark.parametrize("name", NAMES)
-    def test_the_solution_is_right_and_idling_is_not(self, name: str, tmp_path: Path) -> None:
+    def test_solution_scores_and_idling_does_not(self, name: str, tmp_path: Path) -> None:
         app = app_of(write_tasks(tmp_path))
         seed = NAMES.index(name)
         gold = play(app, seed=seed, policy="gold")
@@ -83,7 +83,7 @@ class TestInABox:
 
         assert wrong_findings(find_app(str(tmp_path / "terminal.py"))) == {}
 
-    def test_a_command_is_read_with_its_status_and_leaves_files_only(self, tmp_path: Path) -> None:
+    def test_command_shows_its_status_and_only_files_persist(self, tmp_path: Path) -> None:
         rollout = after(
             app_of(write_tasks(tmp_path)),
             "echo out; echo err >&2; exit 3",
@@ -105,7 +105,7 @@ class TestInABox:
             "problem": None,
         }
 
-    def test_the_tests_and_the_solution_are_out_of_the_policys_reach(self, tmp_path: Path) -> None:
+    def test_policy_cannot_reach_tests_and_solution(self, tmp_path: Path) -> None:
         rollout = after(
             app_of(write_tasks(tmp_path)),
             "ls -A /tests /solution /logs/verifier; env | grep -c EXPECTED; ls " + str(tmp_path),
@@ -116,7 +116,7 @@ class TestInABox:
         assert "test.sh" not in listed and "solve.sh" not in listed and "hello" not in listed
         assert planted.startswith("[exit status 1]")
 
-    def test_what_the_policy_plants_does_not_speak_for_the_tests(self, tmp_path: Path) -> None:
+    def test_planted_files_do_not_influence_the_tests(self, tmp_path: Path) -> None:
         rollout = after(
             app_of(write_tasks(tmp_path)),
             "echo 1 > /logs/verifier/reward.txt; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh",
@@ -127,7 +127,7 @@ class TestInABox:
         )
         assert rollout.reward == 0.0
 
-    def test_a_command_past_its_time_is_cut_and_the_episode_goes_on(self, tmp_path: Path) -> None:
+    def test_command_past_its_time_limit_ends_and_the_episode_continues(self, tmp_path: Path) -> None:
         app = app_of(write_tasks(tmp_path), command_seconds=1.0)
         rollout = after(app, "sleep 60", "echo 'Hello, world!' > hello.txt", seed=NAMES.index("hello"))
         assert rollout.trajectory.steps[0].observation.startswith("[the limit of wall]")
@@ -171,7 +171,7 @@ class TestInABox:
             ("", "t = '/tests/test.sh'\nn = len(open(t).read())\nopen(t, 'a').write(f'echo 1 > {f}; truncate -s {n} {t}\\n')"),
         ],
     )  # fmt: skip
-    def test_a_policy_that_breaks_the_tests_gets_nothing(self, left: str, program: str, tmp_path: Path) -> None:
+    def test_policy_that_breaks_the_tests_scores_zero(self, left: str, program: str, tmp_path: Path) -> None:
         script = 'out=$(python3 /app/solve.py)\n[ "$out" = 173 ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
         files = {"instruction.md": "x", "tests/test.sh": script, "task.toml": "[verifier]\ntimeout_sec = 5\n"}
         app = one(tmp_path, files)
@@ -234,7 +234,7 @@ def test_rows_are_the_tasks_by_name_and_their_hash_covers_every_file(tmp_path: P
         ),
     ],
 )
-def test_what_a_box_does_not_have_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+def test_tasks_that_a_sandbox_cannot_play_are_rejected(files: dict[str, str], tmp_path: Path) -> None:
     task = write_task(tmp_path / "task", {"instruction.md": "x", "tests/test.sh": "true\n", **files})
     with pytest.raises(TaskRefused):
         read_task(task)
@@ -242,14 +242,14 @@ def test_what_a_box_does_not_have_is_refused(files: dict[str, str], tmp_path: Pa
         app_of(task).freeze()
 
 
-def test_a_refusal_names_the_line(tmp_path: Path) -> None:
+def test_rejection_names_the_line(tmp_path: Path) -> None:
     dockerfile = "FROM ubuntu\n\nRUN apt-get update && \\\n  apt-get install -y vim\n"
     files = {"instruction.md": "x", "tests/test.sh": "true\n", "environment/Dockerfile": dockerfile}
     with pytest.raises(TaskRefused, match=r"line 3: RUN.*apt-get"):
         read_task(write_task(tmp_path / "task", files))
 
 
-def test_a_folder_without_tasks_is_reported(tmp_path: Path) -> None:
+def test_directory_without_tasks_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="finds no task"):
         app_of(tmp_path / "nowhere").freeze()
 
@@ -273,7 +273,7 @@ def test_a_folder_without_tasks_is_reported(tmp_path: Path) -> None:
         ("tests/pipe", None),
     ],
 )
-def test_a_task_whose_files_leave_its_folder_is_refused(place: str, target: str | None, tmp_path: Path) -> None:
+def test_task_with_files_outside_its_directory_is_rejected(place: str, target: str | None, tmp_path: Path) -> None:
     """None: a FIFO, at which a reader would wait."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a").write_text("secret")
@@ -301,7 +301,7 @@ def test_links_within_a_task_are_followed(tmp_path: Path) -> None:
     assert read_task(task).steps[0].files.keys() == {"/app/x/b.txt", "/app/a1.txt"}
 
 
-def test_a_task_folder_that_is_a_link_out_of_its_set_is_refused(tmp_path: Path) -> None:
+def test_task_directory_that_links_to_the_outside_is_rejected(tmp_path: Path) -> None:
     write_task(tmp_path / "outside", {"instruction.md": "x", "tests/test.sh": "true\n"})
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "one").symlink_to("../outside")

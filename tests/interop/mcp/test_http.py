@@ -78,7 +78,7 @@ async def test_a_policy_plays_one_episode_and_sees_no_reward(running: RunningSer
     await until_async(lambda: not opened_since(running, before), what="no session is left")
 
 
-async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(running: RunningServer) -> None:
+async def test_control_role_resets_and_reads_rewards_and_headers_select_the_episode(running: RunningServer) -> None:
     headers = {"X-Taskapp-Seed": "1", "X-Taskapp-Role": "control", "X-Taskapp-Split": "train"}
     async with client_of(running, "/mcp/counter", **headers) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
@@ -94,7 +94,7 @@ async def test_the_control_role_resets_and_reads_rewards_and_headers_choose_too(
         assert (row["policy"], row["status"], row["reward"]) == ("session", "terminated", card["reward"])
 
 
-async def test_a_session_that_its_client_deletes_has_finished(running: RunningServer) -> None:
+async def test_deleted_session_is_finished(running: RunningServer) -> None:
     before = {row["id"] for row in await _rows(running)}
     async with client_of(running, "/mcp?seed=1") as client:
         await client.call_tool("increment", {"by": 1})
@@ -108,7 +108,7 @@ async def _rows(running: RunningServer) -> list[dict[str, Any]]:
     return rows
 
 
-def test_what_is_refused_before_a_session_exists(running: RunningServer) -> None:
+def test_invalid_first_requests_are_rejected(running: RunningServer) -> None:
     def post(path: str = "/mcp", body: Any = INITIALIZE, **headers: str) -> httpx.Response:
         return running.client.post(path, json=body, headers={**ACCEPT, **headers})
 
@@ -128,7 +128,7 @@ def test_what_is_refused_before_a_session_exists(running: RunningServer) -> None
     running.client.delete(f"/sessions/{other}")
 
 
-def test_a_session_belongs_to_its_key_and_control_needs_an_operators(tmp_path: Path) -> None:
+def test_session_belongs_to_its_key_and_control_requires_an_operators_key(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     one, two = "alice-key-7a1d", "bob-key-88e2"
     key_file.add(file, "one", one, max_in_flight=1)

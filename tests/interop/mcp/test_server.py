@@ -144,7 +144,7 @@ async def test_a_policy_sees_neither_reset_nor_scorecard_nor_a_reward(tmp_path: 
         assert isinstance(ended[0], Rollout)
 
 
-async def test_pictures_are_blocks_and_a_scorecard_has_the_return() -> None:
+async def test_images_are_blocks_and_the_scorecard_has_the_return() -> None:
     """Texts, rewards and the digest are compared in shared/test_same_episode.py."""
     app = find_app(pytest.importorskip("crafter") and "crafter")
     service = a_service(app)
@@ -170,7 +170,7 @@ async def test_pictures_are_blocks_and_a_scorecard_has_the_return() -> None:
     ("breaks", "boundary"), [("reset", "environment"), ("step", "environment"), ("rubric", "scoring")]
 )
 @pytest.mark.parametrize("control", [False, True])
-async def test_a_failure_is_an_error_of_the_protocol_and_no_reward(
+async def test_failure_is_a_protocol_error_without_a_reward(
     tmp_path: Path, breaks: str, boundary: str, control: bool
 ) -> None:
     app = app_from(tmp_path, WALK)
@@ -195,7 +195,7 @@ async def test_a_failure_is_an_error_of_the_protocol_and_no_reward(
             assert (await client.call_tool("go", {"by": 3})).structured_content["terminated"]
 
 
-async def test_the_limit_of_refusals_ends_the_episode_scored(tmp_path: Path) -> None:
+async def test_refusal_limit_ends_and_scores_the_episode(tmp_path: Path) -> None:
     async with connected(app_from(tmp_path, WALK), seed=1) as (client, _, ended):
         answers = [await client.call_tool("go", {"by": -1}) for _ in range(3)]
         assert [answer.is_error for answer in answers] == [True] * 3
@@ -205,7 +205,7 @@ async def test_the_limit_of_refusals_ends_the_episode_scored(tmp_path: Path) -> 
         assert (ended[0].status, ended[0].reward) == ("truncated", 0.0)
 
 
-async def test_a_client_that_leaves_has_finished(tmp_path: Path) -> None:
+async def test_disconnecting_finishes_the_episode(tmp_path: Path) -> None:
     service = a_service(app_from(tmp_path, WALK), store=open_store(str(tmp_path / "s.db")))
     async with playing(service, seed=1) as (client, connection, ended):
         await client.call_tool("go", {"by": 1})
@@ -221,7 +221,7 @@ async def test_a_client_that_leaves_has_finished(tmp_path: Path) -> None:
     await service.close()
 
 
-async def test_calls_at_once_are_done_in_order_and_a_cancelled_one_is_done(tmp_path: Path) -> None:
+async def test_concurrent_calls_run_in_order_and_cancelled_calls_complete(tmp_path: Path) -> None:
     async with connected(app_from(tmp_path, WALK), seed=1, config={"slow": 0.05}) as (client, connection, _):
         left = asyncio.create_task(connection.act("go", {"by": 1}))
         await asyncio.sleep(0)
@@ -238,7 +238,7 @@ async def test_calls_at_once_are_done_in_order_and_a_cancelled_one_is_done(tmp_p
         ({"seed": 50}, "seed 50 is outside"),
     ],
 )
-async def test_a_wrong_reset_is_refused(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+async def test_invalid_reset_is_rejected(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
     async with connected(app_from(tmp_path, WALK), control=True) as (client, _, __):
         with pytest.raises(mcp.MCPError, match=words):
             await client.call_tool("reset", arguments)

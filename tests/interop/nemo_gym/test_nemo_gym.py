@@ -144,7 +144,7 @@ def test_exported_rows_give_the_episodes_and_rewards_of_rollout(
         until(lambda: len(running.service.sessions) == 0, 20, "verify closes the session")
 
 
-def test_twenty_at_once(yard: RunningServer) -> None:
+def test_twenty_concurrent_episodes(yard: RunningServer) -> None:
     def one(seed: int) -> Any:
         return Agent(yard, row_of("counter", seed)).run([("increment", {"by": 1})] * 6)
 
@@ -164,7 +164,7 @@ def test_an_agent_that_stops_early_is_truncated_and_scored(yard: RunningServer) 
     assert "instance_config" not in found, "a trainer uses this reward"
 
 
-def test_what_the_model_reads(yard: RunningServer) -> None:
+def test_model_reads_observations_and_refusals(yard: RunningServer) -> None:
     agent = Agent(yard, row_of("counter", 0, config='{"low": 2, "high": 2}'))
     agent.seed()
     assert agent.call("increment", {"by": 1}).text == "count 1"
@@ -180,7 +180,7 @@ def test_what_the_model_reads(yard: RunningServer) -> None:
     "environment,seed,code",
     [("broken", 0, "environment_raised"), ("broken", 1, "environment_raised"), ("pictures", 0, None)],
 )
-def test_a_failure_is_masked_and_says_so(yard: RunningServer, environment: str, seed: int, code: str | None) -> None:
+def test_failure_is_masked_and_reported(yard: RunningServer, environment: str, seed: int, code: str | None) -> None:
     row = row_of(environment, seed, instance_config={"mine": 1})
     tool = next(iter(yard.service.spec.environments[environment].actions))
     found = Agent(yard, row).run([(tool, {}), (tool, {})])
@@ -214,7 +214,7 @@ def test_an_undefined_reward_is_masked() -> None:
         assert good["reward"] == 1.0 and "four-only-here" not in json.dumps(good)
 
 
-def test_a_session_that_expired_is_masked_and_verify_without_one_refused(yard: RunningServer) -> None:
+def test_expired_session_is_masked_and_verify_without_a_session_rejected(yard: RunningServer) -> None:
     agent = Agent(yard, row_of("counter", 0))
     agent.seed()
     sessions = yard.service.sessions
@@ -236,7 +236,7 @@ def test_a_session_that_expired_is_masked_and_verify_without_one_refused(yard: R
         {"config": 1}, {"config": {"low": "x"}}, {"split": "none"}, {"output_mode": "text"}, {"on_failure": "zero"},
     ],
 )  # fmt: skip
-def test_a_row_that_does_not_fit_is_refused_and_opens_no_session(yard: RunningServer, change: dict[str, Any]) -> None:
+def test_invalid_row_is_rejected_and_opens_no_session(yard: RunningServer, change: dict[str, Any]) -> None:
     agent = Agent(yard, row_of("counter", 0))
     answer = agent.post("seed_session", {**agent.row, **change})
     assert answer.status_code == 422 and error_of(answer)["message"]

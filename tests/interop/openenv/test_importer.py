@@ -147,7 +147,7 @@ UP = {"step": {"where": "up"}}
         ({"state": error("EXECUTION_ERROR"), "step": over(1)}, "answered 'state' with an error"),
     ],
 )
-def test_what_the_server_does_wrong_is_a_failure(script: dict[str, Any], sentence: str) -> None:
+def test_invalid_response_of_the_server_is_a_failure(script: dict[str, Any], sentence: str) -> None:
     with serving(answering(**script)) as url:
         app = app_of(url, "it", seconds=0.3, open_seconds=0.2)
         with pytest.raises(RolloutFailed, match=sentence) as failed:
@@ -155,7 +155,7 @@ def test_what_the_server_does_wrong_is_a_failure(script: dict[str, Any], sentenc
     assert failed.value.boundary == "environment" and "secret words" not in str(failed.value)
 
 
-def test_what_the_server_s_model_refuses_is_read_by_the_policy() -> None:
+def test_policy_reads_validation_errors_of_the_server() -> None:
     sent: list[Any] = []
 
     def step(connection: ServerConnection, frame: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_the_schema_is_shown_with_its_references_resolved() -> None:
         assert play(app, seed=0, action={"step": {"where": "up", "times": "2", "tree": {"next": 1}}}).reward == 1.0
 
 
-def test_rewards_of_null_add_nothing_and_one_at_reset_is_not_lost() -> None:
+def test_null_rewards_add_nothing_and_reward_at_reset_counts() -> None:
     rewards = iter([None, 0.5, None])
 
     def step(connection: ServerConnection, frame: dict[str, Any]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def test_rewards_of_null_add_nothing_and_one_at_reset_is_not_lost() -> None:
         assert play(unpaid, seed=0, action=UP).reward == 0.5
 
 
-def test_a_session_that_becomes_free_is_waited_for() -> None:
+def test_importer_waits_for_a_free_session() -> None:
     tries: list[float] = []
 
     def reset(connection: ServerConnection, frame: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def test_a_session_that_becomes_free_is_waited_for() -> None:
         ({"type": "object", "properties": {"tool_name": {}, "arguments": {}}}, "finds no tools"),
     ],
 )
-def test_an_action_that_cannot_be_declared_is_refused_at_the_author_s_line(schema: Any, expected: str) -> None:
+def test_undeclarable_action_is_reported_at_the_authors_line(schema: Any, expected: str) -> None:
     with serving(answering(step=over(1)), schema) as url, pytest.raises(DeclarationError, match=expected) as refused:
         app_of(url, "it").freeze()
     assert Path(__file__).name in refused.value.problems[0].place

@@ -43,7 +43,7 @@ def data_of(answer: Any, kind: str = "observation") -> Any:
     return answer["data"]
 
 
-def test_an_episode_and_the_one_after_it(yard: RunningServer) -> None:
+def test_two_episodes_on_one_socket(yard: RunningServer) -> None:
     with socket(yard, "/openenv/ws") as wire:  # the default environment
         first = data_of(ask(wire, "reset", {"seed": 1, "episode_id": "mine", "low": 2, "high": 2, "prompt": "x"}))
         assert first["metadata"]["ignored"] == ["prompt"] and first["observation"]["text"] == "target 2"
@@ -84,7 +84,7 @@ def test_an_episode_and_the_one_after_it(yard: RunningServer) -> None:
         ('{"type": "step", "data": {"by": 1}}', "EXECUTION_ERROR"),
     ],
 )
-def test_a_wrong_frame_is_an_error_and_the_socket_stays(yard: RunningServer, frame: str, code: str) -> None:
+def test_invalid_frame_is_an_error_and_the_socket_stays_open(yard: RunningServer, frame: str, code: str) -> None:
     with socket(yard) as wire:
         wire.send(frame)
         answer = data_of(json.loads(wire.recv(20)), "error")
@@ -94,7 +94,7 @@ def test_a_wrong_frame_is_an_error_and_the_socket_stays(yard: RunningServer, fra
         assert data_of(ask(wire, "reset", {"seed": 0}))["done"] is False
 
 
-def test_a_refused_action_is_a_step_and_many_of_them_end_the_episode(yard: RunningServer) -> None:
+def test_refused_action_is_a_step_and_too_many_end_the_episode(yard: RunningServer) -> None:
     with socket(yard) as wire:
         data_of(ask(wire, "reset", {"seed": 0}))
         refused = data_of(ask(wire, "step", {"by": "one"}))
@@ -110,7 +110,7 @@ def test_a_refused_action_is_a_step_and_many_of_them_end_the_episode(yard: Runni
     "environment,seed,action,boundary",
     [("broken", 0, None, "environment"), ("broken", 1, {}, "environment"), ("pictures", 0, {}, "scoring")],
 )
-def test_a_failure_is_an_error_never_a_reward(
+def test_failure_is_an_error_without_a_reward(
     yard: RunningServer, environment: str, seed: int, action: Any, boundary: str
 ) -> None:
     with socket(yard, f"/openenv/{environment}/ws") as wire:
@@ -173,7 +173,7 @@ def test_plain_http_shares_an_episode_by_the_id_of_a_session(yard: RunningServer
 
 
 @pytest.mark.parametrize("path", ["/openenv/counter/mcp", "/mcp/counter"])
-def test_json_rpc_shows_an_agent_neither_reset_nor_reward(yard: RunningServer, path: str) -> None:
+def test_json_rpc_has_neither_reset_nor_reward(yard: RunningServer, path: str) -> None:
     def call(method: Any, **params: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         answer = yard.client.post(path, json=body)
@@ -223,7 +223,7 @@ def test_a_socket_takes_over_a_session_of_json_rpc(yard: RunningServer) -> None:
         assert data_of(json.loads(wire.recv(20)), "error")["code"] == "SESSION_ERROR"
 
 
-def test_a_step_is_done_once_under_its_request_id(yard: RunningServer) -> None:
+def test_step_with_a_repeated_request_id_runs_once(yard: RunningServer) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
     session_id = yard.client.post("/openenv/mcp", json=body).json()["result"]["session_id"]
     path = f"/openenv/counter/ws?session_id={session_id}"
@@ -238,7 +238,7 @@ def test_a_step_is_done_once_under_its_request_id(yard: RunningServer) -> None:
     yard.client.delete(f"/sessions/{session_id}")
 
 
-def test_every_place_taken_is_said_before_the_socket_closes() -> None:
+def test_full_server_reports_capacity_before_the_socket_closes() -> None:
     with opened(SETTINGS, max_concurrent=2) as running:
         running.service.sessions.queue_seconds = 0.02
         with socket(running) as first:

@@ -60,7 +60,7 @@ def test_the_tasks_of_an_environment_are_at_each_base_url(yard: RunningServer, b
         assert answered(yard, f"{path}/{name}", **body) == asyncio.run(task_answer(spec, name, body))
 
 
-def test_an_index_of_a_split_is_the_episode_of_its_task(yard: RunningServer) -> None:
+def test_index_of_a_split_selects_its_task(yard: RunningServer) -> None:
     def reset(**body: Any) -> Any:
         return answered(yard, "/openenv/counter/reset", **body)["metadata"]
 
@@ -81,7 +81,7 @@ def test_an_index_of_a_split_is_the_episode_of_its_task(yard: RunningServer) -> 
     until(lambda: len(yard.service.sessions) == 0, 20, "no session is left")
 
 
-def test_what_is_not_there_is_refused(yard: RunningServer) -> None:
+def test_unknown_tasks_are_rejected(yard: RunningServer) -> None:
     for path in ("/openenv/none/splits", "/openenv/quiz/counter/splits", "/openenv/none/list_environments"):
         assert error_of(yard.client.get(path))["code"] == "not_found"
     refused = yard.client.post("/openenv/quiz/tasks", json={"split": "no"})
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_refused(yard: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/counter"])
-def test_both_dialects_are_at_one_path(both: RunningServer, path: str) -> None:
+def test_mcp_and_openenv_share_a_path(both: RunningServer, path: str) -> None:
     begun = both.client.post(path, json=INITIALIZE, headers=MCP)
     assert begun.json()["result"]["serverInfo"]["name"] == "taskapp yard"
     session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
@@ -108,14 +108,14 @@ def test_both_dialects_are_at_one_path(both: RunningServer, path: str) -> None:
     until(lambda: len(both.service.sessions) == 0, 20, "no session is left")
 
 
-def test_the_dialect_has_a_socket_there_too(both: RunningServer) -> None:
+def test_openenv_dialect_has_a_socket_at_the_shared_path(both: RunningServer) -> None:
     url = both.url.replace("http", "ws")
     with connect(f"{url}/mcp/quiz", additional_headers={"X-API-Key": KEY}) as wire:
         wire.send(json.dumps(LIST))
         assert len(json.loads(wire.recv(20))["result"]["tools"]) == 1
 
 
-def test_alone_each_protocol_says_what_the_other_needs(yard: RunningServer) -> None:
+def test_each_protocol_alone_hints_at_the_other(yard: RunningServer) -> None:
     meant = yard.client.post("/mcp", json=INITIALIZE, headers=MCP).json()["error"]
     assert meant["code"] == -32601 and "--protocols mcp" in meant["message"]
     with opened(Settings(environment_api_key=KEY, protocols=("mcp",))) as running:

@@ -126,7 +126,7 @@ GO = [{"type": "env", "tool": "go", "args": {}}]
         ({"task": [(200, {}, "{}")]}, "without a task"),
     ],
 )
-def test_whatever_goes_wrong_is_a_failure_and_never_a_reward(
+def test_invalid_response_is_a_failure_without_a_reward(
     answers: dict[str, list[tuple[int, dict[str, str], str]]], sentence: str
 ) -> None:
     with odd() as url:
@@ -140,7 +140,7 @@ def test_whatever_goes_wrong_is_a_failure_and_never_a_reward(
             assert Odd.asked[-1] == "delete_session", "the session is closed"
 
 
-def test_a_server_that_starts_is_waited_for() -> None:
+def test_importer_waits_for_a_starting_server() -> None:
     starting = (503, {"X-Backend-State": "starting", "Retry-After": "0"}, "")
     with odd() as url:
         app = app_of(url, open_seconds=20.0)

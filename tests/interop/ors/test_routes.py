@@ -78,7 +78,7 @@ class Session:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_every_path_answers_at_once(yard: RunningServer, prefix: str) -> None:
+def test_every_path_answers_without_a_redirect(yard: RunningServer, prefix: str) -> None:
     """With the environment's name and without it, at /ors and at the root; no redirect."""
     rollout = yard.client.post("/rollout", json=request_body(seed=5)).json()
     seen = by_ors(Place(yard, ""), episode_of(rollout), prefix)
@@ -139,14 +139,14 @@ def test_a_prompt_has_no_private_field(yard: RunningServer) -> None:
         ({"env_name": "no", "split": "train", "index": 1}, 404),
     ],
 )
-def test_a_session_that_cannot_be_created(yard: RunningServer, body: dict[str, Any], status: int) -> None:
+def test_invalid_sessions_are_rejected(yard: RunningServer, body: dict[str, Any], status: int) -> None:
     before = len(yard.service.sessions)
     answer = yard.client.post("/create", json=body, headers={"X-Session-ID": "one"})
     assert answer.status_code == status and error_of(answer)
     assert len(yard.service.sessions) == before
 
 
-def test_the_session_header(yard: RunningServer) -> None:
+def test_session_header_is_required(yard: RunningServer) -> None:
     body = {"split": "train", "index": 1}
     for headers in ({}, {"X-Session-ID": ""}, {"X-Session-ID": "x" * 256}):
         for verb in ("create", "ping", "call", "delete"):
@@ -204,7 +204,7 @@ def test_a_cut_stream_is_resumed_and_the_tool_is_not_run_twice(yard: RunningServ
     stranger.delete()
 
 
-def test_a_client_that_leaves_in_a_call_finds_its_result(yard: RunningServer) -> None:
+def test_client_that_disconnects_during_a_call_finds_its_result(yard: RunningServer) -> None:
     session = Session(yard, "slow", {"split": "train", "index": 0})
     body = {"name": "wait", "input": {}}
     with yard.client.stream("POST", "/slow/call", json=body, headers=session.headers) as answer:
@@ -215,7 +215,7 @@ def test_a_client_that_leaves_in_a_call_finds_its_result(yard: RunningServer) ->
     session.delete()
 
 
-def test_calls_of_one_session_wait_for_one_another(yard: RunningServer) -> None:
+def test_calls_of_a_session_run_in_order(yard: RunningServer) -> None:
     session = Session(yard, "counter", {"task_spec": {"seed": 0, "config": {"low": 9, "high": 9}}})
 
     async def all_at_once() -> list[httpx.Response]:
@@ -228,7 +228,7 @@ def test_calls_of_one_session_wait_for_one_another(yard: RunningServer) -> None:
     session.delete()
 
 
-def test_a_failure_is_an_error_event_without_the_authors_words(yard: RunningServer) -> None:
+def test_failure_is_an_error_event_without_the_exceptions_text(yard: RunningServer) -> None:
     unable = Session(yard, "broken", {"split": "train", "index": 0})
     for answer in (unable.get("prompt"), unable.post("call", {"name": "go", "input": {}})):
         assert answer.status_code == 500 and error_of(answer)["boundary"] == "environment"
@@ -263,7 +263,7 @@ def test_another_key_finds_no_session_and_may_use_the_same_id(yard: RunningServe
     assert len(yard.service.sessions) == 0
 
 
-def test_the_id_of_a_session_that_expired_is_free_again(yard: RunningServer) -> None:
+def test_id_of_an_expired_session_can_be_reused(yard: RunningServer) -> None:
     sessions = yard.service.sessions
     idle = Session(yard, "counter", {"task_spec": {"seed": 1}})
     seconds, sessions.idle_seconds = sessions.idle_seconds, 0.0

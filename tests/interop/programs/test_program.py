@@ -113,7 +113,7 @@ def boxed(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_its_answer_its_files_and_its_actions_are_judged(tmp_path: Path, boxed: bool) -> None:
+def test_answer_files_and_actions_of_the_program_are_scored(tmp_path: Path, boxed: bool) -> None:
     rollout, bodies = play(tmp_path, ALL, boxed=boxed, files=["note.txt", "none.txt"], inputs={"given.txt": "noted"})
     assert (rollout.trajectory.status, rollout.scorecard.reward) == ("terminated", 1.0)
     assert [step.tool for step in rollout.trajectory.steps] == ["book", "submit"]
@@ -124,7 +124,7 @@ def test_its_answer_its_files_and_its_actions_are_judged(tmp_path: Path, boxed: 
     assert rollout.usage == {"prompt_tokens": 3, "completion_tokens": 1}
 
 
-def test_each_api_is_answered_by_a_model_that_speaks_chat_only(tmp_path: Path, boxed: bool) -> None:
+def test_every_api_works_with_a_chat_completions_model(tmp_path: Path, boxed: bool) -> None:
     program = """
         base, text = os.environ["OPENAI_BASE_URL"], {"role": "user", "content": "blue"}
         response = json.loads(post(base + "/responses", {"input": [text], "instructions": "Shout."}))
@@ -144,7 +144,7 @@ def test_each_api_is_answered_by_a_model_that_speaks_chat_only(tmp_path: Path, b
 
 
 @needs_box
-def test_a_box_reaches_the_policy_and_no_other_address(tmp_path: Path) -> None:
+def test_sandbox_reaches_only_the_policy(tmp_path: Path) -> None:
     program = """
         import socket
         reached = []
@@ -196,7 +196,7 @@ def test_a_box_reaches_the_policy_and_no_other_address(tmp_path: Path) -> None:
     assert rollout.trajectory.steps[-1].args["text"] == "[] [404, 404, 404] BLUE"
 
 
-def test_a_program_gets_no_key_and_no_address_of_the_model(tmp_path: Path, boxed: bool) -> None:
+def test_program_receives_neither_key_nor_address_of_the_model(tmp_path: Path, boxed: bool) -> None:
     rollout, _ = play(tmp_path, "print(json.dumps(dict(os.environ)))", boxed=boxed, variables={"MINE": "1"})
     seen = json.loads(rollout.trajectory.steps[-1].args["text"])
     assert seen.keys() >= {"OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "TASKAPP_STEP_URL", "MINE", "PATH", "HOME"}
@@ -204,7 +204,7 @@ def test_a_program_gets_no_key_and_no_address_of_the_model(tmp_path: Path, boxed
     assert (seen["OPENAI_API_KEY"], seen["TASKAPP_TASK"], seen["MINE"]) == ("none", "null", "1")
 
 
-def test_a_child_process_is_said_to_be_isolated_by_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_child_process_logs_that_nothing_isolates_it(caplog: pytest.LogCaptureFixture) -> None:
     from_program(["agent"], boxed=True)
     assert caplog.text == ""
     from_program(["agent"], boxed=False)
@@ -212,14 +212,14 @@ def test_a_child_process_is_said_to_be_isolated_by_nothing(caplog: pytest.LogCap
 
 
 @pytest.mark.ci
-def test_a_limit_truncates_and_the_program_is_gone(tmp_path: Path, boxed: bool) -> None:
+def test_program_at_its_limit_is_killed_and_truncates(tmp_path: Path, boxed: bool) -> None:
     limits = replace(PROGRAM_LIMITS, wall_seconds=3)
     rollout, _ = play(tmp_path, "chat(asked); import time; time.sleep(600)", boxed=boxed, limits=limits)
     assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "program_stopped")
 
 
 @pytest.mark.ci(keep=1)
-def test_the_rollouts_deadline_ends_a_program_that_calls_nothing(tmp_path: Path, boxed: bool) -> None:
+def test_rollout_deadline_ends_an_idle_program(tmp_path: Path, boxed: bool) -> None:
     began = time.monotonic()
     command = ["python", "agent.py", mark := secrets.token_hex()]
     with pytest.raises(RolloutFailed) as failed:
@@ -232,13 +232,13 @@ def test_the_rollouts_deadline_ends_a_program_that_calls_nothing(tmp_path: Path,
 
 
 @pytest.mark.parametrize("program", ["sys.exit('no idea')", "os.kill(os.getpid(), 9)"])
-def test_a_program_that_fails_is_a_failure(tmp_path: Path, boxed: bool, program: str) -> None:
+def test_failing_program_fails_the_rollout(tmp_path: Path, boxed: bool, program: str) -> None:
     with pytest.raises(RolloutFailed) as failed:
         play(tmp_path, program, boxed=boxed)
     assert (failed.value.failure.boundary, failed.value.failure.code) == ("policy", "policy_raised")
 
 
-def test_a_model_that_fails_ends_the_rollout_whatever_the_program_does(tmp_path: Path) -> None:
+def test_failing_model_ends_the_rollout_even_if_the_program_continues(tmp_path: Path) -> None:
     program = """
         try:
             chat(asked)
@@ -256,7 +256,7 @@ def test_a_model_that_fails_ends_the_rollout_whatever_the_program_does(tmp_path:
     assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "context_overflow")
 
 
-def test_what_is_wrong_with_a_request_is_the_programs_affair(tmp_path: Path) -> None:
+def test_invalid_request_is_answered_and_the_rollout_continues(tmp_path: Path) -> None:
     program = """
         codes = []
         for route, body in (
@@ -281,7 +281,7 @@ def test_what_is_wrong_with_a_request_is_the_programs_affair(tmp_path: Path) -> 
     assert bodies == []
 
 
-def test_a_call_that_is_given_up_and_sent_again_is_one_call(tmp_path: Path) -> None:
+def test_abandoned_and_repeated_call_runs_once(tmp_path: Path) -> None:
     """As SDKs do after a time-out: the answer to the first is that of the second."""
     program = """
         import socket, time
@@ -310,7 +310,7 @@ def test_a_call_that_is_given_up_and_sent_again_is_one_call(tmp_path: Path) -> N
 
 @pytest.mark.interop
 @needs_box
-def test_an_agent_of_openais_sdk_plays_in_a_box(tmp_path: Path) -> None:
+def test_openai_sdk_agent_plays_in_a_sandbox(tmp_path: Path) -> None:
     """Its packages are a virtual environment that the box shows; it calls `responses`, and the model speaks chat only."""
     python = peer("openai-agents-0.24.0").python
     agent = Path("examples/agents/with_openai_agents.py").read_text(encoding="utf-8")
@@ -329,7 +329,7 @@ def test_an_agent_of_openais_sdk_plays_in_a_box(tmp_path: Path) -> None:
     ]
 
 
-def test_without_an_answering_action_the_programs_own_end_it(tmp_path: Path) -> None:
+def test_programs_actions_end_the_episode_without_an_answering_action(tmp_path: Path) -> None:
     program = """
         post(os.environ["TASKAPP_STEP_URL"], {"tool": "book", "args": {"amount": 7}})
         try:
@@ -344,7 +344,7 @@ def test_without_an_answering_action_the_programs_own_end_it(tmp_path: Path) -> 
     assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("truncated", "rollout_returned")
 
 
-def test_an_action_without_one_text_is_no_answer(tmp_path: Path) -> None:
+def test_answering_action_must_take_one_string(tmp_path: Path) -> None:
     with pytest.raises(RolloutFailed):
         play(tmp_path, "pass", answer="nothing")
     with pytest.raises(TypeError):
@@ -352,7 +352,7 @@ def test_an_action_without_one_text_is_no_answer(tmp_path: Path) -> None:
 
 
 @needs_box
-def test_a_box_shows_a_folder_that_is_named(tmp_path: Path) -> None:
+def test_sandbox_shows_readable_directories(tmp_path: Path) -> None:
     for name in ("shown", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "here.py").write_text("word = 'seen'")
@@ -368,7 +368,7 @@ def test_a_box_shows_a_folder_that_is_named(tmp_path: Path) -> None:
     assert rollout.trajectory.steps[-1].args["text"] == "seen False Read-only file system"
 
 
-def test_a_program_may_hold_more_connections_than_are_served_at_once(tmp_path: Path, boxed: bool) -> None:
+def test_program_may_open_more_connections_than_are_served(tmp_path: Path, boxed: bool) -> None:
     """Silent ones among them; in a box with few processes and little memory."""
     program = """
         import socket
@@ -393,7 +393,7 @@ def test_a_program_may_hold_more_connections_than_are_served_at_once(tmp_path: P
     assert rollout.trajectory.steps[-1].args["text"] == "100 101 booked"
 
 
-def test_refused_requests_leave_nothing_and_bodies_are_read_one_at_a_time(tmp_path: Path) -> None:
+def test_rejected_requests_leave_nothing_and_bodies_are_read_in_order(tmp_path: Path) -> None:
     program = """
         import http.client, threading
         from urllib.parse import urlparse
@@ -424,7 +424,7 @@ def test_refused_requests_leave_nothing_and_bodies_are_read_one_at_a_time(tmp_pa
 
 
 @needs_box
-def test_a_box_that_loses_its_connection_fails_and_is_not_scored(tmp_path: Path) -> None:
+def test_sandbox_that_loses_its_connection_fails_the_rollout(tmp_path: Path) -> None:
     """The program ends as the forwarder does where it breaks."""
     with pytest.raises(RolloutFailed) as failed:
         play(tmp_path, f"sys.exit({LOST})", boxed=True)

@@ -46,7 +46,7 @@ def opened(name: str, seed: int = 0, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_gold_is_right_and_nothing_private_is_recorded(name: str) -> None:
+def test_gold_is_correct_and_nothing_private_is_recorded(name: str) -> None:
     rollout = play(app_of(name), seed=3, policy="gold")
     assert rollout.reward == 1.0
     entry = reasoning_gym.create_dataset(name, seed=0, size=1000)[3]
@@ -83,7 +83,7 @@ def test_a_seed_is_the_item_of_one_large_data_set_where_items_are_drawn_one_by_o
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
-def test_words_around_the_answer_are_not_scored_and_hedging_pays_nothing() -> None:
+def test_text_around_the_answer_is_not_scored_and_hedging_scores_zero() -> None:
     environment = opened("gcd")
     right = environment.entry["answer"]
     hedge = f"{right} or {right}1"
@@ -96,13 +96,13 @@ def test_words_around_the_answer_are_not_scored_and_hedging_pays_nothing() -> No
             opened("gcd").say(text)
 
 
-def test_credit_for_a_part_stays_reasoning_gyms() -> None:
+def test_partial_credit_equals_reasoning_gyms() -> None:
     environment = opened("word_sorting")
     first, second, *rest = environment.entry["metadata"]["sorted_words"]
     assert 0 < environment.submit(", ".join([second, first, *rest])).reward < 1
 
 
-def test_no_answer_is_worth_nothing_and_too_long_an_answer_is_refused() -> None:
+def test_empty_answer_scores_zero_and_too_long_an_answer_is_refused() -> None:
     assert handed_in("countdown", "").reward == 0.0  # theirs: 0.01
     with pytest.raises(InvalidAction, match="at most 10000 characters"):
         opened("gcd").say(f"<answer>{'1' * 10_001}</answer>")
@@ -221,7 +221,7 @@ def test_mistakes_are_reported() -> None:
 
 
 @pytest.mark.process
-def test_what_is_drawn_in_the_order_of_a_set_needs_a_fixed_order() -> None:
+def test_generators_that_draw_from_sets_need_a_fixed_hash_seed() -> None:
     code = "from taskapp_kit.interop.reasoning_gym import from_reasoning_gym\nfrom_reasoning_gym('ransom_note')()"
     for hash_seed, fine in (("0", True), ("random", False)):
         environ = {**os.environ, "PYTHONHASHSEED": hash_seed}

@@ -97,7 +97,7 @@ def expired(running: RunningServer) -> None:
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("name", BY_HTTP)
 @pytest.mark.parametrize("many", [40, pytest.param(250, marks=pytest.mark.exhaustive)])
-def test_sessions_that_are_opened_and_abandoned(running: RunningServer, name: str, many: int) -> None:
+def test_abandoned_sessions_are_closed(running: RunningServer, name: str, many: int) -> None:
     """Four times `many`."""
     sizes = []
     for batch in range(4):
@@ -111,7 +111,7 @@ def test_sessions_that_are_opened_and_abandoned(running: RunningServer, name: st
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
-def test_sockets_that_are_dropped_in_the_middle_of_a_step(running: RunningServer, name: str) -> None:
+def test_sockets_dropped_during_a_step_end_their_sessions(running: RunningServer, name: str) -> None:
     begin, step = BY_SOCKET[name]
     for _ in range(10):
         wire = begin(running, "slow")  # left without a closing handshake, so no context manager
@@ -124,7 +124,7 @@ def test_sockets_that_are_dropped_in_the_middle_of_a_step(running: RunningServer
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
-def test_frames_out_of_order_and_of_20_mb(running: RunningServer, name: str) -> None:
+def test_frames_out_of_order_and_of_20_mb_are_errors(running: RunningServer, name: str) -> None:
     begin, step = BY_SOCKET[name]
     before = held()[0]
     with begin(running) as wire:
@@ -140,7 +140,7 @@ def test_frames_out_of_order_and_of_20_mb(running: RunningServer, name: str) -> 
 
 
 @pytest.mark.ci
-def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(running: RunningServer) -> None:
+def test_bodies_of_20_mb_are_rejected_on_every_route(running: RunningServer) -> None:
     before, body = held()[0], b'{"x": "' + b"y" * BIG + b'"}'
     places = (
         "/sessions",
@@ -158,7 +158,7 @@ def test_bodies_of_20_mb_are_refused_whatever_they_are_sent_to(running: RunningS
 
 
 @pytest.mark.parametrize("name", BY_SOCKET)
-def test_a_reader_that_takes_nothing(running: RunningServer, name: str) -> None:
+def test_client_that_reads_nothing_does_not_block_the_server(running: RunningServer, name: str) -> None:
     """It asks for 400 MB of observations, and reads none."""
     begin, step = BY_SOCKET[name]
     size = 100_000
@@ -187,7 +187,7 @@ def _masked(text: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", BY_HTTP)
-def test_a_full_server_says_so(name: str) -> None:
+def test_full_server_answers_503(name: str) -> None:
     settings = Settings(environment_api_key=KEY, protocols=("all",), grace_seconds=0)
     with opened(settings, serves=app, max_concurrent=2) as full:
         full.service.sessions.queue_seconds = 0.02
@@ -200,7 +200,7 @@ def test_a_full_server_says_so(name: str) -> None:
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("name", BY_HTTP)
-def test_a_key_that_is_revoked_ends_its_sessions(name: str, tmp_path: Path) -> None:
+def test_revoked_key_ends_its_sessions(name: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     key_file.add(file, "alice", ALICE["X-API-Key"])
     settings = Settings(environment_api_key=KEY, keys_file=file, protocols=("all",))

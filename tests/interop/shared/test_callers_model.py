@@ -66,14 +66,14 @@ def adding(amount: int) -> dict[str, Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_function_answers_in_the_models_place(workers: int) -> None:
+def test_function_answers_instead_of_the_model(workers: int) -> None:
     env = {"env_name": "counting", "seed": 4}
     found, asked = asyncio.run(rollout(COUNTING, env, [adding(1), adding(2)], workers=workers))
     same = play(COUNTING, environment="counting", seed=4, policy="constant", action={"add": {"amount": 3}}, ops=1)
     assert (found.status, found.length, found.reward, asked) == ("terminated", 2, same.reward, 2)
 
 
-def test_it_answers_an_authors_own_loop(tmp_path: Path) -> None:
+def test_function_answers_an_authors_loop(tmp_path: Path) -> None:
     app = tmp_path / "looped.py"
     app.write_text(LOOPED)
     found, asked = asyncio.run(rollout(app, {"seed": 1}, [{"content": "1"}, {"content": "2"}]))

@@ -32,12 +32,12 @@ def write(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.parquet"])
-def test_each_kind_of_file_is_read(tmp_path: Path, name: str) -> None:
+def test_every_file_format_is_read(tmp_path: Path, name: str) -> None:
     assert from_dataset(write(tmp_path, name))() == ROWS
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
-def test_numbers_keep_their_digits_or_are_refused(tmp_path: Path, name: str) -> None:
+def test_numbers_keep_their_digits_or_are_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(f'{{"answer": {3**99}}}')
     assert from_dataset(tmp_path / name)() == [{"answer": 3**99}]
     (tmp_path / name).write_text('{"answer": 3.14159265358979323846}')
@@ -46,21 +46,21 @@ def test_numbers_keep_their_digits_or_are_refused(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["test.jsonl", "test.csv", "data/test-00000-of-00001.parquet"])
-def test_a_folder_has_splits(tmp_path: Path, name: str) -> None:
+def test_directory_has_splits(tmp_path: Path, name: str) -> None:
     write(tmp_path, name)
     assert from_dataset(tmp_path, split="test", limit=1)() == ROWS[:1]
     with pytest.raises(ConfigError, match="no split 'train'"):
         from_dataset(tmp_path)()
 
 
-def test_columns_are_chosen_and_renamed(tmp_path: Path) -> None:
+def test_columns_are_selected_and_renamed(tmp_path: Path) -> None:
     path = write(tmp_path, "x.jsonl")
     assert from_dataset(path, columns={"q": "question"})() == [{"q": row["question"]} for row in ROWS]
     with pytest.raises(ConfigError, match="no column 'prompt'; a row has question, answer"):
         from_dataset(path, columns={"q": "prompt"})()
 
 
-def test_an_app_is_declared_with_them(tmp_path: Path) -> None:
+def test_app_is_declared_with_rows(tmp_path: Path) -> None:
     app = TaskApp("from-data")
     app.tasks("from-data", prompt="{question}", train=from_dataset(write(tmp_path, "x.jsonl")))
 
@@ -72,7 +72,7 @@ def test_an_app_is_declared_with_them(tmp_path: Path) -> None:
     assert play(app, seed=1, policy="constant", action="2").reward == 1.0
 
 
-def test_a_wrong_path_is_a_problem_of_the_declaration_with_its_place(tmp_path: Path) -> None:
+def test_invalid_path_is_a_declaration_problem_with_its_location(tmp_path: Path) -> None:
     app = TaskApp("from-nothing")
     app.tasks("from-nothing", prompt="{question}", train=from_dataset("no/such.jsonl"))
     with pytest.raises(DeclarationError, match=r"test_dataset_rows\.py:\d+.*The file .*no/such\.jsonl does not exist"):
@@ -88,7 +88,7 @@ def test_a_wrong_path_is_a_problem_of_the_declaration_with_its_place(tmp_path: P
         ("x.txt", "a", "format of x.txt"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, found: str) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, name: str, text: str, found: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=found):
         from_dataset(tmp_path / name)()
@@ -103,7 +103,7 @@ def test_the_hub_needs_its_package() -> None:
 
 
 @pytest.mark.parametrize("name", ["train.json", "train.csv", "data/train-0.parquet"])
-def test_a_folder_whose_files_lead_out_is_refused(name: str, tmp_path: Path) -> None:
+def test_directory_with_links_to_the_outside_is_rejected(name: str, tmp_path: Path) -> None:
     outside = write(tmp_path, f"outside{Path(name).suffix}")
     (tmp_path / "set" / "data").mkdir(parents=True)
     (tmp_path / "set" / name).symlink_to(outside)

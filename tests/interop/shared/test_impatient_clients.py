@@ -111,7 +111,7 @@ ALL = [BySessions, ByOpenEnv, ByOpenEnvSocket, ByOrs, ByMcp, ByNemo, ByViewer]
 
 @pytest.mark.ci(keep=3)
 @pytest.mark.parametrize("kind", ALL)
-def test_an_episode_that_is_being_scored_is_not_lost(running: RunningServer, kind: Any) -> None:
+def test_closing_during_scoring_does_not_lose_the_episode(running: RunningServer, kind: Any) -> None:
     client = kind(running.client, "patient")
     client.begin()
     with ThreadPoolExecutor(3) as pool:
@@ -135,7 +135,7 @@ def _closing(running: RunningServer) -> bool:
     return all(session.closed for session in running.service.sessions.listed())
 
 
-def test_verify_during_a_call_leaves_the_episode(running: RunningServer) -> None:
+def test_verify_during_a_call_does_not_end_the_episode(running: RunningServer) -> None:
     client = ByNemo(running.client, "patient")
     client.begin()
     PLAY.clear()
@@ -151,7 +151,7 @@ def test_verify_during_a_call_leaves_the_episode(running: RunningServer) -> None
 
 
 @pytest.mark.parametrize("kind", [ByOrs, ByMcp])
-def test_few_calls_of_a_session_wait_and_those_of_clients_that_left_are_dropped(
+def test_queue_of_a_session_is_bounded_and_drops_calls_of_disconnected_clients(
     running: RunningServer, kind: Any
 ) -> None:
     client = kind(running.client, "patient")
@@ -183,7 +183,7 @@ def _hang_up(running: RunningServer, client: Any, **args: int) -> None:
     client.web.get("/health")
 
 
-def test_requests_that_repeat_one_call_are_few(running: RunningServer) -> None:
+def test_repeated_requests_of_a_call_are_bounded(running: RunningServer) -> None:
     client = BySessions(running.client, "patient")
     client.begin()
     with ThreadPoolExecutor(20) as pool:
@@ -195,7 +195,7 @@ def test_requests_that_repeat_one_call_are_few(running: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("role", ["policy", "control"])
-def test_a_policys_session_is_driven_by_its_own_protocol_only(running: RunningServer, role: str) -> None:
+def test_session_of_a_policy_accepts_only_its_own_protocol(running: RunningServer, role: str) -> None:
     SCORE.set()
     client = ByMcp(running.client, "patient")
     client.role = role
@@ -241,7 +241,7 @@ def test_unread_messages_of_sockets_share_one_limit() -> None:
 
 
 @pytest.mark.ci
-def test_a_socket_whose_client_reads_no_answers_to_its_pings_is_read_no_further() -> None:
+def test_socket_with_unread_pongs_is_not_read_further() -> None:
     async def silent(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "websocket":
             await receive()

@@ -60,7 +60,7 @@ def filled(path: str, session_id: str) -> str:
 
 @pytest.mark.ci(keep=2)
 @pytest.mark.parametrize("name", [SESSIONS, *protocol_names()])
-def test_no_attack_on_the_key_gets_in(running: RunningServer, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_attacks_on_the_key_are_denied(running: RunningServer, name: str, caplog: pytest.LogCaptureFixture) -> None:
     session = running.client.post("/sessions").json()["session_id"]
     before = running.client.get(f"/sessions/{session}").json()
     attacked = 0
@@ -93,7 +93,7 @@ def test_no_attack_on_the_key_gets_in(running: RunningServer, name: str, caplog:
 
 
 @pytest.mark.parametrize("way", GOOD)
-def test_a_right_key_opens_a_socket(running: RunningServer, way: str) -> None:
+def test_correct_key_opens_a_socket(running: RunningServer, way: str) -> None:
     with socket.create_connection((running.server.host, running.server.port), timeout=5) as connection:
         connection.sendall(message(b"GET", b"/openenv/counter/ws", [*GOOD[way], *UPGRADE]))
         assert connection.recv(12) == b"HTTP/1.1 101"

@@ -21,16 +21,16 @@ PACKAGE = Path(taskapp_kit.__file__).parent
 FRAMEWORKS = sorted(path.parent.name for path in PACKAGE.glob("interop/*/__init__.py"))
 
 
-def test_the_protocols_are_the_packages_with_a_module_protocol() -> None:
+def test_every_package_with_a_module_protocol_is_a_protocol() -> None:
     assert protocol_names() == ["mcp", "nemo", "openenv", "ors"]
 
 
-def test_chosen_by_name_or_all_and_each_once() -> None:
+def test_protocols_are_selected_by_name_or_all_without_duplicates() -> None:
     assert load_protocols(()) == []
     assert [found.name for found in load_protocols(("openenv", "openenv"))] == ["openenv"]
 
 
-def test_what_is_no_protocol_is_refused_with_those_there_are() -> None:
+def test_unknown_protocol_error_lists_the_protocols() -> None:
     with pytest.raises(ConfigError, match="'opnenv'") as refused:
         load_protocols(("opnenv",))
     assert refused.value.hint == "Did you mean 'openenv'?"
@@ -39,7 +39,7 @@ def test_what_is_no_protocol_is_refused_with_those_there_are() -> None:
     assert "openenv" in refused.value.hint
 
 
-def test_a_setting_of_the_server_none_by_default(tmp_path: Path) -> None:
+def test_no_protocol_is_enabled_by_default(tmp_path: Path) -> None:
     assert load(folder=tmp_path, environ={}).protocols == ()
     found = load({"protocols": "openenv, all"}, folder=tmp_path, environ={"TASKAPP_PROTOCOLS": "x"})
     assert found.protocols == ("openenv", "all")
@@ -63,7 +63,7 @@ def test_a_server_without_protocols_imports_none() -> None:
 @pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_the_package_works_without_the_folder_of_a_framework(name: str, tmp_path: Path) -> None:
+def test_package_works_without_the_directory_of_a_framework(name: str, tmp_path: Path) -> None:
     copy = tmp_path / "taskapp_kit"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "_bundled"))
     shutil.rmtree(copy / "interop" / name)
@@ -85,7 +85,7 @@ def test_the_package_works_without_the_folder_of_a_framework(name: str, tmp_path
     assert str(copy) in ran.stdout and f"'{name.removesuffix('_gym')}'" not in ran.stdout
 
 
-def test_every_protocol_names_its_clients_lines_and_no_key() -> None:
+def test_every_protocol_has_client_lines_without_a_key() -> None:
     for protocol in load_protocols(protocol_names()):
         clients = protocol.clients("http://host:1", ["one", "two"])
         assert protocol.summary and clients

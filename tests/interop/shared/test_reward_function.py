@@ -30,7 +30,7 @@ def said(text: str) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": text}]
 
 
-def test_called_as_trl_does_it_returns_a_reward_for_each_completion(reward: RewardFunction) -> None:
+def test_trl_call_returns_a_reward_per_completion(reward: RewardFunction) -> None:
     logged: list[tuple[str, float]] = []
     rewards = reward(
         prompts=[[]] * 4,
@@ -47,7 +47,7 @@ def test_called_as_trl_does_it_returns_a_reward_for_each_completion(reward: Rewa
     assert reward.__name__ == "asking" and logged == [("asking/failed", 0.0)]
 
 
-def test_a_failure_and_an_undefined_reward_are_none(reward: RewardFunction, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_and_undefined_reward_return_none(reward: RewardFunction, caplog: pytest.LogCaptureFixture) -> None:
     logged: list[tuple[str, float]] = []
     words = ["fine", "a long answer", "raise", "unscorable", "undefined"]
     rewards = reward(
@@ -65,7 +65,7 @@ def test_a_failure_and_an_undefined_reward_are_none(reward: RewardFunction, capl
     assert codes == ["environment_raised", "criterion_failed", "reward_undefined"]
 
 
-def test_called_as_verl_does_it_returns_the_reward_or_raises(reward: RewardFunction) -> None:
+def test_verl_call_returns_the_reward_or_raises(reward: RewardFunction) -> None:
     def score(text: str, **extra: Any) -> float:
         return reward.compute_score(
             data_source="asking/x",
@@ -83,14 +83,14 @@ def test_called_as_verl_does_it_returns_the_reward_or_raises(reward: RewardFunct
         score("undefined", seed=0, environment="raising")
 
 
-def test_an_environment_of_several_turns_is_refused(reward: RewardFunction) -> None:
+def test_environment_with_several_turns_is_rejected(reward: RewardFunction) -> None:
     with pytest.raises(ConfigError, match="'adder' may have any number of turns"):
         to_reward_function(ADDER)
     with pytest.raises(ConfigError, match="'counting' may have 5 turns"):
         reward(completions=["x"], seed=[0], environment=["counting"])
 
 
-def test_the_first_answer_alone_is_scored_where_that_is_wanted() -> None:
+def test_first_answer_option_scores_only_the_first_answer() -> None:
     first = to_reward_function(ADDER, first_answer=True)
     try:
         seed = 3
@@ -106,7 +106,7 @@ def test_the_first_answer_alone_is_scored_where_that_is_wanted() -> None:
         first.close()
 
 
-def test_a_tool_call_of_the_message_is_the_action() -> None:
+def test_tool_call_in_the_message_becomes_the_action() -> None:
     first = to_reward_function(ASKING, first_answer=True)
     try:
         call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": json.dumps({"amount": 3})}}
@@ -116,7 +116,7 @@ def test_a_tool_call_of_the_message_is_the_action() -> None:
         first.close()
 
 
-def test_what_names_no_episode_or_no_answer_is_refused(reward: RewardFunction) -> None:
+def test_rows_without_an_episode_and_invalid_answers_are_rejected(reward: RewardFunction) -> None:
     with pytest.raises(BadArgument, match="column `seed`"):
         reward(completions=["x"])
     with pytest.raises(BadArgument, match="extra_info"):
@@ -129,7 +129,7 @@ def test_what_names_no_episode_or_no_answer_is_refused(reward: RewardFunction) -
         reward(completions=["x"], seed=[0], environment=["askin"])
 
 
-def test_it_is_pickled_by_the_apps_path(reward: RewardFunction) -> None:
+def test_reward_function_is_pickled_by_the_path_of_its_app(reward: RewardFunction) -> None:
     copy = pickle.loads(pickle.dumps(reward))
     try:
         assert copy(completions=["two"], seed=[0]) == [1.0]
@@ -139,13 +139,13 @@ def test_it_is_pickled_by_the_apps_path(reward: RewardFunction) -> None:
         pickle.dumps(to_reward_function(reward._app))
 
 
-def test_closed_it_starts_again(reward: RewardFunction) -> None:
+def test_closed_reward_function_starts_again(reward: RewardFunction) -> None:
     reward.close()
     assert reward(completions=["two"], seed=[0]) == [1.0]
 
 
 @pytest.mark.server
-def test_a_judge_that_gives_no_verdict_is_none_and_one_that_does_a_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_without_a_verdict_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     app = HERE.parent / "verifiers_app.py"
     monkeypatch.setenv("TASKAPP_JUDGE_MODEL", "m")
     for answer, expected in ((bad(), [None]), (judge(0.5), [0.5])):

@@ -89,9 +89,7 @@ def seeds_of(place: Place, environment: str) -> st.SearchStrategy[int]:
     ids=lambda part: Path(part).stem,
 )
 @pytest.mark.parametrize("examples", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
-def test_the_same_episode_whichever_way_it_is_played(
-    places: Places, reference: str, environment: str, examples: int
-) -> None:
+def test_every_protocol_plays_the_same_episode(places: Places, reference: str, environment: str, examples: int) -> None:
     skip_if_it_cannot_play(reference)
     place = places.of(reference)
 
@@ -103,6 +101,6 @@ def test_the_same_episode_whichever_way_it_is_played(
     holds()
 
 
-def test_worker_processes_play_the_same(places: Places) -> None:
+def test_worker_processes_play_the_same_episode(places: Places) -> None:
     with opened(SETTINGS, workers=1, serves=find_app(ADDER)) as running:
         compare(Place(running, ADDER), "adder", "random", 3)

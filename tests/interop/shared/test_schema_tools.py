@@ -54,7 +54,7 @@ def spec_of(schema: dict[str, Any], received: list[dict[str, Any]]) -> tuple[Any
 
 @settings(max_examples=100)  # each makes a pydantic model
 @given(st.dictionaries(st.sampled_from(["title", "here", "there"]), SCHEMAS, min_size=1), st.integers(0, 99))
-def test_what_fits_the_schema_arrives_unchanged(members: dict[str, Any], seed: int) -> None:
+def test_valid_arguments_arrive_unchanged(members: dict[str, Any], seed: int) -> None:
     schema = {"type": "object", "properties": members, "required": list(members), "$defs": {"Way": WAY}}
     received: list[dict[str, Any]] = []
     spec, made = spec_of(schema, received)
@@ -67,7 +67,7 @@ def test_what_fits_the_schema_arrives_unchanged(members: dict[str, Any], seed: i
     assert "$ref" not in repr(spec.tool.parameters)
 
 
-def test_an_argument_that_is_absent_stays_absent_unless_it_has_a_default() -> None:
+def test_absent_argument_stays_absent_without_a_default() -> None:
     received: list[dict[str, Any]] = []
     schema = {"properties": {"a": {"type": "integer"}, "b": {"type": ["integer", "null"], "default": 3}, "c": {}}}
     spec, made = spec_of(schema, received)

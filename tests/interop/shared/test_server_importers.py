@@ -120,7 +120,7 @@ def test_a_round_trip_plays_the_same_episodes(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_several_actions_pictures_and_settings_round_trip(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_actions_images_and_settings_round_trip(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", KEY)
     walk = {"type": "env", "tool": "walk", "args": {"way": "right"}}
     look = {"type": "env", "tool": "look", "args": {"far": True}}
@@ -150,7 +150,7 @@ def test_several_actions_pictures_and_settings_round_trip(library: str, monkeypa
         ("http://127.0.0.1:9", {}, "127.0.0.1:9"),
     ],
 )
-def test_a_wrong_address_or_key_is_a_problem_of_the_app(
+def test_invalid_url_or_key_is_a_problem_of_the_app(
     server: str, library: str, address: str, headers: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVER_KEY", "wrong-sentinel-key")
@@ -160,12 +160,12 @@ def test_a_wrong_address_or_key_is_a_problem_of_the_app(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_variable_that_is_not_set_is_named(server: str, library: str) -> None:
+def test_unset_variable_is_named(server: str, library: str) -> None:
     with pytest.raises(Unavailable, match="ABSENT_KEY"):
         imported(library, server, "adder", headers={"X-API-Key": "ABSENT_KEY"})
 
 
-def test_environments_and_tools_that_a_server_does_not_have(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_environments_and_missing_tools_are_reported(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", KEY)
     for environment, options in (("subtracter", {}), ("adder", {"sample": {"subtract": lambda rng: {}}})):
         with pytest.raises(DeclarationError, match="subtract"):

@@ -42,7 +42,7 @@ def seeds(answer: Any) -> list[int]:
     return [task["seed"] for task in answer["tasks"]]
 
 
-def test_the_splits_have_the_standards_types() -> None:
+def test_splits_have_types_of_ors() -> None:
     assert splits_of(WALK) == [
         {"name": "train", "type": "train"},
         {"name": "huge", "type": "validation"},
@@ -70,7 +70,7 @@ def test_a_huge_split_is_counted_and_listed_in_parts() -> None:
         assert refused.value.code == "too_many_tasks"
 
 
-def test_rows_have_their_public_fields_only() -> None:
+def test_rows_contain_only_public_fields() -> None:
     found = asked(QUIZ, "tasks", split="train")
     assert [task["row"] for task in found["tasks"]] == [
         {"question": "Two and two?"},
@@ -92,7 +92,7 @@ def test_rows_have_their_public_fields_only() -> None:
         ("task_range", {"split": "", "start": 0}, "unknown_split"),
     ],
 )
-def test_what_does_not_exist_is_refused(name: str, body: dict[str, Any], code: str) -> None:
+def test_unknown_splits_and_indexes_are_rejected(name: str, body: dict[str, Any], code: str) -> None:
     with pytest.raises(RequestRefused) as refused:
         asked(WALK, name, **body)
     assert refused.value.code == code
@@ -110,6 +110,6 @@ def test_what_does_not_exist_is_refused(name: str, body: dict[str, Any], code: s
         ("num_tasks", {"split": "train", "x": 1}),
     ],
 )
-def test_a_body_that_does_not_fit_is_a_request_error(name: str, body: dict[str, Any]) -> None:
+def test_invalid_body_is_a_request_error(name: str, body: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
         asked(WALK, name, **body)

@@ -55,7 +55,7 @@ def test_the_doctor_finds_nothing_wrong(app: TaskApp) -> None:
     assert wrong_findings(app) == {}
 
 
-def test_a_game_is_textarenas_own() -> None:
+def test_game_equals_textarenas_own() -> None:
     seed, moves = 11, ["[7]", "[3]", "[12]", "[20]"]
     theirs = textarena.make("GuessTheNumber-v0")
     random.seed(5)
@@ -79,7 +79,7 @@ def test_a_game_is_textarenas_own() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::taskapp_kit.testing.GlobalRandomnessWarning")  # of the thread beside it
-def test_same_seed_same_game_whatever_else_draws() -> None:
+def test_same_seed_gives_the_same_game_despite_other_random_draws() -> None:
     stop = threading.Event()
 
     def disturb() -> None:
@@ -103,7 +103,7 @@ def test_same_seed_same_game_whatever_else_draws() -> None:
 
 @pytest.mark.ci
 @pytest.mark.process
-def test_same_seed_same_game_in_two_processes() -> None:
+def test_same_seed_gives_the_same_game_in_two_processes() -> None:
     games = ("Minesweeper-v0-small", "Bandit-v0", "Sudoku-v0-very-easy")
     code = f"""{PLAYED}
 from taskapp_kit.interop.textarena import from_textarena
@@ -122,7 +122,7 @@ def test_the_process_keeps_its_random_state() -> None:
 # -- ends and other seats -----------------------------------------------------------------------------------------
 
 
-def test_a_game_that_is_won_pays_its_reward_at_its_end() -> None:
+def test_won_game_has_its_reward_at_the_end() -> None:
     made = from_textarena("TowerOfHanoi-v0")()
     made.reset(0, None)
     moves = ["[A C]", "[A B]", "[C B]", "[A C]", "[B A]", "[B C]", "[A C]"]
@@ -131,14 +131,14 @@ def test_a_game_that_is_won_pays_its_reward_at_its_end() -> None:
     assert steps[-1].terminated and steps[-1].info["reason"].startswith("Congratulations")
 
 
-def test_thoughts_before_the_move_are_no_move() -> None:
+def test_thoughts_are_not_part_of_the_move() -> None:
     made = from_textarena("TowerOfHanoi-v0")()
     made.reset(0, None)
     assert "You moved disk 1 from A to C" in made.say("<think>[A B]?</think> [A C]").observation
 
 
 @pytest.mark.parametrize("seat", [0, 1])
-def test_a_function_plays_the_other_seat(seat: int) -> None:
+def test_function_plays_the_other_seat(seat: int) -> None:
     app = app_of("TicTacToe-v0", players=2, seat=seat, opponent=first_free)
     rollout = play(app, seed=0, action={"move": {"move": "[8]"}})
     assert ("placed their symbol" in rollout.trajectory.initial) is (seat == 1)
@@ -148,7 +148,7 @@ def test_a_function_plays_the_other_seat(seat: int) -> None:
 
 
 @pytest.mark.server
-def test_a_model_plays_the_other_seat_and_its_failure_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_plays_the_other_seat_and_its_failure_has_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     app = app_of("TicTacToe-v0", players=2)
 
     def replies(request: Any) -> str:

@@ -113,7 +113,7 @@ def played(builder: Any, policy: Any, strategy: Any = None) -> Any:
     return asyncio.run(play())
 
 
-def test_the_cookbooks_loop_plays_a_group(dataset: TaskAppDataset) -> None:
+def test_cookbook_loop_plays_a_group(dataset: TaskAppDataset) -> None:
     assert len(dataset) == 4
     builder = pickle.loads(pickle.dumps(dataset.get_batch(1)[1]))  # the seed 3
     assert builder.logging_tags() == ["counting"]
@@ -130,7 +130,7 @@ def test_the_cookbooks_loop_plays_a_group(dataset: TaskAppDataset) -> None:
     assert second[-1]["role"] == "tool" and "Now 1." in second[-1]["content"]
 
 
-def test_a_failure_is_raised_and_is_no_reward(dataset: TaskAppDataset) -> None:
+def test_failure_raises_without_a_reward(dataset: TaskAppDataset) -> None:
     builder = dataset.get_batch(1)[1]
     with pytest.raises(RolloutFailed) as failed:
         played(builder, Says("add 7", "add 7"))

@@ -51,13 +51,13 @@ def test_answers_from_outside_play_the_same_episode() -> None:
     assert scores_of(rollout)[1]["steps"] == 2.0 and scores_of(rollout)[1]["truncated"] == 0.0
 
 
-def test_a_caller_that_stops_gets_a_truncated_rollout_with_its_score() -> None:
+def test_caller_that_stops_gets_a_truncated_and_scored_rollout() -> None:
     rollout = asyncio.run(stepped("counting", 0, [call(1), truncating("enough")])).result()
     assert (rollout.status, rollout.length, rollout.reward) == ("truncated", 1, 1.0)
     assert scores_of(rollout)[1]["truncated"] == 1.0
 
 
-def test_failures_are_raised_and_undefined_is_no_number() -> None:
+def test_failures_and_undefined_rewards_raise() -> None:
     with pytest.raises(RolloutFailed) as raised:
         asyncio.run(stepped("raising", 0, [ChatReply({"role": "assistant", "content": "raise"})]))
     assert raised.value.boundary == "environment"
@@ -66,7 +66,7 @@ def test_failures_are_raised_and_undefined_is_no_number() -> None:
         scores_of(silent.result())
 
 
-def test_tasks_have_prompts_and_one_that_cannot_begin_says_so() -> None:
+def test_task_that_cannot_begin_has_a_prompt_that_reports_it() -> None:
     tasks = list(VerifiersApp(ASKING, "counting").tasks("train", 40))
     assert [task.seed for task in tasks] == list(range(40))
     assert tasks[1].prompt[-1]["content"] == "reach 2" and tasks[1].tools[0]["function"]["name"] == "add"
@@ -88,7 +88,7 @@ def test_a_cancelled_rollout_ends() -> None:
     assert asyncio.run(cancelled())
 
 
-def test_a_wait_that_is_cancelled_loses_no_call() -> None:
+def test_cancelled_wait_loses_no_call() -> None:
     async def interrupted() -> Any:
         app = VerifiersApp(ASKING)
         rollout = SteppedRollout(app.service(), env_of_row({"environment": "counting", "seed": 0}))
