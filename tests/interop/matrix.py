@@ -1,6 +1,6 @@
-"""The matrix: other people's clients, unchanged, drive one served app, and what they saw is compared with `POST /rollout`.
+"""The matrix: unchanged clients of others drive a served app, and what they see is compared with `POST /rollout`.
 
-`CLIENTS` (matrix_clients.py) has the clients; each has a program in `clients/`, which knows nothing of what is right.
+`CLIENTS` (matrix_clients.py) lists the clients. Each has a program in `clients/` that does not know the expected results.
 test_matrix.py runs them.
 """
 
@@ -38,16 +38,16 @@ BAD = {
     "math": ("submit", {"answer": []}),
     "web": ("click", {"bid": 10_000}),
 }
-"""An action that the environment has, with a value that it refuses."""
+"""An action with a value that the environment refuses."""
 NOWHERE = "http://127.0.0.1:9/v1"
 PROGRAM_SECONDS = 280.0
 FRAGMENT = 6
-"""So many characters of a key in what a client saw are a leak."""
+"""A client that shows this many consecutive characters of a key leaks it."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """An episode as `POST /rollout` answers it. rewards: of the steps, the last with the outcome's part."""
+    """An episode in the response of `POST /rollout`. rewards: of the steps; the last includes the outcome."""
 
     actions: list[tuple[str, dict[str, Any]]]
     observations: list[str]
@@ -58,7 +58,7 @@ class Expected:
 
 
 class Matrix:
-    """A served app, the model that plays its episodes, and the runs of clients against them."""
+    """A served app, the model that plays its episodes, and the clients' runs against them."""
 
     def __init__(self, url: str, key: str, model: MockModel, home: Path, variables: dict[str, str], app: str) -> None:
         self.url, self.key, self.home, self.variables, self.app = url, key, home, variables, app
@@ -69,14 +69,13 @@ class Matrix:
         self.wrong_key = secrets.token_hex(16)
 
     def expected(self, environment: str, seed: int) -> Expected:
-        """Returns the episode of a bundled environment, as `POST /rollout` plays it with the policy of the app."""
-        known = self._expected.get((environment, seed))
-        if known is None:
-            known = self._expected[environment, seed] = self._rollout(environment, seed)
-        return known
+        """Return the episode of a bundled environment, as `POST /rollout` plays it with the app's policy."""
+        if (environment, seed) not in self._expected:
+            self._expected[environment, seed] = self._rollout(environment, seed)
+        return self._expected[environment, seed]
 
     def seeds(self, environment: str, client: Client) -> list[int]:
-        """Returns the seeds that are played at once: where two begin alike, the model could not tell which is which."""
+        """Return the seeds to play concurrently. Their first observations differ, so that the model can tell episodes apart."""
         found: dict[str, int] = {}
         for seed in itertools.count():
             expected = self.expected(environment, seed)
@@ -113,7 +112,7 @@ class Matrix:
         )
 
     def answer(self, request: ChatRequest) -> Any:
-        """Answers as the model of an item: the episode is the one whose first observation was sent."""
+        """Answer as the model of an item. The first observation in the request identifies the episode."""
         script = self._scripts[request.path.split("/")[2]]
         text = request.text
         actions = next((actions for first, actions in script.items() if first in text), None)
@@ -125,7 +124,7 @@ class Matrix:
     # -- the plan -------------------------------------------------------------------------------------------------
 
     def plan(self, client: Client, environments: Sequence[str], *, failures: bool) -> dict[str, Any]:
-        """Returns what the client's program is sent."""
+        """Return the input of the client's program."""
         items = []
         for environment in environments:
             items += self._items(client, environment)
@@ -156,7 +155,7 @@ class Matrix:
         return {"environment": environment, "seed": seed, "actions": list(actions)}
 
     def _item(self, cell: str, episodes: list[dict[str, Any]]) -> dict[str, Any]:
-        """An item, with the address of a model that plays it."""
+        """Return an item with the address of a model that plays it."""
         name = f"{len(self._scripts)}"
         self._scripts[name] = {self._first(one): one["actions"] for one in episodes}
         return {
@@ -166,7 +165,7 @@ class Matrix:
         }
 
     def _first(self, episode: dict[str, Any]) -> str:
-        """Returns the first observation of an episode."""
+        """Return the first observation of an episode."""
         environment, seed = episode["environment"], episode["seed"]
         if any(environment == failure.environment for failure in FAILURES.values()):
             return f"{environment} seed {seed}"
@@ -174,7 +173,7 @@ class Matrix:
 
     @cached_property
     def package(self) -> Path:
-        """A folder with the app as a package for verifiers, as pip installs it."""
+        """The app as an installed package for verifiers: a directory for PYTHONPATH."""
         folder = self.home / "package"
         folder.mkdir()
         write_verifiers_package(find_app(self.app), self.app, folder / "source", beside=folder)
@@ -189,7 +188,7 @@ class Matrix:
     # -- the run --------------------------------------------------------------------------------------------------
 
     def run(self, client: Client, environments: Sequence[str] = ENVIRONMENTS, *, failures: bool = True) -> Seen:
-        """Returns what the client saw. Raises RuntimeError when its program broke off."""
+        """Return what the client saw. Raises RuntimeError if its program fails."""
         python = str(python_of(client.peer)) if client.peer else sys.executable
         plan = self.plan(client, environments, failures=failures)
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.home), "HF_HUB_OFFLINE": "1", **client.variables}
@@ -215,7 +214,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one client saw, and whether it is what it should be."""
+    """What a client saw, and whether it is as expected."""
 
     matrix: Matrix
     client: Client
@@ -224,7 +223,7 @@ class Seen:
 
     @cached_property
     def cells(self) -> dict[tuple[str, str], str | None]:
-        """By environment (or failure) and column: None where it is as it should be, else what is not."""
+        """By environment (or failure) and column: None if the cell is as expected, otherwise the difference."""
         found: dict[tuple[str, str], str | None] = {}
         for environment in [cell.removesuffix("/play") for cell in self.items if cell.endswith("/play")]:
             for column in COLUMNS:
@@ -238,7 +237,7 @@ class Seen:
         return found
 
     def more(self, environment: str, call: str) -> dict[str, Any]:
-        """Returns what a call of the program found."""
+        """Return the result of a call of the program."""
         (seen,) = self.items[f"{environment}/{call}"]
         assert seen["error"] is None, seen["error"]
         found: dict[str, Any] = seen["more"]
@@ -263,7 +262,7 @@ class Seen:
             shown = json.dumps(seen)
             for key in (self.matrix.key, *(() if self.client.shows_own_key else (self.matrix.wrong_key,))):
                 pieces = (key[at : at + FRAGMENT] for at in range(len(key) - FRAGMENT + 1))
-                assert not any(piece in shown for piece in pieces), "a part of a key is in the error"
+                assert not any(piece in shown for piece in pieces), "the error contains a part of a key"
 
     def _check_episode(self, seen: dict[str, Any], expected: Expected, part: str) -> None:
         assert seen["error"] is None, seen["error"]
@@ -285,14 +284,14 @@ class Seen:
             if self.client.rewards == "environment":
                 assert math.isclose(seen["more"]["outcome_score"], expected.outcome, abs_tol=1e-6)
         else:
-            assert seen["done"], "the client does not know that the episode is over"
+            assert seen["done"], "the client does not know that the episode has ended"
             assert len(seen["observations"]) == len(self._shown(expected))
             assert self.client.rewards != "episode" or "digest" in seen["more"]
         if "digest" in seen["more"]:
             assert seen["more"]["digest"] == expected.digest
 
     def _shown(self, expected: Expected) -> list[str]:
-        """Returns the observations that the client is shown."""
+        """Return the observations that the client receives."""
         missing = not self.client.sees_last or (not self.client.sees_empty and not expected.observations[-1])
         return expected.observations[:-1] if missing else expected.observations
 
@@ -302,7 +301,7 @@ class Seen:
         assert first == expected.observations[0]
         assert second.strip() and second != expected.observations[1], "the refusal is shown in place of an observation"
         assert not seen["rewards"] or seen["rewards"][0] in (None, 0.0)
-        assert rest == expected.observations[1 : 1 + len(rest)], "the episode goes on"
+        assert rest == expected.observations[1 : 1 + len(rest)], "the episode continues"
         assert len(rest) >= len(self._shown(expected)) - 2, "it ends as before, or one turn sooner at the limit"
         if "refused" in seen["more"]:
             assert seen["more"]["refused"] == [True] + [False] * len(rest)
@@ -310,7 +309,7 @@ class Seen:
 
     def _check_failure(self, name: str, seen: dict[str, Any]) -> None:
         failure = FAILURES[name]
-        assert "sentinel" not in json.dumps(seen), "the text of the exception is in what the client saw"
+        assert "sentinel" not in json.dumps(seen), "the client saw the text of the exception"
         if failure.boundary is None:
             assert seen["error"] is None, seen["error"]
             assert seen["done"] and len(seen["observations"]) == (4 if self.client.sees_last else 3)
@@ -335,7 +334,7 @@ def _problem(check: Any, *given: Any) -> str | None:
 
 @contextmanager
 def served(app: str = str(APP), **variables: str) -> Iterator[Matrix]:
-    """One `taskapp serve … --protocols all --workers 2` with a key, and the models that it and the clients call."""
+    """Run `taskapp serve … --protocols all --workers 2` with a key, and the models that it and the clients call."""
     key = secrets.token_hex(16)
     with tempfile.TemporaryDirectory() as folder, MockModel(bad()) as judge:
         home = Path(folder)

@@ -1,4 +1,4 @@
-"""The app of the matrix: adder, Crafter and math as they are, and one environment for each way in which an episode fails."""
+"""The app of the matrix: adder, Crafter and math, and an environment for each kind of failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = TaskApp(
     "matrix", version="1.0.0", description="What clients are driven with.", reward=Blend(env=1.0, outcome=1.0)
 )
 PLAYED = "gold"
-"""The policy with which `POST /rollout` plays the episodes that clients play."""
+"""The policy of the episodes that clients repeat."""
 
 app.environment("adder", splits={"train": range(100)}, max_steps=20)(adder.Adder)
 app.environment("crafter", splits={"train": range(1000)}, max_turns=30)(crafter.Crafter)

@@ -1,4 +1,4 @@
-"""Programs that tests run in the environments of peers, and servers in processes of their own."""
+"""Programs that tests run in the environments of peers, and servers in separate processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = HERE.parents[1]
 
 
 def python_of(name: str) -> Path:
-    """The Python of a peer's environment; a test that cannot have it fails, it is never skipped."""
+    """Return the Python of a peer's environment. If it is unavailable the test fails; it is never skipped."""
     try:
         return peer(name).python
     except PeerUnavailable as error:
@@ -30,7 +30,7 @@ def python_of(name: str) -> Path:
 
 
 def variables_of(home: Path, **variables: str) -> dict[str, str]:
-    """Nothing of the developer's: no vendor key, no home, no telemetry."""
+    """Return variables without anything of the developer's: no vendor key, no home, no telemetry."""
     quiet = {"SYNTH_DISABLE_LOGGING": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return {"PATH": os.environ["PATH"], "HOME": str(home), **quiet, **variables}
 
@@ -44,7 +44,7 @@ def output_of(
     preexec: Callable[[], object] | None = None,
     **variables: str,
 ) -> str:
-    """Run a command in `folder`, which has to end well; return what it printed. logs: what a failure shows, too."""
+    """Run a command in a directory and return its output. It must succeed. logs: further text of a failure."""
     done = subprocess.run(
         [str(part) for part in command],
         env=variables_of(folder, **variables),
@@ -61,7 +61,7 @@ def output_of(
 
 
 def found_by(name: str, script: str, folder: Path, *arguments: str | Path, **options: Any) -> Any:
-    """The JSON that a script of this directory prints last, run by a peer's Python. options: of `output_of`."""
+    """Return the JSON that a script of this directory prints last. A peer's Python runs it. options: of `output_of`."""
     return json.loads(output_of([python_of(name), HERE / script, *arguments], folder, **options).splitlines()[-1])
 
 
@@ -73,7 +73,7 @@ def free_port() -> int:
 
 @contextmanager
 def server_process(command: Sequence[str | Path], url: str, log: Path, **variables: str) -> Iterator[None]:
-    """A server in a process of its own, in the folder of its log; it answers at `url` before the block begins."""
+    """Run a server in a separate process, in the directory of its log. It answers at `url` before the block begins."""
     with log.open("wb") as out:
         server = subprocess.Popen(
             [str(part) for part in command],
@@ -84,7 +84,7 @@ def server_process(command: Sequence[str | Path], url: str, log: Path, **variabl
         )
 
     def answers() -> bool:
-        assert server.poll() is None, f"it ended with status {server.returncode}: {log.read_text()[-4000:]}"
+        assert server.poll() is None, f"the server ended with status {server.returncode}: {log.read_text()[-4000:]}"
         try:
             httpx.get(url, timeout=5)
         except httpx.TransportError:
@@ -97,7 +97,7 @@ def server_process(command: Sequence[str | Path], url: str, log: Path, **variabl
     finally:
         server.terminate()
         try:
-            server.wait(timeout=10)  # the SDK of Synth AI takes over SIGTERM and does not end
+            server.wait(timeout=10)  # Synth AI's SDK handles SIGTERM and does not end
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
@@ -105,7 +105,7 @@ def server_process(command: Sequence[str | Path], url: str, log: Path, **variabl
 
 @contextmanager
 def framework_server(name: str, script: str, *arguments: str) -> Iterator[str]:
-    """The URL of a server that a peer runs; it prints `PACKAGE RELEASE PORT`, and ends when its stdin closes."""
+    """Yield the URL of a server that a peer runs. It prints `PACKAGE RELEASE PORT` and ends when its stdin closes."""
     with subprocess.Popen(
         [str(python_of(name)), str(HERE / script), *arguments],
         stdin=subprocess.PIPE,

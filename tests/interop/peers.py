@@ -1,9 +1,9 @@
-"""Virtual environments for peers: other people's packages, pinned, each apart from ours and from one another.
+"""Virtual environments for peers: pinned packages of others, separate from ours and from one another.
 
-A peer is a file `requirements/<peer>.txt` beside this module, or `<peer>.json`, a package.json of npm packages. Its
-environment is built once per content of that file and Python version, and used again from then on:
+A peer is a file `requirements/<peer>.txt`, or `<peer>.json`, a package.json of npm packages. Its environment is built once per
+content of that file and Python version, and then reused:
 
-    python tests/interop/peers.py synth-ai-0.3.9     # builds if need be; the last line is the path of its Python
+    python tests/interop/peers.py synth-ai-0.3.9     # builds if necessary; the last line is the path of its Python
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BUILD_TIMEOUT_SECONDS = 1800.0
 
 
 class PeerUnavailable(RuntimeError):
-    """A peer's environment could not be built. The sentence says which, at what, and what to do."""
+    """A peer's environment could not be built. The message names it, the failed command, and what to do."""
 
 
 @dataclass(frozen=True)
 class Peer:
     """A peer's finished environment.
 
-    python: absent from an environment of npm packages, whose `bin` has their programs.
+    python: does not exist in an environment of npm packages, whose programs are in `bin`.
     """
 
     name: str
@@ -43,26 +43,25 @@ class Peer:
 
 
 def cache_directory() -> Path:
-    """Where environments are kept: `TASKAPP_PEERS_CACHE`, else the user's cache directory."""
+    """Return the directory of the environments: `TASKAPP_PEERS_CACHE`, or in the user's cache directory."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "taskapp-kit" / "peers"
 
 
 def environment_directory(name: str, requirements: Path) -> Path:
-    """`<cache>/<peer>-<hash of pins and Python>`: a changed pin or interpreter is another environment."""
-    seen = requirements.read_bytes() + b"\0" + platform.python_version().encode()
-    return cache_directory() / f"{name}-{hashlib.sha256(seen).hexdigest()[:20]}"
+    """Return `<cache>/<peer>-<hash of pins and Python>`. A changed pin or interpreter is another environment."""
+    content = requirements.read_bytes() + b"\0" + platform.python_version().encode()
+    return cache_directory() / f"{name}-{hashlib.sha256(content).hexdigest()[:20]}"
 
 
 def peer(name: str) -> Peer:
-    """The environment of peer `name`, built now if nobody has.
-
-    Raises PeerUnavailable when there is no such peer or its environment cannot be built.
-    """
+    """Return the environment of peer `name`, which is built if necessary. Raises PeerUnavailable."""
     requirements_of = {path.stem: path for path in sorted(REQUIREMENTS.iterdir()) if path.suffix in (".txt", ".json")}
     if name not in requirements_of:
         names = ", ".join(requirements_of)
-        raise PeerUnavailable(f"There is no peer {name!r}; known: {names}. Add requirements/{name}.txt with its pins.")
+        raise PeerUnavailable(
+            f"The peer {name!r} does not exist; the peers are {names}. Add requirements/{name}.txt with its pins."
+        )
     directory = environment_directory(name, requirements_of[name])
     if not (directory / MARKER).is_file():
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -78,10 +77,10 @@ def _python_of(directory: Path) -> Path:
 
 
 def _build(requirements: Path, directory: Path) -> None:
-    """Build in place and mark the end: scripts of a virtual environment name its path, so it cannot be moved.
+    """Build in place and mark the end. Scripts of a virtual environment contain its path, so it cannot be moved.
 
-    What an interrupted build left behind has no marker, counts for nobody, and is removed here. uv first (seconds);
-    when it is absent or fails (it does not read pip's configuration, so it may look in another place), pip.
+    The result of an interrupted build has no marker and is removed here. uv is tried first (seconds). If it is absent or fails
+    (it does not read pip's configuration, so it may use another registry), pip is used.
     """
     complaints: list[str] = []
     for tool, commands in _recipes(requirements, directory):
@@ -122,7 +121,7 @@ def _recipes(requirements: Path, directory: Path) -> Iterator[tuple[str, list[li
 
 
 def _npm_recipe(requirements: Path, directory: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """The package.json names every package, so that a lock file, with the addresses of a registry, is not needed."""
+    """Yield the commands for npm. The package.json names every package, so no lock file with registry URLs is needed."""
     if (npm := shutil.which("npm")) is None:
         raise PeerUnavailable(f"npm is not installed: it builds the environment of {requirements.stem}.")
     install = [npm, "install", "--prefix", str(directory), "--no-package-lock", "--no-audit", "--no-fund"]
@@ -138,15 +137,13 @@ def _npm_recipe(requirements: Path, directory: Path) -> Iterator[tuple[str, list
 
 
 def _uv() -> str | None:
-    """The uv program: on the path, or beside our own Python as the `uv` package."""
-    if (found := shutil.which("uv")) is not None:
-        return found
-    beside = Path(sys.executable).parent / "uv"
-    return str(beside) if importlib.util.find_spec("uv") is not None and beside.is_file() else None
+    """Return the uv program: on the path, or the `uv` package next to our Python."""
+    own = Path(sys.executable).parent / "uv"
+    return shutil.which("uv") or (str(own) if importlib.util.find_spec("uv") is not None and own.is_file() else None)
 
 
 def _run_all(commands: list[list[str]]) -> str | None:
-    """None when every command ended well, else the end of what the failing one said."""
+    """Return None if every command succeeded, or the end of the failing command's output."""
     for command in commands:
         try:
             done = subprocess.run(
@@ -165,7 +162,7 @@ def _run_all(commands: list[list[str]]) -> str | None:
 
 
 def main() -> int:
-    """Build (or find) one peer; its Python's path is the last line of stdout."""
+    """Build or find a peer, and print its Python's path as the last line."""
     parser = argparse.ArgumentParser(description="Build or find the virtual environment of a peer.")
     parser.add_argument("peer", help="a file of requirements/, without .txt")
     try:

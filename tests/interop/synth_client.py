@@ -100,7 +100,7 @@ class Target:
 
 
 class Examination:
-    """Runs checks one after another and keeps what each said; one that raises is a failed check, not the end."""
+    """A runner of checks that stores their results. An exception fails a check and does not end the run."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -111,7 +111,7 @@ class Examination:
         """Appends the check's verdict."""
         try:
             verdict = Check(name, True, await check())
-        except Exception as error:  # whatever the peer's own code raises is its verdict
+        except Exception as error:  # an exception of the peer's own code is its verdict
             verdict = Check(name, False, f"{type(error).__name__}: {error}"[:2000])
         self.checks.append(verdict)
 
@@ -149,7 +149,7 @@ class Examination:
         return f"healthy, fields {sorted(answer)}"
 
     async def info(self, client: TaskAppClient) -> str:
-        """/info has no model of its own in the SDK: each part is held against the model that it is made from."""
+        """/info has no model in the SDK, so each part is compared with the model that it is made from."""
         answer = await client.info()
         task = TaskDescriptor.model_validate(answer["service"]["task"])
         assert isinstance(answer["service"].get("version"), str), "service.version is missing"

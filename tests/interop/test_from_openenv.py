@@ -1,4 +1,4 @@
-"""`from_openenv` on environments that OpenEnv's own package serves, each release in an environment of its own."""
+"""`from_openenv` on environments that OpenEnv's own package serves, each release in a separate environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`from_ors` on an environment that the ORS servers of others serve, each in an environment of its own."""
+"""`from_ors` on an environment that the ORS servers of others serve, each in a separate environment."""
 
 from __future__ import annotations
 

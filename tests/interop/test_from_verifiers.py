@@ -1,4 +1,4 @@
-"""`from_verifiers` in verifiers 0.3.1 and 0.4: environments of each kind, beside verifiers' own rollouts of the same answers.
+"""`from_verifiers` in verifiers 0.3.1 and 0.4: environments of each kind, compared with verifiers' own rollouts of the same answers.
 
 Each peer plays all scenarios in one process, because importing verifiers takes seconds.
 """
@@ -29,7 +29,7 @@ def played(name: str, folder: Path, scenarios: list[Scenario]) -> list[dict[str,
 
 
 def classic(kind: str, answers: list[Any], seed: int = 0, **more: Any) -> Scenario:
-    """A scenario of the classic module that verifiers plays, too."""
+    """A scenario of the classic module that verifiers also plays."""
     return {
         "module": "vf-classic",
         "arguments": {"kind": kind},

@@ -1,7 +1,7 @@
-"""Each client of the matrix drives adder, Crafter, math and the failing environments of one served app.
+"""Each client of the matrix drives adder, Crafter, math and the failing environments of a served app.
 
 `make interop` runs all of it, prints the matrix and writes docs/connect/clients.md (TASKAPP_WRITE_INTEROP_PAGE). Without the
-repetitions that are marked exhaustive, the light clients play adder and the failing environments.
+exhaustive repetitions, the light clients play adder and the failing environments.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def matrix() -> Iterator[Matrix]:
 
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest) -> Iterator[Results]:
-    """Collects the cells; prints the matrix at the end, and writes the page when it is whole and right."""
+    """Collect the cells, print the matrix, and write the page if every cell is as expected."""
     found: Results = {}
     yield found
     capture = request.config.pluginmanager.getplugin("capturemanager")

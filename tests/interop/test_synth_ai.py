@@ -30,7 +30,7 @@ OLD_FAULTS = {
 
 @contextmanager
 def served(python: Path | str, factory: str, directory: Path, home: Path, key: str) -> Iterator[str]:
-    """The address of a real uvicorn in a process of its own."""
+    """The address of a real uvicorn in a separate process."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [python, "-m", "uvicorn", "--factory", factory, "--app-dir", directory, "--port", str(port)]
     ours = str(ROOT) if python == sys.executable else ""

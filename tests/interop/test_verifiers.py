@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.server]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as pip installs it."""
+    """A directory with the installed package."""
     folder = tmp_path_factory.mktemp("verifiers")
     write_verifiers_package(find_app(str(APP)), str(APP), folder / "source", beside=folder)
     target = folder / "site"

@@ -17,7 +17,7 @@ VARIABLE = "MATRIX_KEY_"
 
 
 def opened(server: Server, environment: str) -> Any:
-    variable = VARIABLE + str(hash(server.key) % 1000)  # a key as an argument would stand in the spec
+    variable = VARIABLE + str(hash(server.key) % 1000)  # a key as an argument would be in the spec
     os.environ[variable] = server.key
     return make(server.url, environment, actions="text", key_variable=variable)
 
@@ -53,7 +53,7 @@ def checked(server: Server, environment: str) -> dict[str, Any]:
 
 
 def vector(server: Server, environment: str) -> dict[str, Any]:
-    """A vector of four environments, one of which fails in each step: the others go on."""
+    """A vector of four environments, one of which fails in each step; the others continue."""
     os.environ["ENVIRONMENT_API_KEY"] = server.key
     options = {"app": server.url, "environment": environment, "on_failure": "truncate", "actions": "text"}
     envs = gymnasium.make_vec(ANY_APP, num_envs=4, **options)

@@ -26,7 +26,7 @@ PLAYING = threading.Lock()
 
 
 class Reasons(logging.Handler):
-    """What our log says of rollouts without a reward: the model and the trainer are not told."""
+    """What our log reports about rollouts without a reward, which the model and the trainer do not see."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Reasons(logging.Handler):
 
 
 class Scripted(trl.GRPOTrainer):
-    """Samples what the server's model says."""
+    """Sample the answers of the server's model."""
 
     address: str
     offered: list[Any]

@@ -293,7 +293,7 @@ def test_a_failure_is_raised_or_masked_and_never_a_reward_of_zero(
         env.step(go(3))
     assert raised.value.boundary == boundary
     assert isinstance(raised.value, UndefinedReward) is (breaks == "undefined")
-    env.reset(seed=2)  # the session goes on
+    env.reset(seed=2)  # the session continues
     env.close()
     masked = GymnasiumEnv(app, config={"breaks": breaks}, on_failure="truncate")
     masked.reset(seed=1)

@@ -187,7 +187,7 @@ def test_no_step_runs_after_the_end_and_close_closes() -> None:
         return made[-1]
 
     episode, _ = bare(from_gymnasium(factory))
-    assert made[0].closed  # the one that was asked for its spaces
+    assert made[0].closed  # the environment that was made to read its spaces
     assert episode.step(0).terminated
     with pytest.raises(InvalidAction):
         episode.step(0)
@@ -327,7 +327,7 @@ def test_info_is_copied_and_logs_values_that_are_not_json_once(caplog: pytest.Lo
     assert "info.odd" in notes[1]
 
 
-# -- pictures -----------------------------------------------------------------------------------------------------
+# -- images -------------------------------------------------------------------------------------------------------
 
 
 def test_images_are_rendered_on_request_and_change_nothing() -> None:
@@ -347,7 +347,9 @@ def test_images_are_rendered_on_request_and_change_nothing() -> None:
 
 
 def test_image_setting_requires_an_environment_that_renders() -> None:
-    assert spec_of(from_gymnasium(lambda goal=5: Drawn(goal=goal))).config.names == ()  # it cannot be told to draw
+    assert (
+        spec_of(from_gymnasium(lambda goal=5: Drawn(goal=goal))).config.names == ()
+    )  # it has no parameter to request rendering
     assert spec_of(from_gymnasium(Drawn)).config.names == ("image",)
     assert spec_of(from_gymnasium(Drawn, configurable={"goal": 5})).config.names == ("goal", "image")
 

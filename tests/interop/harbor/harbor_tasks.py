@@ -95,7 +95,7 @@ TASKS: dict[str, dict[str, str]] = {
 
 
 def write_task(folder: Path, files: dict[str, str]) -> Path:
-    """Write a task folder; `verifier` is a part of its task.toml."""
+    """Write a task directory. verifier: a part of its task.toml."""
     given = {
         "task.toml": TASK_TOML.format(difficulty="easy", tag=folder.name, verifier=files.get("verifier", "")),
         **files,

@@ -73,7 +73,7 @@ class TestInABox:
         assert gold.reward == 1.0, gold.trajectory.steps
         assert gold.trajectory.status == "terminated"
         idle = play(app, seed=seed, policy="noop")
-        assert idle.reward == 0.0 and idle.trajectory.stop_reason == "max_steps"  # a limit: the tests run, too
+        assert idle.reward == 0.0 and idle.trajectory.stop_reason == "max_steps"  # a limit: the tests also run
         assert gold.trajectory.initial == TASKS[name]["instruction.md"].strip()
 
     @pytest.mark.ci

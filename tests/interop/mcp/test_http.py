@@ -37,7 +37,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 
 def opened_since(running: RunningServer, before: set[str]) -> set[str]:
-    """The open sessions but those of other tests."""
+    """The open sessions, except other tests' sessions."""
     return {session.session_id for session in running.service.sessions.listed()} - before
 
 

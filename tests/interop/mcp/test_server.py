@@ -100,7 +100,7 @@ async def playing(
 
 @asynccontextmanager
 async def connected(app: TaskApp, **given: Any) -> AsyncIterator[Connected]:
-    """The same on a service of its own."""
+    """The same with a separate service."""
     service = a_service(app)
     async with playing(service, **given) as found:
         yield found
@@ -145,7 +145,7 @@ async def test_a_policy_sees_neither_reset_nor_scorecard_nor_a_reward(tmp_path: 
 
 
 async def test_images_are_blocks_and_the_scorecard_has_the_return() -> None:
-    """Texts, rewards and the digest are compared in shared/test_same_episode.py."""
+    """Observations, rewards and the digest are compared in shared/test_same_episode.py."""
     app = find_app(pytest.importorskip("crafter") and "crafter")
     service = a_service(app)
     rollout = await service.rollout(a_request("random", seed=3, config={"image": True}, ops=["agent"] * 4))

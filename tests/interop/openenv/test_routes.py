@@ -1,4 +1,4 @@
-"""OpenEnv's door over a real server, frame by frame. Its own clients are in tests/interop."""
+"""OpenEnv's protocol on a real server, frame by frame. tests/interop/test_matrix.py runs its own clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task routes of openenv 0.10, and its dialect of JSON-RPC at `/mcp`, beside MCP's own route."""
+"""The task routes of openenv 0.10, and its dialect of JSON-RPC at `/mcp`, next to MCP's own route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`from_program`: programs with a loop of their own play episodes, as children and in boxes that reach the policy only."""
+"""`from_program`: programs play episodes as child processes and in sandboxes that only reach the policy."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_invalid_request_is_answered_and_the_rollout_continues(tmp_path: Path) -
 
 
 def test_abandoned_and_repeated_call_runs_once(tmp_path: Path) -> None:
-    """As SDKs do after a time-out: the answer to the first is that of the second."""
+    """As SDKs do after a timeout: both calls get the same answer."""
     program = """
         import socket, time
         body = {"messages": [{"role": "user", "content": "say blue"}]}

@@ -1,4 +1,4 @@
-"""What the tests of importers ask of an app that is made of another library's environment."""
+"""What the tests of importers check of an app with another library's environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskapp_kit.doctor.examine import examine
 
 
 def wrong_findings(app: TaskApp) -> dict[str, str]:
-    """What the quick examination finds wrong, by the names of the findings."""
+    """Return what the quick examination reports as wrong, by the names of the findings."""
 
     async def examined() -> dict[str, str]:
         findings = examine(app, DoctorOptions(quick=True))
@@ -23,7 +23,7 @@ def wrong_findings(app: TaskApp) -> dict[str, str]:
 
 
 def printed_by_processes(code: str) -> set[str]:
-    """The last lines of what two processes print that hash strings with different seeds."""
+    """Return the last lines of the output of two processes with different hash seeds."""
     return {
         subprocess.run(
             [sys.executable, "-c", code],

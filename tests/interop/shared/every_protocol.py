@@ -1,6 +1,6 @@
-"""Plays an episode through each way into a task app, raw on the wire and without anybody's client.
+"""Drivers that play an episode through each protocol of a task app, raw on the wire and without a client.
 
-A driver takes a place (a running server, and the app that it serves), the episode, and the actions; it returns what a caller sees.
+A driver takes a place (a running server and its app), an episode and actions, and returns what a caller sees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Call = tuple[str, Json]
 
 @dataclass(frozen=True)
 class Place:
-    """A running server with every protocol, and where its app is."""
+    """A running server with every protocol, and the reference of its app."""
 
     running: RunningServer
     reference: str
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Episode:
-    """Which episode, and what is done in it."""
+    """An episode and its actions."""
 
     environment: str
     split: str
@@ -54,7 +54,7 @@ class Episode:
 
 
 def episode_of(rollout: Json) -> Episode:
-    """The episode of an answer of `POST /rollout`."""
+    """Return the episode of a response of `POST /rollout`."""
     (trajectory,) = rollout["trajectories"]
     about = trajectory["trace"]["metadata"]
     calls = [(call["tool"], call["args"]) for step in trajectory["steps"] for call in step["tool_calls"]]
@@ -63,7 +63,7 @@ def episode_of(rollout: Json) -> Episode:
 
 @dataclass
 class Seen:
-    """What a caller saw: texts of the observations, the first included; rewards and ends of the steps; the digest, where shown."""
+    """What a caller saw: the observations as text, including the first; rewards and ends of the steps; the digest, if shown."""
 
     observations: list[str] = field(default_factory=list)
     rewards: list[float | None] = field(default_factory=list)
@@ -81,7 +81,7 @@ Driver = Callable[[Place, Episode], Seen]
 
 
 def text_on_wire(observation: Json) -> str:
-    """The text of an observation as the wire has it."""
+    """Return the text of an observation on the wire."""
     if isinstance(observation, str):
         return observation
     if observation.keys() == {"text"}:
@@ -218,7 +218,7 @@ def by_gymnasium(place: Place, episode: Episode) -> Seen:
 
 
 def by_gymnasium_url(place: Place, episode: Episode) -> Seen:
-    """Needs the key in ENVIRONMENT_API_KEY."""
+    """Play at a URL. Needs the key in ENVIRONMENT_API_KEY."""
     return _gymnasium(place.running.url, episode)
 
 
@@ -237,7 +237,7 @@ def by_ors(place: Place, episode: Episode, prefix: str | None = None) -> Seen:
 
 
 def by_nemo(place: Place, episode: Episode) -> Seen:
-    """An agent reads the first observation in its row, and sees one reward: that of the episode."""
+    """Play as an agent, which reads the first observation in its row and sees the episode's reward."""
     client = ByNemo(place.web, episode.environment)
     client.begin(episode.seed, episode.split).raise_for_status()
     seen = Seen()
@@ -263,4 +263,4 @@ DRIVERS: dict[str, Driver] = {
     "Gymnasium": by_gymnasium,
     "Gymnasium, URL": by_gymnasium_url,
 }
-"""Without NeMo Gym's, which shows less."""
+"""The drivers, except NeMo Gym's, which shows less."""

@@ -1,4 +1,4 @@
-"""One episode through each protocol, raw on the wire: begun, an action after the other, scored, left."""
+"""Clients that play an episode through each protocol, raw on the wire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def socket_to(running: RunningServer, path: str, key: str | None = KEY) -> Clien
 
 
 class ProtocolClient:
-    """`begin` returns the first answer that is an error, or the episode's start. `end` takes the action that ends it.
+    """A client. `begin` returns the first error response, or the episode's start. `end` takes the action that ends it.
 
     web: has the server's address and the key.
     """
@@ -34,7 +34,7 @@ class ProtocolClient:
         return self.web.post(path, json=body or {}, headers=self.headers, timeout=60)
 
     def request(self, tool: str, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Path and body of an action."""
+        """Return path and body of an action."""
         raise NotImplementedError
 
     def act(self, tool: str, args: dict[str, Any]) -> httpx.Response:

@@ -21,7 +21,7 @@ from tests.serve.test_auth import BAD, GOOD, Headers, message, one_letter_off
 pytestmark = pytest.mark.server
 
 SESSIONS = "sessions"
-"""Our own routes, beside the protocols of others."""
+"""Our own routes, in addition to the protocols."""
 UPGRADE: Headers = [
     (b"Connection", b"Upgrade"),
     (b"Upgrade", b"websocket"),

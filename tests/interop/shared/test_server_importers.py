@@ -1,4 +1,4 @@
-"""`from_openenv` and `from_ors` at our own protocols on a real server; mistakes in how they are told of it and of its key."""
+"""`from_openenv` and `from_ors` at our own protocols on a real server; mistakes in its URL and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both doors to verifiers use: tasks with prompts, a rollout whose model calls are answered one by one, its scores."""
+"""What both integrations with verifiers use: tasks with prompts, rollouts with stepwise model calls, and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A taskset with an environment of its own, as games have it; `from_verifiers` refuses it."""
+"""A taskset with its own environment, as games have it, which `from_verifiers` rejects."""
 
 import verifiers.v1 as vf
 from vf_sums import Sum, SumTask
