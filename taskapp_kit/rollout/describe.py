@@ -54,7 +54,7 @@ class Description:
         return {"taskset": taskset, **fixed, "task_metadata": {}}
 
     def ranges(self, environment: EnvironmentSpec) -> str:
-        """Each split's seeds in words, e.g. `train 0 to 99; test 100 to 119`."""
+        """Return each split's seeds as text, e.g. `train 0 to 99; test 100 to 119`."""
         seeds = self._environment(environment)["dataset"]["seeds"]
         return "; ".join(
             f"{split} {bounds[0]} to {bounds[1] - 1}" + (f" by {bounds[2]}" if len(bounds) > 2 else "")

@@ -1,7 +1,7 @@
 """The readable form of a stored rollout, without anything private: what terminal, pages and exports show.
 
-`details_of` reads a `StoredRollout` of this and of every earlier release. All texts are as they were recorded: a model, an
-environment or a judge wrote them, so whatever shows them escapes them.
+`details_of` reads a `StoredRollout` of this and of every earlier release. All strings are as recorded: a model, an
+environment or a judge wrote them, so escape them before you show them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Block = str | Picture
 
 
 def words(blocks: Iterable[Block]) -> str:
-    """Return the blocks as one text; a picture is named by its size."""
+    """Return the blocks as one string; an image is named by its size."""
     return "\n".join(map(str, blocks))
 
 
@@ -172,12 +172,12 @@ class FailureDetails:
 class RolloutDetails:
     """A stored rollout as it is shown. stored: itself; its events and private parts are not shown.
 
-    policy: the name of the one that acted, `model` for a language model. model: its name at the endpoint.
+    policy: the name of the policy that acted, `model` for a language model. model: its name at the endpoint.
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
     actions. Of a failed rollout: waiting_turn is the turn in which the policy was called and did not answer,
-    waiting_action the action that did not return. limit: the name and value of the one that ended the episode. formula:
-    of the reward, in words. metrics: of episode and scoring. timing: seconds, by part. usage: tokens, by the endpoint's
-    names. pictures: the SHA-256 of every picture, in the order of their first appearance.
+    waiting_action the action that did not return. limit: the name and value of the limit that ended the episode. formula:
+    of the reward, as text. metrics: of episode and scoring. timing: seconds, by part. usage: tokens, by the endpoint's
+    names. pictures: the SHA-256 of every image, in the order of their first appearance.
     """
 
     stored: StoredRollout
@@ -225,7 +225,7 @@ class RolloutDetails:
         return unpriced_words(self.models)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the details as JSON; a picture is an object with `sha256`, `width` and `height`."""
+        """Return the details as JSON; an image is an object with `sha256`, `width` and `height`."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "stored"}
         plain: dict[str, Any] = {name: _plain(value) for name, value in own.items()}
         return {name: plain[name] if name in plain else getattr(self.stored, name) for name in _MEMBERS}
@@ -433,7 +433,7 @@ def _call(call: Json) -> RequestedCall:
         return RequestedCall("", call)
     args = function.get("arguments")
     if isinstance(args, str):
-        # Arguments that are no JSON are shown as the model wrote them.
+        # arguments that are not JSON are shown as the model wrote them
         with suppress(ValueError):
             args = json.loads(args)
     return RequestedCall(str(function.get("name") or ""), args, str(call.get("id") or ""))

@@ -125,7 +125,7 @@ class DrivenEpisode:
     def fail(self, failure: Failure) -> None:
         """End the episode with this failure, unless its result is being stored."""
         rollout, task = self.rollout, self._task
-        # a result that is being stored is kept, and so is the first failure
+        # keep a result that is being stored, and the first failure
         if rollout is None or task is None or rollout.settling or rollout.stopped is not None:
             return
         rollout.stopped = failure

@@ -19,7 +19,7 @@ from taskapp_kit.records.events import Event, Observed, Stepped, encode_one, joi
 class EventBuffer:
     """The events of one rollout. Create it on the event loop.
 
-    show: receives pictures (PNG bytes by hash) before the events that name them are read.
+    show: receives images (PNG bytes by hash) before the events that name them are read.
     """
 
     def __init__(self, show: Callable[[dict[str, bytes]], None]) -> None:
@@ -43,23 +43,23 @@ class EventBuffer:
             if isinstance(event, Stepped)
             else None
         )
-        if type(observation) is list:  # encodes a picture in this thread, not on the event loop
+        if type(observation) is list:  # encodes an image in this thread, not on the event loop
             self._pictures.append({picture.hash: picture.png for picture in images(observation)})
         # Without followers the loop is not woken: most rollouts have none, and an episode has hundreds of events.
         self._unread.append(event)
         if self._followers:
-            with suppress(RuntimeError):  # the loop is closed, so there are no readers
+            with suppress(RuntimeError):  # the loop is closed, so it has no readers
                 self._loop.call_soon_threadsafe(self._more.set)
 
     def take(self, piece: bytes, pictures: dict[str, bytes]) -> None:
-        """Add encoded events, separated by commas, and pictures from a worker process. On the event loop."""
+        """Add encoded events, separated by commas, and images from a worker process. Call it on the event loop."""
         if pictures:
             self._pictures.append(pictures)
         self._unread.append(piece)
         self._more.set()
 
     def load(self, lines: list[bytes]) -> None:
-        """Replace all events by those of an ended rollout."""
+        """Replace all events by the events of an ended rollout."""
         self._unread.clear()
         self._lines = lines
 
@@ -85,7 +85,7 @@ class EventBuffer:
 
     def text(self) -> bytes:
         """Return the events so far as a JSON array."""
-        # The same bytes as in the store, so a reader cannot tell a running rollout from a stored one.
+        # the same bytes as in the store, so that running and stored rollouts look the same to a reader
         return joined(self.lines).text
 
     async def follow(self, first: int = 0) -> AsyncGenerator[list[bytes], None]:

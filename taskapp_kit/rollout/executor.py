@@ -76,7 +76,7 @@ class Executor:
         self._stores = stores
         self._versions = versions
         self._cancelled = cancelled
-        # Two limits: a shared thread takes several calls at one waking, one of its own does not.
+        # Two limits: a shared thread runs several calls per wake-up, a dedicated thread only one.
         self._own_handoffs = HandoffLimit(OWN_HANDOFFS)
         self._shared_handoffs = HandoffLimit(SHARED_HANDOFFS)
 
@@ -99,7 +99,7 @@ class Executor:
             return await self._in_a_worker(pool, rollout, listener, answers, prompt=prompt, written=written)
         ask = self._ask(rollout, answers)
         report = _ThreadReport(listener, ThreadPort(ask))
-        # Readers of a rollout under way see the events before its thread is done, or when it never is.
+        # Readers of a running rollout see its events even if its thread never returns.
         rollout.recorded = report.events
         player = RolloutPlayer(
             self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
@@ -113,7 +113,7 @@ class Executor:
         return await EpisodeDriver(self, rollout, report, player).run(ask)
 
     def _ask(self, rollout: RunningRollout, answers: Answers | None) -> Ask:
-        """Return how the rollout asks its models; a function may stand in the place of the policy's."""
+        """Return the function with which the rollout calls its models; `answers` replaces the policy's model."""
         models = self._models.of_rollout(rollout.plan.endpoint, rollout.seconds)
         if answers is None:
             return models
@@ -216,7 +216,7 @@ class Executor:
 class EpisodeDriver:
     """Runs one rollout whose model is awaited here: its environment runs in a thread, which others may share, in between.
 
-    Scoring has a thread of its own until it is measured to be quick, too: it may wait for judges or processes, and the
+    Scoring runs in a dedicated thread until it is measured to be quick: it may wait for judges or processes, and the
     environment is closed by then.
     """
 
@@ -241,7 +241,7 @@ class EpisodeDriver:
         try:
             self._thread = await threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
-            # Stored like any other failure, so that whoever waits for the rollout finds out why it has no episode.
+            # stored like any other failure, so that waiting clients learn why it has no episode
             return executor.give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
         except asyncio.CancelledError:
             await executor.cancel(rollout, [], report.send_rest)
@@ -302,7 +302,7 @@ class EpisodeDriver:
 
     def _stopped(self, reason: Literal["timeout", "cancelled"]) -> list[Event]:
         """Stop the episode; return its events until now, before the thread notices the stop and adds its own end."""
-        # First, or the thread could add the end that it noticed to the one that is added here.
+        # first, or the thread could add its own end after the end that is added here
         events = self._report.until_now()
         self._report.stop(reason)
         # In its own thread, when that comes back: an environment is closed where it was made.
@@ -388,7 +388,7 @@ class _ThreadReport:
         return self._known
 
     def send_rest(self, events: Sequence[Event]) -> None:
-        """Send the listener those of all events that it has not received: the rollout ended without its thread."""
+        """Send the listener the events that it has not received, because the rollout ended without its thread."""
         if self.listener is not None:
             self.listener.rest(events)
 
@@ -416,7 +416,7 @@ class ListenerGate:
             self._closed = True
 
     def rest(self, events: Sequence[Event]) -> None:
-        """Pass on those of the rollout's events that were not passed on yet."""
+        """Pass on the rollout's events that were not passed on yet."""
         for event in events[self._sent :]:
             self._listener(event)
         self._sent = len(events)

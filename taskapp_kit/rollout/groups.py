@@ -100,14 +100,16 @@ async def load_group(
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """Load the stored rollouts of a group: by their ids, or all with `group_id`. Those of other callers are missing.
+    """Load the stored rollouts of a group: by their ids, or all with `group_id`. Rollouts of other callers count as missing.
 
     Raises Unavailable without a store or a group judge; RequestError for missing ids, failed rollouts, fewer than two
-    rollouts, and rollouts that differ in environment, split, seed, config or declarations: the message says in which.
+    rollouts, and rollouts that differ in environment, split, seed, config or declarations: the message names the difference.
     """
     store = rollouts.store
     if store is None:
-        raise Unavailable("/score_group needs a store, and this server has none.", hint="Serve with --store PATH.")
+        raise Unavailable(
+            "/score_group reads stored rollouts, but this server has no store.", hint="Serve with --store PATH."
+        )
     ids = await _ids_of(group_id, rollouts, caller) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
         raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
@@ -118,7 +120,7 @@ async def load_group(
     for name in ids:
         member = await rollouts.load(name, caller)
         if member is None:
-            raise _wrong(f"there is no stored rollout {name[:80]!r}.", "no_such_rollout")
+            raise _wrong(f"The rollout {name[:80]!r} is not stored.", "no_such_rollout")
         members.append(member)
     # Scores of a group are compared with each other, so anything but the policy's choices has to be equal.
     _one_identity(members)
@@ -136,7 +138,7 @@ async def load_group(
     instance = planner.instance(first.environment, first.split, first.seed)
     # The judge reads the row of today; another row would judge answers to another question.
     if (None if instance.task is None else row_hash(instance.task)) != first.row_hash:
-        raise _wrong("the task's row differs from the one that was played.", "other_declarations")
+        raise _wrong("The task's row has changed since the rollouts were played.", "other_declarations")
     arguments = read_config(spec.environments[first.environment], first.config).arguments
     trajectories = [await load_trajectory(store, member) for member in members]
     groups = {member.group_id for member in members}
@@ -145,10 +147,10 @@ async def load_group(
 
 async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
     """Return the group's ids, the oldest first; at most one more than the limit of a group."""
-    # One more than may be, which tells a group that is too large from a full one.
+    # one more than allowed, to distinguish a group that is too large from a full one
     found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:
-        raise _wrong("there is no stored rollout with this group_id.", "no_such_group", field="group_id")
+        raise _wrong("No stored rollout has this group_id.", "no_such_group", field="group_id")
     return [row.rollout_id for row in reversed(found)]
 
 

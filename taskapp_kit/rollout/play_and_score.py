@@ -50,7 +50,7 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
                 event = events.throw(stops)
             except BaseException as error:  # sys.exit() in an author's function must not end the server
                 stop = episode.control.stop
-                if stop is None or isinstance(error, ModelFailed):  # which has a sentence of its own
+                if stop is None or isinstance(error, ModelFailed):  # which has its own message
                     event = events.throw(policy_failure(policy.name, error))
                 else:
                     event = events.throw(stop_failure(stop))
@@ -58,7 +58,7 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
                 event = events.send(answer)
     except StopIteration:
         pass
-    # Whatever stopped the driver, the environment is closed in the thread that made it.
+    # The environment is always closed in the thread that made it.
     finally:
         events.close()
 
@@ -80,7 +80,7 @@ def until_called(episode: Episode) -> Failure | None:
 class ModelDriver:
     """Runs an episode with a policy that calls a model. All calls of `begin`, `go_on` and `close` come from one thread.
 
-    Call `begin`, then `go_on` with the outcome of each model call, until one of them returns None: the episode is over.
+    Call `begin`, then `go_on` with the outcome of each model call, until one of them returns None: the episode has ended.
     """
 
     def __init__(self, episode: Episode, policy: RemotePolicy, emit: Emit) -> None:

@@ -54,7 +54,7 @@ class NoPolicy:
 
 
 class RequestPlanner:
-    """Plans requests for one app, or rejects them. folder: that of the author's file.
+    """Plans requests for one app, or rejects them. folder: the directory of the author's file.
 
     max_calls: how many calls of one answer are executed. skip_judges: no judge is called; a warning reports it. models:
     check the address of the policy's model; without them no plan has an endpoint.
@@ -127,7 +127,7 @@ class RequestPlanner:
             max_turns=spec.max_turns,
             max_steps=spec.max_steps,
             max_ops=request.safety.max_ops,
-            # A request may be stricter than the environment, never laxer: the limit protects the server, too.
+            # A request may be stricter than the environment, never laxer: the limit also protects the server.
             max_refusals=_lower(spec.max_refusals, request.safety.max_refusals),
             default_max_turns=spec.default_max_turns if program is None else None,
             max_calls=self.max_calls,
@@ -229,14 +229,14 @@ def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -
 
 
 def _lower(declared: int | None, asked: int | None) -> int | None:
-    """Return the lower of two limits; None is no limit."""
+    """Return the lower of two limits; None means no limit."""
     given = [limit for limit in (declared, asked) if limit is not None]
     return min(given) if given else None
 
 
 def no_such_recording(rollout_id: str) -> RequestError:
     """Return the error of a `replay` of a rollout that is not stored, or that the caller may not see."""
-    message = f"there is no stored rollout {rollout_id[:80]!r}."
+    message = f"The rollout {rollout_id[:80]!r} is not stored."
     return RequestError(message, fields=(FieldProblem(REPLAYED, message),), code="no_such_rollout")
 
 

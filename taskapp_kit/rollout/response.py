@@ -97,7 +97,7 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
         "aborted": False,
         "ops_executed": rollout.ops_executed,
         "trace_correlation_id": cid,
-        # Without the events, which stand in the trajectory already.
+        # without the events, which are already in the trajectory
         "trace": {**trace, "event_history": []} if request.record.return_trace else None,
         "pipeline_metadata": {
             "inference_url": url,
@@ -270,7 +270,7 @@ def stored_rollout(
         spec_hash=spec.hash,
         kit_version=__version__,
         schema_version=SCHEMA_VERSION,
-        # A hash, since the row has private fields; it tells a replay whether the same task is still there.
+        # A hash, since the row has private fields; a replay uses it to check that the task is unchanged.
         row_hash=row_hash(plan.task) if plan.task is not None else None,
         reward=result.reward,
         outcome_score=card.outcome_score,
@@ -296,7 +296,7 @@ _FAILURE = ("boundary", "code", "message", "error_id")
 def _private(result: Rollout) -> dict[str, Json]:
     """Return what no response contains: the end state, and every call of a judge."""
     private: dict[str, Json] = {}
-    # In a column of its own, so that no query for a list or an answer can return it by accident.
+    # in a separate column, so that no query for a list or an answer can return it by accident
     if result.final_state is not None:
         private["final_state"] = result.final_state
     if result.auxiliary_calls:

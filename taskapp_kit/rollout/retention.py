@@ -1,4 +1,4 @@
-"""Removes old rollouts from the store while the server runs, as `TASKAPP_STORE_KEEP` says."""
+"""Removes old rollouts from the store while the server runs, as `TASKAPP_STORE_KEEP` specifies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
 
 
 class Retention:
-    """Removes this app's older rollouts. keep: `30d` retains those of the last 30 days, `N` the newest N."""
+    """Removes this app's older rollouts. keep: `30d` retains the rollouts of the last 30 days, `N` the newest N."""
 
     def __init__(self, store: QueryableStore, app: str, keep: str, clock: Clock) -> None:
         self._store = store

@@ -150,7 +150,7 @@ class EnvironmentSessions:
     def find(
         self, session_id: str, caller: Caller = ANYONE, *, drives: bool = True, protocol: str | None = None
     ) -> EnvironmentSession:
-        """Return an open session, which counts as used now. Raises SessionError when this caller has none of that id.
+        """Return an open session, which counts as used now. Raises SessionError if this caller has no such session.
 
         Only the key (label) that opened a session drives it, and an exclusive one only by its own protocol; an admin
         may see and close any (drives False).

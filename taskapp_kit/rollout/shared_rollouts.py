@@ -1,6 +1,6 @@
 """Rollouts that clients can join, follow or fetch later, by Idempotency-Key or by id.
 
-Each is a task of its own, a `SharedRollout`. The coordinator stores its result, so that it can be found for 24 h, also by
+Each is a separate task, a `SharedRollout`. The coordinator stores its result, so that it can be found for 24 h, also by
 another process with the same store.
 """
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 class SharedRollouts:
     """The tracked rollouts of this process. Use it on the service's event loop; call `close` before the service's.
 
-    coordinator: stores the idempotency records; by default that of the service's store, else this process's memory.
+    coordinator: stores the idempotency records; by default in the service's store, else in this process's memory.
     """
 
     def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:
@@ -70,7 +70,7 @@ class SharedRollouts:
         detached: bool = False,
         followed: bool = False,
     ) -> SharedRollout:
-        """Start a rollout for this request, or return the one that runs or ran under its key. Does not wait.
+        """Start a rollout for this request, or return the rollout that runs or ran under its key. Does not wait.
 
         body: the request as sent, which must be equal for an equal key. detached: it continues without subscribers.
         followed: a client follows from the start, so events are sent at once and not in batches. Raises
@@ -97,9 +97,9 @@ class SharedRollouts:
         return shared
 
     async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> SharedRollout | None:
-        """Return the rollout with this id, running or ended, with an idempotency record or only stored; None if there is none.
+        """Return the rollout with this id, running, ended or only stored; None if it does not exist.
 
-        A rollout that the caller may not see counts as none. with_events: loads the events of an ended one, too. Raises
+        A rollout that the caller may not see counts as none. with_events: also loads the events of an ended rollout. Raises
         StoreError.
         """
         found = None if rollout_id in self._by_id else await self._coordinator.look(rollout_id)
@@ -178,7 +178,7 @@ class SharedRollouts:
             try:
                 shared.settle(await work)
             except BaseException as error:  # raised to the subscribers
-                # a client has its id and may ask for it again
+                # a client has its id and may request it again
                 known = shared.rollout_id and (shared.detached or followed)
                 if known and not isinstance(error, asyncio.CancelledError):
                     self._remember_broken(shared, error)
@@ -195,14 +195,14 @@ class SharedRollouts:
                 work.close()
                 shared.fail(asyncio.CancelledError())
 
-        # A task of its own, because no request owns it: it ends when its last subscriber leaves, not with the first.
+        # A separate task, because no request owns it: it ends when its last subscriber leaves, not with the first.
         shared.task = asyncio.create_task(run())
         self._tasks.add(shared.task)
         shared.task.add_done_callback(forget)
 
     def _remember_broken(self, shared: SharedRollout, error: BaseException) -> None:
         log.warning("rollout ended without a result rollout_id=%s error=%s", shared.rollout_id, type(error).__name__)
-        # A client was told this id; without a trace of it, it would read that no such rollout ever was.
+        # A client knows this id, and must not read that the rollout never existed.
         self._broken[shared.rollout_id] = shared
         if len(self._broken) > MAX_BROKEN:
             self._broken.popitem(last=False)
@@ -351,7 +351,7 @@ class SharedRollouts:
 
 
 def _read_events(over: EndedRollout, stored: StoredRollout) -> None:
-    """Take the events, and the calls of models that are stored beside them, from a stored rollout."""
+    """Take the events and the model calls of a stored rollout."""
     over.lines = [orjson.dumps(event) for event in stored.events]
     over.calls = model_calls(stored.private)
 

@@ -56,11 +56,11 @@ class RolloutSource(ABC):
 
     @abstractmethod
     async def load(self, rollout_id: str) -> StoredRollout:
-        """Return the whole rollout, with the private column only where the source is local. Raises ConfigError: there is none."""
+        """Return the whole rollout, with the private column if the source is local. Raises ConfigError if it does not exist."""
 
     @abstractmethod
     async def blob(self, sha256: str) -> bytes | None:
-        """Return a picture's PNG bytes; None when there is none."""
+        """Return an image's PNG bytes, or None."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -73,14 +73,14 @@ class RolloutSource(ABC):
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
         """Store people's scores. Raises Unavailable where `annotates` is False, StoreError."""
-        raise Unavailable(f"{self.place} has no place for people's scores.")
+        raise Unavailable(f"People's scores cannot be stored in {self.place}.")
 
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
         """Return People's scores of one rollout, or of all. Raises StoreError."""
         return []
 
     def score_store(self) -> QueryableStore:
-        """Where later scores of these rollouts are stored. Raises Unavailable: there is no such place."""
+        """Where later scores of these rollouts are stored. Raises Unavailable if they cannot be stored."""
         raise Unavailable(
             f"{self.place} has no store of whole rollouts here, and so no later scores.",
             hint="Name their store (sqlite:///PATH, postgresql://…).",
@@ -90,8 +90,8 @@ class RolloutSource(ABC):
 def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
     """Return the error for an id that is not there."""
     return ConfigError(
-        f"There is no rollout {rollout_id[:80]!r} in {place}.",
-        hint="`taskapp show` without an id lists those that are.",
+        f"{place} has no rollout {rollout_id[:80]!r}.",
+        hint="`taskapp show` without an id lists the rollouts.",
     )
 
 
@@ -115,10 +115,10 @@ class RolloutReader:
     async def query(self, query: RolloutQuery, caller: Caller) -> list[RolloutRow]:
         """Return the rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
         if self.store is None:
-            message = "Rollouts are listed from a store, and this server has none."
+            message = "Rollouts cannot be listed because this server has no store."
             raise Unavailable(message, hint="Serve with --store PATH.")
         if not isinstance(self.store, QueryableStore):
-            message = "This server's store cannot list rollouts (it has no `query`)."
+            message = "This server's store cannot list rollouts because it has no method `query`."
             raise Unavailable(message, hint="Fetch them by their ids, or use a store of taskapp-kit.")
         visible = self._visible(query, caller)
         return [] if visible is None else await self.store.query(visible)
@@ -126,7 +126,7 @@ class RolloutReader:
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
         """As `query`, in any order and with scores. Raises Unavailable, StoreError."""
         if self.store is None or not isinstance(self.store, QueryableStore):
-            message = "Rollouts are shown from a store that can list them, and this server has none."
+            message = "Rollouts cannot be shown because this server has no store that can list them."
             raise Unavailable(message, hint="Serve with --store PATH.")
         visible = self._visible(query, caller)
         return [] if visible is None else await self.store.listed(visible, order)
@@ -134,7 +134,7 @@ class RolloutReader:
     def _visible(self, query: RolloutQuery, caller: Caller) -> RolloutQuery | None:
         """Return the filter, narrowed to this app and to what the caller may see; None when that is nothing."""
         key_label = query.key_label if caller.admin else caller.key_label
-        # To a query, no label is every label.
+        # a query without a label matches every label
         if key_label is None and not caller.admin:
             return None
         return replace(query, app=self.app, key_label=key_label)
@@ -234,7 +234,7 @@ class ImageSource(Protocol):
     """Where images are read from: a store, or a source of stored rollouts."""
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Return an image's PNG bytes; None if there is none."""
+        """Return an image's PNG bytes, or None."""
         ...
 
 

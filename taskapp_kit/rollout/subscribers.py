@@ -13,7 +13,7 @@ from taskapp_kit.rollout.admission import cancelled
 from taskapp_kit.rollout.event_buffer import EventBuffer
 
 MAX_SUBSCRIBERS = 256
-"""Requests that may wait for one rollout, or follow it: those of one key are not all connections of the server."""
+"""The limit on requests that wait for or follow one rollout, so that one key cannot occupy all connections of the server."""
 
 
 class Subscriber:
@@ -128,7 +128,7 @@ class SharedRollout:
     def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
         """Add a subscriber. A rollout with a subscriber is not cancelled for lack of clients. Raises Saturated."""
         if self._subscribers >= MAX_SUBSCRIBERS:
-            message = f"{MAX_SUBSCRIBERS} requests wait for this rollout or follow it, the most that may."
+            message = f"{MAX_SUBSCRIBERS} requests already wait for this rollout or follow it, which is the limit."
             raise Saturated(message, code="key_quota_reached")
         self._subscribers += 1
         if self._cancel_timer is not None:

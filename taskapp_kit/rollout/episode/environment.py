@@ -86,7 +86,7 @@ class Context:
     """The argument of `reset(context)`.
 
     rng: seeded by environment, split and seed. log: a logger of the environment's name. wants_images: False when images
-    will not be used. path(name): a file beside the author's file.
+    will not be used. path(name): a file next to the author's file.
     """
 
     def __init__(self, plan: EpisodePlan, auxiliary: AuxiliaryModels) -> None:
@@ -97,7 +97,7 @@ class Context:
         self._folder = plan.folder
 
     def path(self, name: str | Path) -> Path:
-        """Return the path of a file beside the author's file."""
+        """Return the path of a file next to the author's file."""
         return self._folder / name
 
     def model(self, role: str) -> AuxiliaryModel:
@@ -230,7 +230,7 @@ class EnvironmentHost:
 
     @_authors
     def final_state(self) -> Json:
-        """Return the environment's private end state as JSON, None when it has none."""
+        """Return the environment's private end state as JSON, None if it declares none."""
         if not self.spec.has_final_state or self._instance is None:
             return None
         state = self._finish(self._instance.final_state())

@@ -60,7 +60,7 @@ class PolicyFailed(Exception):
 
 
 class _Over(Exception):
-    """The episode is over, with this status and stop reason."""
+    """The episode has ended with this status and stop reason."""
 
     def __init__(self, status: Status, stop_reason: str) -> None:
         self.status = status
@@ -94,7 +94,7 @@ class Episode:
         self._tools: dict[str, Tool] = {}
         self._text_action = plan.environment.text_action
         self._doing = ""
-        """The position of the author's code in words: a failure's message names the step and the action."""
+        """The position of the author's code as text: a failure's message names the step and the action."""
 
     # A generator, so that limits, refusals and failures are implemented once, whoever answers at `called`: a policy in
     # the same thread, a model that is awaited between two turns, or a person.
@@ -106,7 +106,7 @@ class Episode:
         self.auxiliary_calls = host.auxiliary.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
-        # Until it is known otherwise: whatever leaves the `try` in an unexpected way is a failure.
+        # the default: an unexpected exit from the `try` is a failure
         status: Status = "failed"
         stop_reason, final_state = "", None
         failed: Failed | None = None
@@ -199,7 +199,7 @@ class Episode:
                     yield from self._limit("max_ops", plan.max_ops)
                 self.ops += 1
                 yield Acted(self._steps, call.tool, call.args)
-                # One refusal stands for all calls beyond the limit: a refusal each would let a model fill its own
+                # One refusal covers all calls beyond the limit: a refusal for each would let a model fill its own
                 # context.
                 if by_policy and number >= plan.max_calls:
                     step = self._refused(self._steps, call, too_many_calls(plan.max_calls), 0.0)
@@ -242,7 +242,7 @@ class Episode:
         if name == "default_max_turns":
             self.warnings.append(
                 f"the episode was cut after {value:g} turns, the limit of an environment that declares none. Give "
-                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None is no limit."
+                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None means no limit."
             )
         yield Limited(name, float(value))
         raise _Over("truncated", name)
@@ -305,7 +305,7 @@ class Episode:
         self._steps += 1
         if call.tool not in self._tools:
             declared = call.tool in self.plan.environment.actions
-            # The policy's own sentence says more where its words named no tool at all.
+            # The policy's own message is more helpful if its text named no tool at all.
             said = problem if problem and not call.tool else unknown_tool(call.tool, self._tools, declared=declared)
             return self._refused(index, call, said, 0.0)
         if problem and isinstance(call.args, str):
@@ -357,7 +357,7 @@ class Episode:
         try:
             return self._timed(host.final_state)
         except PolicyStops as stops:
-            self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so there is no end state.")
+            self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so the end state is missing.")
             return None
 
     def _close(self, host: EnvironmentHost) -> Failed | None:
@@ -365,7 +365,7 @@ class Episode:
             self._doing = "in close"
             self._timed(host.close)
         except PolicyStops:
-            pass  # close called a model beyond a limit: the episode is over anyway
+            pass  # close called a model beyond a limit, but the episode has ended anyway
         except BaseException as error:
             return self._failure(error)
         finally:
@@ -379,7 +379,7 @@ class Episode:
         if isinstance(error, PolicyFailed):
             failure, cause = error.failure, error.__cause__ or error
         elif auxiliary is not None:
-            failure, cause = auxiliary, None  # the message says it all; a traceback would point at the author's code
+            failure, cause = auxiliary, None  # the message is complete; a traceback would point at the author's code
         elif isinstance(error, EnvironmentProblem):
             failure = Failure("environment", error.code, error.message, "Fix the environment's code.")
         elif isinstance(error, KitError) and not isinstance(error, RequestError):  # the kit's own sentence
@@ -392,7 +392,9 @@ class Episode:
         failure.error_id = failure.error_id or uuid.uuid4().hex[:12]
         if self.control.cause is None:
             self.control.cause = cause
-        if failure.boundary == "cancelled":  # by its caller, or because the server stops, which says so itself
+        if (
+            failure.boundary == "cancelled"
+        ):  # by its caller, or because the server is stopping, which is logged elsewhere
             log.info("%s (error_id %s)", failure.message, failure.error_id)
         elif failure.boundary == "timeout":
             log.warning("%s (error_id %s)", failure.message, failure.error_id)
@@ -415,7 +417,7 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
         failure = error.failure
     elif isinstance(error, SandboxError):  # the machine failed, not the policy
         failure = Failure("environment", "environment_raised", error.message, error.hint)
-    # Our own sentences may be shown; those of other exceptions may hold keys or private values.
+    # The kit's messages may be shown; messages of other exceptions may contain keys or private values.
     elif isinstance(error, KitError):
         failure = Failure(boundary, "policy_raised", error.message, error.hint)
     else:
@@ -433,7 +435,7 @@ def stop_failure(stop: str) -> PolicyFailed:
                 "timeout",
                 "deadline",
                 "the rollout reached its deadline before the episode ended",
-                "Give safety.max_time_s more seconds, or the environment a limit.",
+                "Increase safety.max_time_s, or limit the environment's turns.",
             )
         )
     return PolicyFailed(Failure("cancelled", "cancelled", "the rollout was cancelled before the episode ended"))

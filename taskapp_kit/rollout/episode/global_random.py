@@ -12,7 +12,7 @@ REMEDY = "draw from context.rng, or from a generator that reset makes of the see
 class GlobalRandomWatch:
     """Compares the global generators' states with those at its creation.
 
-    Draws of other threads count, too: only one episode may run between the two.
+    Draws of other threads also count, so only one episode may run between the two.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class GlobalRandomWatch:
             return None
         return (
             f"an episode of environment {environment!r} changed the global state of {' and '.join(names)}, which all "
-            "episodes of a process share, so the same seed gives another episode when others run beside it"
+            "episodes of a process share, so the same seed gives another episode when other episodes run in the process"
         )
 
 
@@ -50,7 +50,7 @@ def _states() -> dict[str, int]:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         state = numpy_random.get_state(legacy=False)
-        parts = state["state"]  # its members are those of the generator: `key` and `pos` of the default one
+        parts = state["state"]  # the members depend on the generator: `key` and `pos` for the default one
         known = [(name, part.tobytes() if hasattr(part, "tobytes") else part) for name, part in sorted(parts.items())]
         found["numpy.random"] = hash((*known, state["has_gauss"]))
     return found

@@ -84,7 +84,7 @@ class EpisodePlan:
     declares no limit. max_calls: how many calls of one answer are executed.
 
     config: env.config as the caller gave it; arguments: the constructor's, validated. task: the row, private fields
-    included, None without rows. folder: that of the author's file, for `context.path`. actor: the policy itself.
+    included, None without rows. folder: the directory of the author's file, for `context.path`. actor: the policy itself.
 
     blend: the request's own reward formula, None for the app's. warnings: what was accepted and ignored. skip_judges: no
     judge is called; their scores are null. inference_url: the model's address, without a key. correlation_id: the caller's

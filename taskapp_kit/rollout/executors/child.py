@@ -74,7 +74,7 @@ class ChildProcess:
         """
         try:
             with self._childs as theirs:
-                # its own session: Ctrl-C at the terminal reaches the parent only, and a kill reaches grandchildren, too
+                # its own session: Ctrl-C at the terminal reaches the parent only, and a kill also reaches grandchildren
                 self._process = await asyncio.create_subprocess_exec(
                     *argv, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL, stdout=2, env=dict(environment), start_new_session=True,

@@ -178,7 +178,7 @@ class Running:
     # -- frames of the child ---------------------------------------------------------------------------------------
 
     def take(self, message: Frame, blob: bytes, size: int) -> None:
-        """Handle one frame, now or after an earlier one that is awaited."""
+        """Handle one frame, now or after the earlier frame that is awaited."""
         if "done" in message or "raised" in message:
             child = self.child
             self.end((message["done"], blob) if "done" in message else JobRaised(message["raised"]))

@@ -5,7 +5,7 @@ is one rollout; its frame holds the request (with resolved split and seed), `rec
 `created_at`, `versions`, whether the response is to be `written`, whether each event is to be sent `live`, whether judges
 are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are executed.
 
-Meanwhile it sends `{"text": n, "pictures": [[hash, n], …]}`; the blob has encoded events and PNG bytes in that order. The
+While it runs, it sends `{"text": n, "pictures": [[hash, n], …]}`; the blob has encoded events and PNG bytes in that order. The
 last frame has those, too, and `outcome` and `body` (bytes of the response, at the blob's end); or `refused`, a RequestError.
 """
 

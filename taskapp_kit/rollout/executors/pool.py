@@ -32,7 +32,7 @@ log = logging.getLogger("taskapp_kit.run")
 
 START_TRIES = 3
 """After this many failed starts in a row, jobs are refused with the start's error instead of being queued."""
-# The first one at once: a crash of an environment is no reason for the next rollout to wait.
+# The first retry is immediate: the next rollout need not wait because an environment crashed.
 _BACKOFF_SECONDS = (0.0, 0.1, 0.5)
 
 
@@ -292,7 +292,7 @@ class ProcessPool:
         """End exclusive children that were idle for a while, except one; check again while there are others."""
         self._trim = None
         loop = asyncio.get_running_loop()
-        # Idle ones hold an interpreter and the author's data each; one is kept for the next job.
+        # Each idle child holds an interpreter and the author's data; one stays for the next job.
         idle = [child for child in group.children if not child.jobs]
         for child in idle[1:]:
             if child.idle_since <= loop.time() - self.spare_seconds:

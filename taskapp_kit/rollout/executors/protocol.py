@@ -1,6 +1,6 @@
 """Frames over a Unix socket, and the child's side of them: `serve_jobs` runs the jobs that the parent sends.
 
-A frame is `[u32 json_bytes][u32 blob_bytes][JSON object][blob]`, big-endian. There is no pickle: a frame cannot make its
+A frame is `[u32 json_bytes][u32 blob_bytes][JSON object][blob]`, big-endian. Frames do not use pickle, so a frame cannot make its
 reader run code. `child.py` is the parent's side. From parent to child:
 
     {"job": n, "run": frame, "cell": c, "exclusive": bool}      begin; the blob is the job's
@@ -155,7 +155,7 @@ class Stopped(Exception):
 class WorkerJob:
     """A job in the child, as its handler sees it. The handler runs in one thread; any thread may call `report`.
 
-    frame, blob: the arguments of `ProcessPool.run`. exclusive: no other job runs in this process meanwhile.
+    frame, blob: the arguments of `ProcessPool.run`. exclusive: no other job runs in this process at the same time.
     """
 
     __slots__ = (

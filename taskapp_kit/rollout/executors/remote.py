@@ -86,7 +86,7 @@ class WorkerReport:
         return used
 
     def rest(self, events: Sequence[Event]) -> None:
-        """Send the listener those of all events that it has not received, of a rollout that did not end in its worker."""
+        """Send the listener the events that it has not received, if the rollout did not end in its worker."""
         if self._listener is not None:
             for event in events[len(self.encoded()) :]:
                 self._listener(event)
@@ -103,7 +103,7 @@ class WorkerReport:
 class WorkerPool:
     """The workers of one app. Use it on one event loop, in a thread that lives as long as the service.
 
-    workers: processes shared by many rollouts. With isolation="process" each rollout has a process of its own besides.
+    workers: processes shared by many rollouts. With isolation="process" each rollout has a dedicated process.
     """
 
     def __init__(self, app: TaskApp, spec: AppSpec, *, workers: int) -> None:
@@ -153,7 +153,7 @@ class WorkerPool:
         try:
             await pool.start()
         except StartFailed as error:
-            raise Unavailable(f"{error.reason}.", hint="The server's log has what the process printed.") from None
+            raise Unavailable(f"{error.reason}.", hint="The server's log has the process's output.") from None
         return pool
 
     async def play(
@@ -168,7 +168,7 @@ class WorkerPool:
     ) -> Rollout:
         """Run one rollout in a worker; if `written`, the result's `body` has the response without its timing.
 
-        report: is filled meanwhile, even when this raises. ask: calls models. Time in the queue counts towards the
+        report: filled while the rollout runs, even if this raises. ask: calls models. Time in the queue counts towards the
         rollout's deadline. live: each event is sent at once. Raises RequestError (the constructor refuses env.config),
         RolloutLost, Saturated, Unavailable.
         """
@@ -190,7 +190,7 @@ class WorkerPool:
         }
 
         def on_frame(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
-            # Only this process holds addresses and keys of models, so that author's code in a worker cannot read them.
+            # Only this process has the addresses and keys of models, so that author's code in a worker cannot read them.
             if "chat" in frame:
                 return answer_worker(ask, frame)
             report.take(frame, blob)
@@ -247,7 +247,7 @@ def _settled(plan: EpisodePlan) -> dict[str, Any]:
     body = RolloutRequest.model_dump(plan.request, exclude_unset=True)
     env = body.setdefault("env", {})
     # The worker plans the same request again, instead of getting a plan: a plan has objects that JSON cannot hold,
-    # and what was drawn here must not be drawn anew.
+    # and what was drawn here must not be drawn again.
     env["seed"] = plan.seed
     env["config"] = {**env.get("config", {}), "split": plan.split}
     return body
@@ -259,9 +259,9 @@ def _refused(frame: dict[str, Any]) -> RequestError:
 
 
 def _never_began(error: NeverBegan, seconds: float) -> Failure:
-    place = f"no worker process had a free place within the rollout's deadline of {seconds:g} s"
-    hint = "Send fewer rollouts at once, or give them more time."
-    return _logged(Failure("timeout", "no_thread", f"{place}, so the episode never began", hint), error)
+    place = f"no worker process became free within the rollout's deadline of {seconds:g} s"
+    hint = "Send fewer rollouts at once, or increase their deadline."
+    return _logged(Failure("timeout", "no_thread", f"{place}, so the episode did not begin", hint), error)
 
 
 def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
@@ -274,16 +274,18 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
     if hung_in == "step":
         message = f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s"
         failure = Failure(
-            "timeout", "step_timeout", message, "Fix the environment, or give it more seconds for a step."
+            "timeout", "step_timeout", message, "Fix the environment, or increase its step_timeout_seconds."
         )
     elif hung_in == "deadline":
-        message = f"the environment did not come back within the rollout's deadline of {seconds:g} s"
-        failure = Failure("timeout", "deadline", message, "Give the environment's own calls a time limit.")
+        message = f"the environment did not return within the rollout's deadline of {seconds:g} s"
+        failure = Failure("timeout", "deadline", message, "Limit the time of the environment's own calls.")
     elif isinstance(error, WorkerDied):
         message = f"the worker process died while it played: {error.reason}"
-        failure = Failure("environment", "worker_died", message, "The server's log has what the process said.")
+        failure = Failure("environment", "worker_died", message, "The server's log has the process's output.")
     elif isinstance(error, StartFailed):
-        failure = Failure("environment", "worker_start_failed", error.reason, "The server's log has what it said.")
+        failure = Failure(
+            "environment", "worker_start_failed", error.reason, "The server's log has the process's output."
+        )
     else:
         message = f"the worker process could not report the rollout: {error.reason}"
         failure = Failure("environment", "worker_failed", message)

@@ -40,16 +40,16 @@ BUSY_SECONDS = 0.05
 BLOCKED_SECONDS = 10.0
 """After a call that takes longer, the other rollouts of its thread fail."""
 PATIENCE_SECONDS = 0.0005
-"""The event loop waits so long for a call that is expected to be short, see `SharedThread.soon`."""
+"""How long the event loop waits for a call that is expected to be short, see `SharedThread.soon`."""
 MORE_PATIENCE_SECONDS = 0.00005
-"""And so much longer for each further one that is run with it."""
+"""The additional wait for each further call of the batch."""
 MOST_PATIENCE_SECONDS = 0.002
 MOST_SKIPPED = 1024
-"""After calls that were not that short, so many others at most are not waited for."""
+"""After calls that took longer, at most this many further calls are not waited for."""
 
 
 class SharedThreads:
-    """Gives each rollout a thread: one of a few shared ones if its environment is quick, else one of its own.
+    """Gives each rollout a thread: one of a few shared threads if its environment is quick, else a dedicated thread.
 
     Rollouts share with others of the same environment. pool: where the threads come from; its size limits the rollouts in
     flight. count: shared threads of one environment. One event loop uses both.
@@ -90,7 +90,7 @@ class SharedThreads:
         return self._measured[work].quick
 
     def measured(self, work: str, seconds: float) -> None:
-        """Count a call that took so long. work: an environment, or another name for calls that are measured apart."""
+        """Count the duration of a call. work: an environment, or another name for calls that are measured apart."""
         calls = self._measured[work]
         calls.add(seconds)
         calls.blocked |= seconds > self._blocked_seconds
@@ -117,12 +117,12 @@ class SharedThreads:
             return
         thread, calls = assignment.thread, self._short_calls[assignment.environment]
         # The event loop waits for a short step: two wakings, of this thread and of the loop, cost more than the step.
-        # A thread that is busy would make it wait for somebody else's.
+        # On a busy thread it would wait for another rollout's step.
         if thread.running is None and thread.inbox.empty():
             jobs = Batch([job for job, _ in begun])
             thread.inbox.put(jobs)
             more = MORE_PATIENCE_SECONDS * (len(begun) - 1)
-            # Bounded: one that takes longer goes on by itself, and those after it are not waited for.
+            # Bounded: a longer call continues by itself, and the calls after it are not waited for.
             jobs.wait(min(PATIENCE_SECONDS + more, MOST_PATIENCE_SECONDS))
             calls.add(begun[-1][0].done)
         else:
@@ -208,7 +208,7 @@ class _CallSeconds:
 
 @dataclass
 class _ShortCalls:
-    """Whether the event loop may wait for an environment's calls: after one that took longer, most are not tried."""
+    """Whether the event loop may wait for an environment's calls: after a longer call, most are not tried."""
 
     longer: int = 0
     skip: int = 0
@@ -259,7 +259,7 @@ class _Assignment:
 
 
 class SharedThread(PinnedThread):
-    """The thread of one rollout, until `close`. is_shared: whether other rollouts may use the thread, too."""
+    """The thread of one rollout, until `close`. is_shared: whether other rollouts may also use the thread."""
 
     def __init__(self, threads: SharedThreads, pool: PinnedThreads, assignment: _Assignment) -> None:
         super().__init__(pool, assignment.thread)
@@ -271,7 +271,7 @@ class SharedThread(PinnedThread):
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
         """Run one job in this thread; see `PinnedThreads.run`. work: what it is measured as, None for the environment.
 
-        Raises ThreadBlocked, too.
+        Also raises ThreadBlocked.
         """
         assignment = self._assignment
         if assignment.blocked and assignment.blocker is not self:
@@ -304,7 +304,7 @@ class SharedThread(PinnedThread):
                 self._threads.measured(work or self._assignment.environment, job.seconds)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue one more job, see `PinnedThread.post`; `job` stays the one that was called."""
+        """Queue one more job, see `PinnedThread.post`; `job` remains the called job."""
         called = self.job
         super().post(function)
         self.job = called

@@ -103,11 +103,11 @@ class Batch:
         return iter(self._jobs)
 
     def end(self) -> None:
-        """Let the event loop's thread go on. In the worker thread."""
+        """Let the event loop's thread continue. Called in the worker thread."""
         self._ended.release()
 
     def wait(self, seconds: float) -> None:
-        """Block the event loop until the jobs end, at most so long; it gets the end of a later one as that of any job."""
+        """Block the event loop until the jobs end, at most this long; later ends are reported as for any job."""
         if not self._ended.acquire(timeout=seconds):
             for job in self._jobs:
                 job.reports = True  # the thread reads it after it has set `done`: one of the two sees the other
@@ -120,7 +120,7 @@ class _Thread:
         self.inbox: queue.SimpleQueue[Job | Batch | None] = queue.SimpleQueue()
         self.running: Job | None = None
         self._returned = returned
-        # A daemon: a thread cannot be killed, and one that hangs must not keep the process alive.
+        # A daemon: a thread cannot be killed, and a hung thread must not keep the process alive.
         self.thread = threading.Thread(target=self._work, name=f"taskapp-pinned-{number}", daemon=True)
         self.thread.start()
 
@@ -174,7 +174,7 @@ class PinnedThreads:
         The time limit includes the wait for a thread; raises NoFreeThread when none becomes free. When the caller is
         cancelled, `stop("cancelled")` is called and the thread returns to the pool once the job ends.
         """
-        # Without a wait there is no time to subtract, and this is the usual case.
+        # usually no wait is needed, and no time to subtract
         if self._free.locked():
             began = time.monotonic()
             pinned_thread = await self.open(seconds=seconds)
@@ -266,7 +266,7 @@ class PinnedThreads:
 class PinnedThread:
     """One thread, reserved from the pool until `close`.
 
-    Its calls have a `contextvars` context, empty at first, and a current event loop of their own, which no other use of the
+    Its calls have a `contextvars` context, empty at first, and a separate current event loop, which no other use of the
     thread sees. A copy of the caller's context would share objects that change in place, such as decimal's.
     """
 
@@ -304,7 +304,7 @@ class PinnedThread:
         if not self.is_open:
             return
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
-        # Nobody waits for it, and an outcome without a reader would be logged by asyncio.
+        # asyncio would log an outcome that is never retrieved
         job.future.cancel()
         self.put(job)
 
@@ -355,5 +355,5 @@ class PinnedThread:
 def _current_event_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_event_loop()
-    except RuntimeError:  # this thread has none
+    except RuntimeError:  # this thread has no event loop
         return None

@@ -61,7 +61,7 @@ def endpoint_of(
 
 
 def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
-    """Return the model configured for a role (`judge`, `user`, …); None when there is none.
+    """Return the model configured for a role (`judge`, `user`, …); None if no model is configured.
 
     reward_model: its address is used unchanged (`…/classify`), not completed to chat completions.
     """
@@ -88,7 +88,7 @@ class ModelAccess:
 
     @property
     def congestion(self) -> int:
-        """How often a model's host answered 429 or 503, or not in time, until now."""
+        """How often a model's host has answered 429 or 503, or not in time."""
         return self._client.throttle.signs
 
     def of_policy(self, request: RolloutRequest, address: GivenUrl | None) -> Endpoint:
@@ -129,7 +129,7 @@ class ModelAccess:
             if endpoint is None:
                 variable = role_variable(role)
                 raise Unavailable(
-                    f"no model is configured for the role {role!r}.",
+                    f"No model is configured for the role {role!r}.",
                     hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY) where the server runs.",
                 )
             try:
@@ -157,9 +157,9 @@ def model_access(
 
     Args:
         settings: Addresses, keys and what may be called.
-        exposure: `local` allows private and loopback addresses, too.
-        clock: Time, for waits.
-        is_server_key: Whether a text is an API key of this server, where the settings do not contain its keys.
+        exposure: `local` also allows private and loopback addresses.
+        clock: The clock for waits.
+        is_server_key: Whether a string is an API key of this server, for keys that the settings do not contain.
 
     Raises:
         ConfigError: A setting or `models.toml` cannot be read.

@@ -1,4 +1,4 @@
-"""The attempts of a model call: their outcomes, which are retried after which waits, and how many a host gets at once.
+"""The attempts of a model call: outcomes, retries and waits, and the limit on concurrent attempts at a host.
 
 Retried, after a random wait between 0 and a growing bound (full jitter): 429, 408, 5xx, a connection that is refused or
 dropped, an answer that is truncated, malformed or empty, and a call that hangs. Never: any other status of 400 or above.
@@ -22,7 +22,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 MOST_ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
-# an endpoint may ask for an hour, in which the rollout would hold its place and then meet its deadline
+# an endpoint may request an hour, during which the rollout would only wait for its deadline
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -65,9 +65,9 @@ class AttemptOutcome:
     boundary: Boundary = "policy"
 
 
-_RUNS = "Check that the endpoint runs and answers at that address."
-_LESS = "Send fewer requests at once, or ask its owner for a higher limit."
-_LOGS = "Check the endpoint's own log."
+_RUNS = "Check that the endpoint is running at that address."
+_LESS = "Send fewer requests at once, or request a higher limit from its provider."
+_LOGS = "Check the endpoint's log."
 
 KINDS: Mapping[str, AttemptOutcome] = {
     "unreachable": AttemptOutcome("model_unreachable", _RUNS),
@@ -85,17 +85,17 @@ KINDS: Mapping[str, AttemptOutcome] = {
     "empty": AttemptOutcome("model_malformed", _LOGS),
     "aborted": AttemptOutcome("model_malformed", _LOGS),
     "error_in_answer": AttemptOutcome("model_malformed", _LOGS),
-    "refused": AttemptOutcome("model_refused", "Look at the model's name, the key and the sampling parameters.", False),
-    "redirected": AttemptOutcome("model_redirected", "Give the address to which it leads.", False),
+    "refused": AttemptOutcome("model_refused", "Check the model's name, the key and the sampling parameters.", False),
+    "redirected": AttemptOutcome("model_redirected", "Use the address that it redirects to.", False),
     "overflow": AttemptOutcome(
         "context_overflow",
         "Show the model fewer turns (policy.config.history), or use one with a larger context.",
         False,
     ),
-    # asking again would pay for the endpoint's fault at each turn, and hide it
+    # a retry would pay for the endpoint's error at each turn, and hide it
     "token_mismatch": AttemptOutcome("token_mismatch", "Such a turn cannot be trained on; fix the endpoint.", False),
     "address_refused": AttemptOutcome("address_refused", "Give a public address.", False),
-    "key_refused": AttemptOutcome("key_refused", "Give a key of the model's own.", False),
+    "key_refused": AttemptOutcome("key_refused", "Give the key that the model provider issued.", False),
     "out_of_time": AttemptOutcome(
         "deadline", "Give the rollout more time, or use a faster model.", False, boundary="timeout"
     ),
@@ -164,13 +164,13 @@ async def persist(
             if not kind.again or attempt == MOST_ATTEMPTS:
                 raise model_failed(failed, place, retries) from None
             wait = wait_seconds(failed, attempt, rng)
-            # waiting until the deadline would only hide what went wrong behind a timeout
+            # waiting until the deadline would only hide the error behind a timeout
             if clock.monotonic() + wait >= deadline:
-                raise model_failed(failed, place, retries, more=" No time is left to ask again.") from None
+                raise model_failed(failed, place, retries, more=" No time is left for a retry.") from None
             await sleep(wait)
             left = deadline - clock.monotonic()
             if left <= 0:
-                raise model_failed(failed, place, retries, more=" No time is left to ask again.") from None
+                raise model_failed(failed, place, retries, more=" No time is left for a retry.") from None
         else:
             reply.attempts = attempt
             reply.retries = retries
@@ -181,7 +181,7 @@ def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json
     """Return the failure of a rollout after these attempts, of which `failed` was the last."""
     kind = KINDS[failed.kind]
     excerpt = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
-    tries = f" It was asked {len(retries)} times." if len(retries) > 1 else ""
+    tries = f" It was called {len(retries)} times." if len(retries) > 1 else ""
     metadata = {"endpoint": place, "attempts": ", ".join(_in_words(each) for each in retries)}
     if failed.status is not None:
         metadata["status"] = str(failed.status)
@@ -199,11 +199,11 @@ def _in_words(attempt: dict[str, Json]) -> str:
     return f"{attempt['kind']} {attempt['status']}" if "status" in attempt else str(attempt["kind"])
 
 
-# An endpoint does not say how many calls it takes at once, so the limit is found as TCP finds its window.
+# An endpoint does not report how many concurrent calls it accepts, so the limit is adjusted like TCP's window.
 FIRST_LIMIT = 64
 LEAST_LIMIT, MOST_LIMIT = 1, 4096
 STEP = 4
-# of fewer answers, a single failure would be a large share
+# with fewer answers, a single failure would be a large share
 FEWEST_ANSWERS = 8
 CONGESTED_SHARE = 0.1
 MOST_HOSTS = 1024
@@ -216,7 +216,7 @@ HANG_FACTOR = 8.0
 class HostLimiter:
     """Limits the concurrent attempts at one host. Call `enter` and `leave` around each attempt, on one event loop.
 
-    signs: of congestion, until now.
+    signs: signs of congestion so far.
     """
 
     def __init__(

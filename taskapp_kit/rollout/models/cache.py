@@ -1,8 +1,8 @@
-"""A cache of model replies in a folder: an identical request to the same model at the same address is sent once.
+"""A cache of model replies in a directory: an identical request to the same model at the same address is sent once.
 
 One file for each request, named by the SHA-256 of its address (without the query), model, whole body and the sample of its
-rollout: samples of one seed are there to differ, so each has answers of its own. Two processes may
-share the folder. An unreadable file is a miss; a folder that cannot be written is logged once and causes no failure.
+rollout: samples of one seed should differ, so each has its own entry. Two processes may
+share the directory. An unreadable file is a miss. If the directory is not writable, that is logged once and causes no failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("taskapp_kit.policy")
 
 
 class ResponseCache:
-    """The folder of cached replies. It contains requests and replies, so only its owner may read it."""
+    """The directory of cached replies. Only its owner may read it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,22 +35,22 @@ class ResponseCache:
     @staticmethod
     def key(url: str, model: str | None, body: Mapping[str, Json], sample: int = 0) -> str:
         """Return the key of a request, 64 hex digits. It does not depend on the order of the body's members."""
-        # without the query, in which each rollout has a correlation id of its own
+        # without the query, which contains the correlation id of the rollout
         written = orjson.dumps([url.partition("?")[0], model, body, sample], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(written).hexdigest()
 
     def load(self, key: str) -> ChatReply | None:
-        """Return the cached reply, with `cached` set; None when there is none."""
+        """Return the cached reply, with `cached` set; None for a miss."""
         try:
             reply = ChatReply.from_json(orjson.loads(self._file(key).read_bytes()))
-        # TypeError: a reply of another version has other members
+        # TypeError: a reply that another version wrote has other members
         except (OSError, ValueError, TypeError):
             return None
         return replace(reply, cached=True, cost=0.0 if reply.cost is not None else None, seconds=0.0)
 
     def save(self, key: str, reply: ChatReply) -> None:
         """Store the reply. The file is written completely or not at all."""
-        # what the call went through is no part of the answer
+        # retries and attempts are not part of the reply
         content = orjson.dumps(replace(reply, retries=[], attempts=1).to_json())
         file = self._file(key)
         temporary: Path | None = None
@@ -60,7 +60,7 @@ class ResponseCache:
             temporary = Path(name)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
-            # at once: another process reads the old file or the new one, never a part
+            # atomic: another process reads the old file or the new one, never a part
             temporary.replace(file)
         except OSError as error:
             if temporary is not None:
@@ -70,7 +70,7 @@ class ResponseCache:
             if not self._told:
                 self._told = True
                 log.warning(
-                    "The response cache %s cannot be written: %s. Answers are not stored.", self.folder, error.strerror
+                    "The response cache %s is not writable: %s. Replies are not cached.", self.folder, error.strerror
                 )
 
     def _file(self, key: str) -> Path:

@@ -65,8 +65,8 @@ _ATTEMPTS: Mapping[Trouble, tuple[str, str]] = {
     Trouble.TLS: ("unreachable", "speaks no TLS that can be understood"),
     Trouble.CERTIFICATE: ("untrusted", "has a certificate that is not trusted here"),
     Trouble.TRUNCATED: ("truncated", "cut its answer short"),
-    Trouble.NOT_HTTP: ("malformed", "answered with something that is no HTTP"),
-    Trouble.UNSENDABLE: ("malformed", "answered with something that is no HTTP"),
+    Trouble.NOT_HTTP: ("malformed", "sent a response that is not HTTP"),
+    Trouble.UNSENDABLE: ("malformed", "sent a response that is not HTTP"),
     Trouble.TOO_LARGE: ("malformed", f"answered with more than {MAX_ANSWER_BYTES} bytes"),
 }
 _DROPPED = ("dropped", "dropped the connection before it answered")
@@ -91,7 +91,7 @@ class ModelConnections:
         await self._transport.aclose()
 
     async def post(self, called: ParsedUrl, body: bytes, key: str | None) -> HttpResponse:
-        """Return the response to one POST, polled for where it says 303. Raises AttemptFailed; the caller limits the time."""
+        """Return the response to one POST, polled while the answer is a 303. Raises AttemptFailed. The caller limits the time."""
         headers = None if key is None else {"Authorization": f"Bearer {key}"}
         try:
             answer = await self._transport.send("POST", called.url, body=body, headers=headers, seconds=None)
@@ -208,8 +208,8 @@ class HttpModelClient:
         except TypeError:  # a lone surrogate, or a number beyond 64 bits
             raise _failed(
                 "request_not_json",
-                f"The request for the model at {place} cannot be written as JSON: half a letter or too large a number is in it.",
-                "Look at what the environment shows, and at the sampling parameters.",
+                f"The request to the model at {place} is not valid JSON: it has a lone surrogate or a number beyond 64 bits.",
+                "Check the environment's observations and the sampling parameters.",
             ) from None
         connections, host = self._open(), self.throttle.host(resolved.host_key)
 
@@ -242,9 +242,9 @@ class HttpModelClient:
 
     def _check_key(self, key: str, place: str) -> None:
         if self.keys.is_own_key(key):
-            why = "opens this server's own door"
+            why = "is one of this server's own API keys"
         elif not (key.isascii() and key.isprintable()):
-            why = "holds letters that no key has"
+            why = "contains characters that are not allowed in a key"
         else:
             return
         raise _failed(
@@ -258,15 +258,15 @@ class HttpModelClient:
         except NotAnAddress as wrong:
             raise _failed("invalid_address", f"The model's address {wrong}.", "Give the address of a model.") from None
         why = self.rules.refusal_of(called)
-        # judged here, too: the address of a judge comes from the settings, which no planner looks at
+        # also checked here: the address of a judge comes from the settings, which no planner checks
         if why is not None:
             raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server does not call.",
                           self.rules.hint(called.host, why))  # fmt: skip
         if self.keys.address_has_own_key(url):
-            raise _failed("key_refused", "The model's address holds a key to this server's own door; it was not called.",
+            raise _failed("key_refused", "The model was not called: its address contains one of this server's own API keys.",
                           "Take it out of the address.")  # fmt: skip
         resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
-        if len(self._resolved) >= MOST_REMEMBERED:  # each rollout may have a query of its own
+        if len(self._resolved) >= MOST_REMEMBERED:  # the query may differ in each rollout
             self._resolved.clear()
         self._resolved[url] = resolved
         return resolved
@@ -309,7 +309,7 @@ class HttpModelClient:
             reply = read(answer.status, answer.body, wait)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:
-            # a host that does not answer is as overloaded as one that says so
+            # a host that does not answer counts as overloaded
             congested = True
             if limit == left:
                 raise AttemptFailed("out_of_time", f"gave no answer within the {limit:.1f} s that were left") from None
@@ -331,7 +331,7 @@ def _cost(reply: ChatReply, price: Price | None) -> float | None:
 def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
     """Return the reply without the key that was sent to the endpoint, in case the model repeats it.
 
-    Token ids would reveal the key and no longer match the text, so they are removed, too. A key of fewer than LEAST_HIDDEN
+    Token ids would reveal the key and no longer match the text, so they are removed as well. A key of fewer than LEAST_HIDDEN
     characters, such as EMPTY, is a word that a model may write.
     """
     if key is None or len(key) < LEAST_HIDDEN:

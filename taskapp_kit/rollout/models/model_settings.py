@@ -36,7 +36,7 @@ _MEMBERS = ("url", "model", "key", *_PRICES)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens. cached: input from the endpoint's prefix cache."""
+    """US dollars per million tokens. cached: input from the endpoint's prefix cache."""
 
     input: float
     cached: float
@@ -53,7 +53,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A table of `models.toml`. url: unchanged. key: a variable's name. price: None when there is none."""
+    """A table of `models.toml`. url: unchanged. key: the name of a variable. price: None if it is not known."""
 
     name: str
     url: str
@@ -88,16 +88,17 @@ class ModelNames:
     def read(cls, file: Path) -> ModelNames:
         """Read the tables of a file. Raises ConfigError naming the table; the message contains no value of it."""
         try:
-            # editors on Windows write a byte order mark
+            # utf-8-sig: editors on Windows write a byte order mark
             content = tomllib.loads(file.read_text("utf-8-sig"))
         except OSError as error:
             raise ConfigError(
-                f"{file} cannot be read: {error.strerror}.", hint="Name a file of models in TASKAPP_MODELS_FILE."
+                f"{file} cannot be read: {error.strerror}.",
+                hint="Set TASKAPP_MODELS_FILE to the path of a models file.",
             ) from None
         # tomllib recurses into nested arrays
         except (ValueError, RecursionError):
             raise ConfigError(
-                f"{file} is not TOML in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
+                f"{file} is not a TOML file in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
             ) from None
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
@@ -108,7 +109,7 @@ class ModelNames:
             return found
         if self.file is None:
             raise ConfigError(
-                f"The model {name!r} has no address: there is no {MODELS_FILE} here.",
+                f"The model {name!r} has no address because there is no {MODELS_FILE} in this directory.",
                 hint=f'Give --inference-url, or write {MODELS_FILE} with [{name}] and url = "…".',
             )
         close = closest(name, self.models)
@@ -155,7 +156,10 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         )
     # every call would hand the server's own key to a vendor
     if key is not None and key.startswith(SERVER_ONLY):
-        raise wrong(f"takes the key {key}", "That variable holds an API key of this server; name the model's own.")
+        raise wrong(
+            f"takes the key {key}",
+            "That variable holds an API key of this server. Name the variable with the model provider's key.",
+        )
     return NamedModel(name, url, model, key, _price(table, wrong))
 
 
@@ -166,11 +170,11 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
         if value is None:
             continue
         if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-            raise wrong(f"has a {member} that is not a price", "Write US dollars for a million tokens, such as 0.18.")
+            raise wrong(f"has a {member} that is not a price", "Write US dollars per million tokens, such as 0.18.")
         given[member] = float(value)
     if not given:
         return None
-    # an absent price is unknown, and not 0
+    # an absent price is unknown, not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
             raise wrong(f"has a price but no {member}", "Give the prices of input and output; 0 where it is free.")
@@ -199,7 +203,7 @@ API_KEY: Place = ("body", "policy", "config", "api_key")
 MAX_KEY_LETTERS = 4096
 EXCERPT_LETTERS = 200
 LEAST_HIDDEN = 12
-"""The minimum length of a server's API key that is searched for inside longer texts: "test" occurs in model names."""
+"""The minimum length of a server's API key that is searched for inside longer strings: "test" occurs in model names."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
@@ -240,22 +244,22 @@ class Credentials:
             called = read_url(f"http://{bare}/")
         except NotAnAddress as wrong:
             raise ConfigError(
-                f"{KEYS_FOR} holds an entry whose host cannot be used: it {wrong}.", hint="Write HOST=VARIABLE."
+                f"{KEYS_FOR} has an entry with an invalid host: it {wrong}.", hint="Write HOST=VARIABLE."
             ) from None
         if not variable or variable.startswith(SERVER_ONLY):
             raise ConfigError(
-                f"{KEYS_FOR} names no vendor's key for {called.host}.",
-                hint="Write HOST=VARIABLE; the server's own API keys are sent to no model.",
+                f"{KEYS_FOR} does not name a model provider's key for {called.host}.",
+                hint="Write HOST=VARIABLE. The server's own API keys are never sent to a model.",
             )
         key = settings.variable(variable)
         if not key:
             raise ConfigError(
                 f"{KEYS_FOR} names the variable {variable} for {called.host}, which is not set.",
-                hint=f"Set {variable}, or take the entry away.",
+                hint=f"Set {variable}, or remove the entry.",
             )
         named = re.search(r":[0-9]+$", bare) is not None
         port = called.port if named else None
-        # nobody listens between this machine and itself
+        # a connection to this machine cannot be intercepted
         schemes = ("https", "http") if open_road or called.host in _LOOPBACK else ("https",)
         for scheme in schemes:
             self._for.pop(
@@ -269,12 +273,12 @@ class Credentials:
         return found if found is not None else self._for.get((called.scheme, called.host, None))
 
     def is_own_key(self, text: str) -> bool:
-        """Return whether the text is one of this server's API keys, or contains one that the settings name."""
+        """Return whether the text is one of this server's API keys, or contains a key from the settings."""
         given = _BEARER.sub("", text.strip())
         encoded = given.encode("utf-8", "replace")
         found = False
         for key in self._door:
-            # all of them, in a time that does not tell how near a guess is
+            # all of them, in constant time, so that the time does not reveal how close a guess is
             found |= hmac.compare_digest(encoded, key) or (len(key) >= LEAST_HIDDEN and key in encoded)
         if self._is_server_key is not None and given:
             found |= self._is_server_key(given)
@@ -297,12 +301,12 @@ class Credentials:
                 pending += [(inner, (*place, index)) for index, inner in enumerate(value)]
             elif isinstance(value, str) and self.address_has_own_key(value):
                 field = ".".join(str(part) for part in place if part != "body")
-                message = f"{field} contains an API key of this server, which is sent to no model."
+                message = f"{field} contains an API key of this server, which is never sent to a model."
                 raise RequestError(
                     message,
                     fields=(FieldProblem(place, message, "key_refused"),),
                     code="key_refused",
-                    hint="Give the model's own key, or none.",
+                    hint="Give the key that the model provider issued, or no key.",
                 )
 
     def excerpt(self, text: str, used: str | None) -> str:
@@ -318,7 +322,7 @@ class Credentials:
 
 
 def caller_key(config: Mapping[str, Any]) -> str | None:
-    """Return the caller's own key for the model, `policy.config.api_key`; None when there is none. Raises RequestError."""
+    """Return the caller's own key for the model, `policy.config.api_key`; None if it is not set. Raises RequestError."""
     key = config.get("api_key")
     if key is None or key == "":
         return None

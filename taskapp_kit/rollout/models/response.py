@@ -97,7 +97,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
     """Return the message in a form that a conversation can send back."""
     content = message.get("content")
     if content is not None and not isinstance(content, (str, list)):
-        raise _malformed("has a content that is neither text nor a list")
+        raise _malformed("has content that is neither a string nor a list")
     if message.get("role") != "assistant":
         message["role"] = "assistant"
     calls = message.get("tool_calls")
@@ -165,7 +165,7 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
 
 
 def _logprobs(choice: Mapping[str, Any], message: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[Any, Any]:
-    """(log-probabilities, token ids among them), each None where there are none."""
+    """(log-probabilities, token ids among them), each None if absent."""
     given = choice.get("logprobs")
     if isinstance(given, dict):
         entries = given.get("content")
@@ -197,7 +197,7 @@ def _ids(values: Any) -> list[int] | None:
     if values is None:
         return None
     if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
-        raise _malformed("has token ids that are not whole numbers")
+        raise _malformed("has token ids that are not integers")
     return values
 
 
@@ -206,7 +206,7 @@ def _numbers(values: Any) -> list[float] | None:
         return None
     # rounding may make the probability of a certain token a little more than 1
     if not isinstance(values, list) or not all(type(value) in (int, float) and value <= 1e-3 for value in values):
-        raise _malformed("has log-probabilities that are not numbers up to 0")
+        raise _malformed("has log-probabilities that are not numbers of at most 0")
     return values
 
 
@@ -242,7 +242,7 @@ _OVERFLOW = re.compile(
 )
 _TOO_MANY_WANTED = re.compile(r"max(_completion)?_tokens\D{0,60}too large: (\d+)\D+?(\d+)", re.IGNORECASE)
 _NEVER_MEASURED = (401, 403, 404, 429)
-"""Statuses that never report a conversation's length, whatever their text is."""
+"""Statuses that never report a conversation that is too long, even if their text looks like it."""
 _NEVER_SERVED = (501, 505)
 """Server errors that the same request causes again at any time."""
 
@@ -256,7 +256,9 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
         if inner is not None:
             status = inner
     if status not in _NEVER_MEASURED and status >= 200 and _overflows(codes, words):
-        return AttemptFailed("overflow", "cannot read a conversation of this length", status=status, excerpt=words)
+        return AttemptFailed(
+            "overflow", "rejected the conversation because it is too long", status=status, excerpt=words
+        )
     if status == 200:
         return AttemptFailed("error_in_answer", "answered 200 with an error", status=status, excerpt=words)
     if status == 429:
@@ -276,9 +278,9 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
     if status in (401, 403):  # the text may repeat the key, so no excerpt
         return AttemptFailed(
             "refused",
-            f"answered {status}: it does not take this key, or none was sent",
+            f"answered {status}: it rejects this key, or no key was sent",
             status=status,
-            hint="Give a key that it takes in policy.config.api_key, or set the server's own (TASKAPP_INFERENCE_KEYS_FOR).",
+            hint="Give a valid key in policy.config.api_key, or set the server's own (TASKAPP_INFERENCE_KEYS_FOR).",
         )
     return AttemptFailed("refused", f"answered {status}", status=status, excerpt=words)
 
@@ -309,7 +311,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def text_of(error: Any) -> str:
-    """Return the message in an error of any format; empty when there is none."""
+    """Return the message in an error of any format; empty if it has none."""
     for _ in range(4):
         if isinstance(error, str):
             return error[:2000]

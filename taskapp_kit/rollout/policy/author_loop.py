@@ -1,7 +1,7 @@
 """`@app.rollout`: the author's own agent loop, which replaces the kit's conversation with the model.
 
 The loop is a coroutine in the environment's thread. `decide` runs it until it takes a step, which becomes the decision, or
-until it returns. Limits, records and failures are therefore those of any other policy.
+until it returns. Limits, records and failures therefore work as for any other policy.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class LoopEnvironment:
     """The environment as the author's loop sees it.
 
     Attributes:
-        observation: The last one, as recorded: a text, a dict, or a list with pictures.
+        observation: The last one, as recorded: a string, a dict, or a list with images.
         tools: The actions as the `tools` of a chat-completions request.
         parameters: Of each action by its name, as JSON Schema; also of the action for plain text.
-        done: True once the episode is over. The loop is cancelled then, so it rarely reads True.
+        done: True once the episode has ended. The loop is cancelled then, so it rarely reads True.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class LoopEnvironment:
         # two steps at once would have no order, and the episode records one
         if self._step is not None:
             raise PolicyError(
-                "env.step() was called while another step is under way.", hint="Await each before the next."
+                "env.step() was called while another step is running.", hint="Await each before the next."
             )
         try:
             call = ToolCall(str(tool), plain(args, "args"))
@@ -97,7 +97,7 @@ class LoopModel:
         Args:
             messages: The conversation, as in a chat-completions request.
             tools: What the model may call, such as `env.tools`.
-            **sampling: Members of the request, over those of the caller's `policy.config`.
+            **sampling: Members of the request, which override the caller's `policy.config`.
 
         Returns:
             The reply as received.
@@ -160,7 +160,7 @@ class AuthorLoop:
         self._model.use(models)
 
     def decide(self, view: View) -> Decision:
-        """Run the loop up to its next step. Raises PolicyStops when the loop returned, and whatever the loop raised."""
+        """Run the loop up to its next step. Raises PolicyStops when the loop returned, and the loop's own exceptions."""
         if self._runner is None:
             self._runner = asyncio.Runner()
             self._loop = self._runner.get_loop()
@@ -176,12 +176,12 @@ class AuthorLoop:
         return self._answer(call)
 
     def stop(self, reason: str) -> None:
-        """End a decision under way, wherever the loop awaits; `close` cancels the loop. Called in another thread."""
+        """Interrupt the running decision; `close` then cancels the loop. Called in another thread."""
         # A deadline is noticed between events and in calls of the model. A loop may wait for anything else, such as a
         # program, so it is woken from outside.
         self._stopped = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the episode is over
+            with contextlib.suppress(RuntimeError):  # the loop is closed because the episode has ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class AuthorLoop:
             return wanted.result()
         wanted.cancel()
         if not self._task.done():
-            raise PolicyError("The rollout was stopped.")  # which the episode says with its reason
+            raise PolicyError("The rollout was stopped.")  # the episode reports the reason
         self._task.result()
         raise PolicyStops(RETURNED)
 

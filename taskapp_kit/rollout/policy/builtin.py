@@ -18,7 +18,7 @@ from taskapp_kit.rollout.policy.sampling import Draw, Unbounded, compile_sampler
 
 
 class PolicyError(KitError):
-    """A policy returned an invalid answer. The message says what it returned and what was expected."""
+    """A policy returned an invalid answer. The message states what it returned and what was expected."""
 
 
 def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
@@ -121,7 +121,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
             "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
         )
     answer = answer_from(config["action"], "policy.config.action")
-    # found before anything runs: an episode of refusals costs its time and says nothing
+    # found before anything runs: an episode of refusals costs time and shows nothing
     problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
     # one call that may be accepted is enough: what a state refuses, another one may take
     if problems[0] is not None and None not in problems:
@@ -150,7 +150,7 @@ def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
 
 
 def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
-    """Return why the environment could never accept this answer in words; None when it may."""
+    """Return why the environment could never accept this plain-text answer; None if it may."""
     if environment.text_action is None:
         return (
             "policy.config.action is words, and no action of environment "
@@ -162,7 +162,7 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """The answers of a stored rollout in order, then its stop. Raises PolicyError past the end of one that has no stop."""
+    """The answers of a stored rollout in order, then its stop. Raises PolicyError past the end of a recording without a stop."""
 
     name = "replay"
 
@@ -187,7 +187,7 @@ class ReplayPolicy:
 
 
 class AuthorPolicy:
-    """An app's `@app.policy` function. It receives the observation without its pictures."""
+    """An app's `@app.policy` function. It receives the observation without its images."""
 
     def __init__(self, spec: AuthorPolicySpec, rng: Callable[[], random.Random]) -> None:
         self.name = spec.name
@@ -197,7 +197,7 @@ class AuthorPolicy:
         self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Decision:
-        """Return the function's answer. Raises whatever the function raises, and PolicyError for an invalid answer."""
+        """Return the function's answer. Raises the function's exceptions, and PolicyError for an invalid answer."""
         given = self._given
         observation = without_images(view.observation)
         # a copy, so that a policy that modifies it does not change the record

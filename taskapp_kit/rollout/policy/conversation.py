@@ -41,7 +41,7 @@ MessageContent = str | list[dict[str, Json]]
 
 
 def only_words(tools: Sequence[Tool]) -> bool:
-    """True when plain text is the only action: then the rollout is a plain chat, in every mode without a schema."""
+    """Return whether plain text is the only action: then the rollout is a plain chat, in every mode without a schema."""
     return len(tools) == 1 and tools[0].text
 
 
@@ -66,7 +66,7 @@ def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, 
 
 
 def tool_schemas(tools: Sequence[Tool]) -> list[dict[str, Json]]:
-    """Return the actions as `tools` of a request, except one that takes plain text."""
+    """Return the actions as `tools` of a request, except an action for plain text."""
     return [
         chat_tool(tool.name, {"type": "object", "properties": {}, **_plain(tool.parameters)}, tool.description)
         for tool in tools
@@ -132,7 +132,7 @@ def _plain(schema: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def words_of(observation: Content, *, pictures: str = "not shown") -> str:
-    """Return the observation as text; a picture becomes its size and the note `pictures`."""
+    """Return the observation as text; an image becomes its size and the note `pictures`."""
     if type(observation) is list:
         lines = [
             f"[picture {block.width} x {block.height}: {pictures}]" if isinstance(block, Image) else block
@@ -143,19 +143,19 @@ def words_of(observation: Content, *, pictures: str = "not shown") -> str:
 
 
 def has_pictures(observation: Content) -> bool:
-    """True when the observation contains a picture."""
+    """Return whether the observation contains an image."""
     return next(images(observation), None) is not None
 
 
 def joined(shown: list[tuple[str | None, Content]]) -> tuple[MessageContent, MessageContent]:
-    """Join observations with pictures, each after its heading if any, into one message's parts: to send, and to record."""
+    """Join observations with images, each after its heading if any, into the parts of one message: to send, and to record."""
     sent: list[dict[str, Json]] = []
     recorded: list[dict[str, Json]] = []
     for line, observation in shown:
         for block in ([line] if line else []) + (observation if type(observation) is list else [words_of(observation)]):
             if isinstance(block, Image):
                 sent.append(_picture(block.data_url()))
-                # the record names a picture by its hash: its bytes are stored once
+                # the record names an image by its hash: its bytes are stored once
                 recorded.append(_picture(f"/blobs/{block.hash}"))
             else:
                 sent.append({"type": "text", "text": block})
@@ -291,13 +291,13 @@ class Conversation:
             self._add_user_message(sections)
 
     def _answer_call(self, call: ToolCall, step: PlayedStep | None) -> PlayedStep | None:
-        """Add the result of a tool call; return the step when its pictures need a message of their own."""
+        """Add the result of a tool call; return the step if its images need a separate message."""
         if step is None:
             words = "This was not done."
         else:
             words = words_of(step.observation, pictures=NEXT_MESSAGE if self._options.pictures else "not shown")
         self._add_message("tool", words, words, tool_call_id=call.id)
-        # most endpoints refuse pictures in a tool's message, so they follow in one of the user
+        # most endpoints reject images in tool messages, so they follow in a user message
         return step if step is not None and self._options.pictures and has_pictures(step.observation) else None
 
     def _add_user_message(self, sections: list[_Section]) -> None:
@@ -310,7 +310,7 @@ class Conversation:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, reply: ChatReply) -> Decision:
-        """Read the reply as a Decision. Never raises, whatever the reply contains.
+        """Read the reply as a Decision. Never raises.
 
         `problem` describes what is wrong with the whole answer, or with arguments that are not JSON (they remain a str).
         """
@@ -357,20 +357,20 @@ class Conversation:
         if parsed_message.calls:
             return parsed_message.calls, words, parsed_message.problem
         text = next((tool for tool in tools if tool.text), None)
-        # words are no mistake where an action takes them
+        # text is not a mistake if an action accepts it
         return [], words, None if text is not None and words else self._no_call(words)
 
     def _no_call(self, words: str | None) -> str:
         names = ", ".join(self._tools)
         if only_words(list(self._tools.values())):
             return EMPTY
-        # a model without a parser for its tool calls writes them as text in each turn, and has to be told
+        # a model without a parser for its tool calls writes them as text in each turn, so the reply corrects it
         if words and parse_actions(words, list(self._tools.values())).calls:
             return f"Nothing was done: a call stands in the words. Make it a tool call. The tools are: {names}."
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
 
     def _details(self, reply: ChatReply, parsed_message: ParsedMessage) -> dict[str, Json]:
-        """Return the recorded details of the model call: its duration, and whatever differs from the usual."""
+        """Return the recorded details of the model call: its duration, and unusual values."""
         details: dict[str, Json] = {
             "finish_reason": reply.finish_reason,
             "model": reply.model,
@@ -401,12 +401,12 @@ def _check_choice(options: PolicyOptions, environment: EnvironmentSpec) -> None:
 def _match_steps(
     calls: Sequence[ToolCall], steps: Sequence[PlayedStep], words: str
 ) -> tuple[list[PlayedStep | None], list[PlayedStep]]:
-    """Return the step of each call, None for one that was not executed; and the caller's steps, which have no call.
+    """Return the step of each call, None for a call that was not executed; and the caller's steps, which have no call.
 
     words: the name of the action that takes plain text, "" without one.
     """
     if not calls:  # the episode makes one step of plain text, and of an empty answer
-        # an empty answer is a step, too, which the environment refused
+        # an empty answer is also a step, which the environment refused
         fits = len(steps) > 0 and steps[0].tool in ("", words)
         return list(steps[:fits]), list(steps[fits:])
     own: list[PlayedStep | None] = []

@@ -39,7 +39,7 @@ SESSION = "session"
 """The policy's name when a session's caller acts (`rollout/session.py`). No request can name it."""
 
 PERSON = "person"
-"""The same where that caller is a person, in the viewer; `taskapp play` stores this name, too."""
+"""The policy's name when that caller is a person in the viewer; `taskapp play` also stores this name."""
 
 CALLERS = (SESSION, PERSON)
 
@@ -53,7 +53,7 @@ STORED_CONFIG = (
     "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
     "return_token_ids", "session_id", "protocol",
 )  # fmt: skip
-"""The stored members of `policy.config`. The model's address is stored, too, without userinfo and query (except `cid`)."""
+"""The stored members of `policy.config`. The model's address is also stored, without userinfo and query (except `cid`)."""
 KNOWN_CONFIG = frozenset((*STORED_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
 """Every member of `policy.config` that has an effect."""
 MOST_UNKNOWN_NAMED = 8
@@ -69,7 +69,7 @@ def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
     def stays(name: str, parameters: Sequence[str]) -> bool:
         if name != GOLD:
             return True
-        # on this machine, an author may look at the solutions anyway
+        # on this machine, an author can read the solutions anyway
         return exposure != "public" or "task" not in parameters if gold is None else gold
 
     policies = tuple(spec for spec in app.policies if stays(spec.name, spec.parameters))
@@ -96,7 +96,7 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
             elif name == "noop" and name not in own:
                 noop_policy(environment)
         except RequestError as error:
-            # the sentence stands in a list after the name
+            # the sentence follows the name in a list
             found[name] = error.message.partition("is unavailable: ")[2] or error.message
     return found
 
@@ -133,7 +133,7 @@ def chosen_name(
     asked = config.get("policy")
     loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
     wanted = policy_name if asked is None else asked
-    # told apart from an unknown name: a caller would look for a typing error
+    # a separate error, or the caller would look for a typing error
     if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
         raise unavailable(
             str(wanted),
@@ -145,7 +145,7 @@ def chosen_name(
         if asked not in names:
             raise _unknown(asked, _available(app, environment), loc)
         return str(asked)
-    # `policy_name` is often the caller's own label, so one that we do not know is no error where a model is named
+    # `policy_name` is often the caller's own label, so an unknown name is not an error if a model is given
     if policy_name in names:
         return str(policy_name)
     if inference_url is not None:
@@ -192,7 +192,7 @@ def make_policy(
 def _sample(config: Mapping[str, Json]) -> int:
     sample = config.get("sample", 0)
     if type(sample) is not int or not 0 <= sample < 2**63:
-        message = f"policy.config.sample is {str(sample)[:80]!r}; expected a whole number from 0."
+        message = f"policy.config.sample is {str(sample)[:80]!r}; expected an integer of at least 0."
         raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "sample"), message),))
     return sample
 
@@ -212,7 +212,7 @@ CHARACTERS_PER_TOKEN = 4.0
 MESSAGE_CHARACTERS = 16
 """The overhead of a chat template for each message."""
 PICTURE_CHARACTERS = 4000
-"""The estimate for a picture, about a thousand tokens; its size in bytes does not predict its tokens."""
+"""The estimate for an image, about a thousand tokens; its size in bytes does not predict its tokens."""
 LEARNED = (0.02, 4.0)
 """The plausible range of tokens per character; an endpoint's count outside it is ignored."""
 
@@ -247,7 +247,7 @@ class History(Protocol):
         ...
 
 
-# The only one that keeps the token prefix: each prompt begins with the previous prompt and its answer, so an engine's
+# Only this history keeps the token prefix: each prompt begins with the previous prompt and its answer, so an engine's
 # prefix cache stays valid, and a trainer can join the turns. A window of turns breaks it in each turn once turns are
 # left out, a token budget in each turn that leaves out more than the one before.
 @dataclass(frozen=True, slots=True)
@@ -301,14 +301,14 @@ def read_history(given: Json) -> History:
             if word == "tokens":
                 return TokenBudget(value)
     message = (
-        f'policy.config.history is {str(given)[:80]!r}; expected "full", {{"turns": N}} or {{"tokens": N}} with a whole '
-        "number N from 1."
+        f'policy.config.history is {str(given)[:80]!r}; expected "full", {{"turns": N}} or {{"tokens": N}} with an '
+        "integer N of at least 1."
     )
     raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "history"), message),))
 
 
 def characters_of(message: Mapping[str, Any]) -> int:
-    """Return the approximate size of a message in the prompt, in characters; a picture counts as about a thousand tokens."""
+    """Return the approximate size of a message in the prompt, in characters; an image counts as about a thousand tokens."""
     return MESSAGE_CHARACTERS + _characters(message)
 
 
@@ -317,7 +317,7 @@ def _characters(value: Any) -> int:
     if kind is str:
         return len(value)
     if kind is dict or isinstance(value, Mapping):
-        # a picture's size in bytes says nothing about its tokens
+        # an image's size in bytes does not predict its tokens
         if value.get("type") == "image_url":
             return PICTURE_CHARACTERS
         return sum(_characters(part) for name, part in value.items() if name not in ("role", "type"))
@@ -334,7 +334,7 @@ class PolicyOptions:
     """The options for the model calls of one rollout.
 
     sampling: copied into each request. extra: further members that the endpoint defines; they override `sampling`.
-    tool_choice: None derives it from the environment's actions. pictures: False sends a text in place of each.
+    tool_choice: None derives it from the environment's actions. pictures: if False, a string is sent in place of each image.
     reasoning: False does not send back the model's reasoning of earlier turns. logprobs, token_ids: requested from the
     endpoint. structured: the schema of the answer in mode `structured`; None builds one from the actions.
     """
@@ -354,30 +354,30 @@ class PolicyOptions:
 _FITS: Mapping[str, Callable[[Any], bool]] = {
     # `type`, since true is an int to `isinstance`
     "a number": lambda value: type(value) in (int, float) and math.isfinite(value),
-    "a whole number": lambda value: type(value) is int,
-    "a whole number from 1": lambda value: type(value) is int and value >= 1,
+    "an integer": lambda value: type(value) is int,
+    "an integer of at least 1": lambda value: type(value) is int and value >= 1,
     "true or false": lambda value: type(value) is bool,
-    "a word": lambda value: isinstance(value, str),
-    "words or a list of words": lambda value: all(
+    "a string": lambda value: isinstance(value, str),
+    "a string or a list of strings": lambda value: all(
         isinstance(word, str) for word in (value if isinstance(value, list) else [value])
     ),
     "an object": lambda value: isinstance(value, Mapping),
 }
-# checked before the episode: an endpoint would refuse them at its first turn, in words of its own
+# checked before the episode: an endpoint would only reject them at the first turn
 SAMPLING: Mapping[str, str] = {
     "temperature": "a number",
     "top_p": "a number",
     "min_p": "a number",
-    "top_k": "a whole number",
-    "max_tokens": "a whole number from 1",
-    "max_completion_tokens": "a whole number from 1",
+    "top_k": "an integer",
+    "max_tokens": "an integer of at least 1",
+    "max_completion_tokens": "an integer of at least 1",
     "presence_penalty": "a number",
     "frequency_penalty": "a number",
     "repetition_penalty": "a number",
-    "seed": "a whole number",
-    "stop": "words or a list of words",
+    "seed": "an integer",
+    "stop": "a string or a list of strings",
     "logit_bias": "an object",
-    "reasoning_effort": "a word",
+    "reasoning_effort": "a string",
     "parallel_tool_calls": "true or false",
 }
 """The members of `policy.config` that are sent in each request, and what each has to be. No others are sent."""

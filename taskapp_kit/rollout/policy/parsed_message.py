@@ -49,7 +49,7 @@ def parse_message(
     thoughts: bool = True,
     most_calls: int | None = None,
 ) -> ParsedMessage:
-    """Parse a message. Never raises, whatever it contains.
+    """Parse a message. Never raises.
 
     thoughts: False leaves the reasoning out of `back`. most_calls: tool calls beyond this number are dropped.
     """
@@ -73,7 +73,7 @@ def parse_message(
         content = orjson.dumps(content).decode()
     if content is not None:
         message["content"] = content
-    # a refusal is what the model said, and the environment may have an action for words
+    # a refusal is text of the model, and the environment may have an action for text
     parsed.words = _text_of(content) or _text_of(message.get("refusal")) or None
     if isinstance(calls, list):
         _parse_calls([call for call in calls if isinstance(call, dict)], parsed, tools, turn)
@@ -118,7 +118,7 @@ def _parse_calls(given: list[dict[str, Any]], parsed: ParsedMessage, tools: Mapp
         }
         recorded.append({**call_members, "function": {**function, "name": name, "arguments": text}})
         back.append(recorded[-1])
-        # Chat templates parse the arguments of earlier turns, and fail in every later turn if they are no JSON object.
+        # Chat templates parse the arguments of earlier turns, and fail in every later turn if they are not a JSON object.
         # The record keeps the original.
         if not _sendable(text, args) or not name:
             readable = orjson.dumps(args if isinstance(args, dict) else {"unreadable": text}).decode()
@@ -140,7 +140,7 @@ def _arguments_problem(name: str, why: str, tools: Mapping[str, Tool]) -> str:
 
 
 def _sendable(text: str, args: Json) -> bool:
-    """True when the arguments are valid JSON for an object: chat templates parse those of earlier turns and fail if not."""
+    """Return whether the arguments are a JSON object: chat templates parse the arguments of earlier turns."""
     if not isinstance(args, dict):
         return False
     try:
@@ -150,7 +150,7 @@ def _sendable(text: str, args: Json) -> bool:
 
 
 def _is_part(part: Json) -> bool:
-    """True for a part of a message's content that endpoints accept back."""
+    """Return whether endpoints accept this part of a message's content back."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return False
     return part["type"] != "text" or isinstance(part.get("text"), str)
@@ -189,7 +189,7 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
 
 
 class UnreadableJson(ValueError):
-    """Text is not valid JSON, or not recordable. The message, which the model reads, says what is wrong and where.
+    """Text is not valid JSON, or not recordable. The message, which the model reads, states what is wrong and where.
 
     read: the number of characters that were parsed.
     """

@@ -31,7 +31,7 @@ MAX_TEXT, MAX_LIST = 10_000, 1_000
 """The greatest lengths that are drawn where a schema demands more."""
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "iris", "juniper", "kelp", "larch")
 PATTERN_TEXTS = ("amber", "Amber", "AMBER", "a", "A", "7", "42", "123", "1234", "AB123", "ab-12", "a1", "1.0", "1.0.0")
-"""The texts that a free sampler tries on a `pattern`; where none matches, it draws as if there was no pattern."""
+"""The strings that a free sampler tries on a `pattern`; if none matches, it ignores the pattern."""
 MORE_FORMATS: Mapping[str, str] = {
     "duration": "P1D",
     "url": FORMATS["uri"],
@@ -54,9 +54,9 @@ def compile_sampler(schema: Mapping[str, Json], name: str = "arguments") -> Draw
 
 
 def draw(schema: Json, rng: random.Random) -> Json:
-    """Return one value of the schema, whatever it leaves open; where bounds leave none, the nearest.
+    """Return one value of the schema, even where it is open; if bounds exclude every value, the nearest.
 
-    Raises ValueError where only an endless value would fit, and other errors where the schema is no schema.
+    Raises ValueError where only an endless value would fit, and other errors for an invalid schema.
     """
     return FreeSampler().compiled(read_schema(schema), "value", 0)(rng)
 
@@ -189,13 +189,13 @@ class FreeSampler(UniformSampler):
         return drawn
 
     def branches(self, schema: Schema, depth: int) -> list[Schema]:
-        """Return the branches that may be drawn; deep inside the one that ends soonest."""
+        """Return the branches that may be drawn; deep inside, the branch that ends soonest."""
         # deep inside, drawing any branch of a tree would make it grow without end
         branches = sorted(schema.branches, key=_depth_ahead)
         return branches if depth < DEEP else branches[:1]
 
     def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
-        """Return both ends of a range of numbers; where there is no value between them, the lower one twice."""
+        """Return both ends of a range of numbers; the lower one twice if no value lies between them."""
         if low is None:
             low = 0 if high is None else high - OPEN_RANGE
         return low, low + OPEN_RANGE if high is None else max(low, high)
@@ -213,7 +213,7 @@ class FreeSampler(UniformSampler):
         shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
         fixed = FORMATS.get(str(keywords.get("format"))) or MORE_FORMATS.get(str(keywords.get("format")))
         if "pattern" in keywords:
-            # the libraries that make texts for patterns are not maintained; most patterns of tools fit one of these
+            # libraries that generate strings for patterns are unmaintained; most patterns of tools match one of these
             texts = [text for text in PATTERN_TEXTS if shortest <= len(text) <= longest]
             with suppress(re.error):  # an expression of another language than Python's
                 fixed = next((text for text in texts if re.search(str(keywords["pattern"]), text)), fixed)
@@ -245,7 +245,7 @@ class FreeSampler(UniformSampler):
 
 
 def _depth_ahead(schema: Schema) -> int:
-    """Return how far a branch may lead: plain values end a schema that contains itself, references to it go on."""
+    """Return how far a branch may lead: plain values end a schema that contains itself, references to it continue."""
     return 2 if schema.recursive else 1 if schema.kind in ("object", "array") else 0
 
 

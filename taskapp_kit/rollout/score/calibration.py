@@ -1,6 +1,6 @@
 """Compares judges with human labels: agreement (None where it is undefined), biases, spread between repeats, cost.
 
-A judge of single rollouts is asked `repeats` times about each case, in a call of its own even where it normally shares one.
+A judge of single rollouts is asked `repeats` times about each case, in a separate call even if it normally shares one.
 A group judge is asked `repeats` times in each rotation of the answers, so that every answer is shown once in every position
 and a preference for a position can be distinguished from a preference for an answer.
 """
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(slots=True)
 class CaseResult:
-    """The judge's scores of a case: one for each trajectory; empty when it gave no verdict, and `error` says why.
+    """The judge's scores of a case: one for each trajectory; empty if it gave no verdict; `error` then has the reason.
 
     spreads: highest minus lowest of one model's repeats. places: mean score at each position of a group, first to last.
     """
@@ -87,7 +87,7 @@ def _places(record: JudgeRecord, members: int) -> list[float]:
 
 
 def _spreads(record: JudgeRecord, name: str) -> list[float]:
-    """Return the spread of each model separately: a difference between two models is no spread between repeats."""
+    """Return the spread of each model separately: a difference between two models is not a spread between repeats."""
     of_role: dict[str, list[float]] = {}
     for call in record.calls:
         if call.verdict is not None:

@@ -70,7 +70,7 @@ class GroupJudgement:
 class GroupScored:
     """The members' scores, ranks from 1 (equal scores share one) and reasons, in the members' order; and each judgement.
 
-    A score is the weighted mean of normalised scores over the judges with weight > 0, None when there is none.
+    A score is the weighted mean of normalised scores over the judges with weight > 0; None without such a score.
     """
 
     scores: list[float | None]
@@ -134,11 +134,11 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
     samples = judge.samples * len(judge.models)
     first = members[0]
     base = list(range(len(members)))
-    # Derived, so that the same group is shown in the same orders wherever it is scored.
+    # derived, so that a group is shown in the same orders on every machine
     derived_rng("score_group", judge.name, first.environment, first.split, first.seed).shuffle(base)
 
     def prompt_of(sample: int) -> JudgePrompt:
-        # Rotated and not shuffled again: each member then stands in different places, which a shuffle does not promise.
+        # rotated, not shuffled again: each member is then shown at different positions, which a shuffle does not guarantee
         turn = sample * max(1, len(members) // samples) % len(members)
         order = orders[sample] = base[turn:] + base[:turn]
         return _make_prompt(judge, [readings[member] for member in order])
@@ -214,12 +214,12 @@ def _group_scores(judgements: list[GroupJudgement], members: int, record: JudgeR
         heaviest = max(
             (one for one in judgements if one.scores[member] is not None), key=lambda one: one.weight, default=None
         )
-        # One reason per member: that of the judge which decided most of its score.
+        # one reason per member: the reason of the judge that decided most of its score
         reasons.append(None if heaviest is None else heaviest.reasons[member])
     return GroupScored(scores, ranks(scores), reasons, judgements, record)
 
 
 def ranks(scores: Sequence[float | None]) -> list[int | None]:
-    """Return ranks from 1 for the highest score. Equal scores share a rank, and the next is skipped: 1, 2, 2, 4."""
+    """Return ranks from 1 for the highest score. Equal scores share a rank (1, 2, 2, 4). None has no rank."""
     known = [score for score in scores if score is not None]
     return [None if score is None else 1 + sum(other > score for other in known) for score in scores]

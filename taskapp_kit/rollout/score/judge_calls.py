@@ -1,4 +1,4 @@
-"""Calls the models of one judge, once for each sample, repeats a call whose answer is no verdict, and combines scores.
+"""Calls the models of one judge, once for each sample, repeats a call if its answer is not a verdict, and combines scores.
 
 A reward model answers with one number and no reason. Its requests: a str is sent as `{"input": …}`, a list of messages as
 `{"messages": …}`, a dict unchanged. Its answers: a number in `score`, `reward` or `data`, as vLLM's `/classify`, `/score`
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class JudgeFailed(Exception):
-    """A judge gave no verdict. stops: the rollout's time is up, so scoring fails whatever the judge's weight."""
+    """A judge gave no verdict. stops: the rollout's time is up, so scoring fails even if the judge's weight is 0."""
 
     def __init__(self, failure: Failure, *, stops: bool = False) -> None:
         super().__init__(failure.message)
@@ -101,7 +101,7 @@ class JudgeCaller:
             problem: str | None = None
             for ask in range(1, ASKS + 1):
                 call = JudgeCall(self.names, role, sample, ask, digest)
-                # A new nonce for each call, and the problem in words: the unusable answer itself may be the policy's
+                # A new nonce for each call, and only a description of the problem: the unusable answer itself may be the policy's
                 # text, and is never shown to the judge as its own.
                 reply = self._call(call, prompt.body(draw_nonce(prompt.parts), problem), spent)
                 try:
@@ -146,7 +146,7 @@ class JudgeCaller:
             spent.seconds += time.perf_counter() - began
 
     def _call(self, call: JudgeCall, body: dict[str, Json], spent: JudgeUsage) -> ChatReply:
-        # Before the call, so that one that fails is recorded with its reason.
+        # before the call, so that a failed call is recorded with its reason
         self.record.calls.append(call)
         began = time.perf_counter()
         try:
@@ -172,7 +172,7 @@ class JudgeCaller:
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
     def _store(self, prompt: JudgePrompt) -> str:
-        # Masked before it is hashed, so that equal prompts are stored once and the hash tells nothing private.
+        # Masked before it is hashed, so that equal prompts are stored once and the hash reveals nothing private.
         parts = fitted(mapped(prompt.parts, self.mask))
         digest, messages = JudgePrompt(prompt.questions, tuple(parts), prompt.named, prompt.form).record()
         self.record.prompts[digest] = messages

@@ -19,7 +19,7 @@ import orjson
 from taskapp_kit.records.content import Image, Json, Text, plain, without_surrogates
 from taskapp_kit.rollout.score.verdict import Question, schema, span
 
-# A policy may write megabytes, which would cost the judge's tokens and push the question out of its sight.
+# A policy may write megabytes, which would cost the judge's tokens and push the question out of its context.
 MATERIAL_CHARACTERS = 60_000
 """The limit on characters of material in one prompt; the middle of longer material is replaced by a notice."""
 NAME_CHARACTERS = 80
@@ -59,7 +59,7 @@ class InputSection:
 
 
 class NotReadable(TypeError):
-    """A judge function returned a value of the wrong type; the message says what it may return."""
+    """A judge function returned a value of the wrong type; the message states what it may return."""
 
 
 def sections(value: Any) -> list[InputSection]:
@@ -109,7 +109,7 @@ def escape(text: str) -> str:
     Every `<` and `>`, and characters that look like them, become `&lt;` or `&gt;`; control characters become visible
     symbols such as `␛`; invisible characters are removed.
     """
-    # Look-alikes, too: a model reads `＜/material＞` as the end although its characters differ.
+    # Look-alikes are also escaped: a model reads `＜/material＞` as the end although its characters differ.
     return _CONTROL_TOKEN.sub("&#91;", text.replace("\r\n", "\n").replace("\r", "\n").translate(_TABLE))
 
 
@@ -230,7 +230,7 @@ class JudgePrompt:
         ]
 
     def record(self) -> tuple[str, Json]:
-        """SHA-256 (hex) of the prompt, and the prompt to store: pictures by their hash, without the nonce."""
+        """SHA-256 (hex) of the prompt, and the prompt to store: images by their hash, without the nonce."""
         messages = self.messages(NO_NONCE)
         shown = {
             block.data_url(): block.hash for part in self.parts for block in part.blocks if isinstance(block, Image)
@@ -274,7 +274,7 @@ def _words(question: Question) -> str:
 
 
 def _merged(content: Sequence[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Join neighbouring texts into one part."""
+    """Join adjacent text parts."""
     merged: list[dict[str, Json]] = []
     for part in content:
         if part["type"] == "text" and merged and merged[-1]["type"] == "text":

@@ -78,7 +78,7 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
             found.setdefault(role, [])
     needs = []
     for role, judges in found.items():
-        # One that weighs something, where there is one: the error names the judge without which nothing can be scored.
+        # prefer a judge with a weight: the error names the judge without which nothing can be scored
         first = max(judges, key=lambda judge: judge.weight > 0, default=None)
         users = tuple(item.name for item in spec.environments.values() if role in item.models)
         needs.append(
@@ -106,7 +106,7 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
         variable = role_variable(need.role)
         if need.must:
             raise Unavailable(
-                f"judge {need.judge!r} ({need.place}) has a weight above 0, and no model is configured for it ({variable}).",
+                f"judge {need.judge!r} ({need.place}) has a weight above 0, but no model is configured for it ({variable}).",
                 hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0; "
                 "`taskapp rollout`, `eval` and `play` take --judges skip.",
             )
@@ -115,7 +115,7 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
             warnings.append(f"judges {names} are not configured ({variable}): their scores are null ({NOT_CONFIGURED})")
         if need.environments:
             names = ", ".join(need.environments)
-            warnings.append(f"environments {names} call the model of role {need.role!r}, and {variable} is not set")
+            warnings.append(f"environments {names} call the model of role {need.role!r}, but {variable} is not set")
     return warnings
 
 
@@ -183,7 +183,7 @@ def judge_scores(
             for item in items:
                 item.score, item.reason = None, NOT_CONFIGURED
         except JudgeFailed as error:
-            # When the rollout's time is up there is no score to record, whatever the judge weighs.
+            # once the rollout's time is up, no score is recorded, even for a judge of weight 0
             if heaviest.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
             _record_error(items, error.failure.message, error)
@@ -204,7 +204,7 @@ class _AuthorFailed(Exception):
 
 def not_configured(judge: JudgeSpec, role: str) -> Failure:
     """Return the failure of a judge with weight > 0 whose role has no model."""
-    message = f"judge {judge.name!r} ({without_folder(judge.place)}) uses the role {role!r}, and no model is configured for it"
+    message = f"judge {judge.name!r} ({without_folder(judge.place)}) uses the role {role!r}, but no model is configured for it"
     return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} where the server runs.")
 
 

@@ -1,4 +1,4 @@
-"""Masks a task's private fields in the stored and shown texts of a judge: its prompts, reasons and answers."""
+"""Masks a task's private fields in what is stored and shown of a judge: its prompts, reasons and answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MISSING = object()
 
 
 def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
-    """Return a function that replaces every private value of the task, in any letter case, by `[private: FIELD]`.
+    """Return a function that replaces every private value of the task, in upper or lower case, by `[private: FIELD]`.
 
     The values true and false are not replaced.
     """
@@ -27,7 +27,7 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
     values: dict[str, str] = {}
     try:
         leaves = list(private_values(source, task))
-    # Which parts are private cannot be told, so nothing is shown.
+    # which parts are private is unknown, so nothing is shown
     except NotJson:
         return _hidden
     for field, value in leaves:
@@ -37,7 +37,7 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
 
 
 def final_state_masker(final_state: Json) -> Callable[[str], str]:
-    """Return a function that replaces the end state's texts and numbers of SHORT characters or more, in any letter case.
+    """Return a function that replaces the end state's strings and numbers of SHORT characters or more, ignoring case.
 
     Shorter ones stay: they occur everywhere.
     """
@@ -53,7 +53,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function that replaces these values (in lower case) by `[private: FIELD]`. values: to their fields."""
     if not values:
         return _unchanged
-    # The longest first, or a part of a private value would be masked and its rest shown.
+    # longest first, or a part of a private value would be masked and the rest shown
     ordered = sorted(values, key=len, reverse=True)
 
     def mask(text: str) -> str:
@@ -70,7 +70,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def private_values(source: TaskSource, task: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the texts and numbers in a row's private fields, each with the name of its outermost private field.
+    """Yield the strings and numbers in a row's private fields, each with the name of its outermost private field.
 
     Raises NotJson for a row that is not JSON.
     """

@@ -1,6 +1,6 @@
 """Computes criteria, the outcome score and the blended reward. A score that could not be computed is never a number.
 
-`StepRewards` computes what steps are worth while their episode is under way, for callers that need a reward at each step.
+`StepRewards` computes rewards of steps while the episode is running, for callers that need a reward at each step.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
 
 
 def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Scorecard) -> None:
-    """Add the app's metrics. They have no weight, so one that raises is logged and left out."""
+    """Add the app's metrics. They have no weight, so a failing metric is logged and left out."""
     for metric in spec.metrics:
         if not metric.applies_to(environment):
             continue
@@ -220,7 +220,7 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
 
 
 def checked_number(value: Any, scale: tuple[float, float]) -> float:
-    """Return the score that an author's function returned. Raises BadScore for what is no finite number of the scale."""
+    """Return the score that an author's function returned. Raises BadScore unless it is a finite number within the scale."""
     try:
         if isinstance(value, (str, bytes, bytearray)):  # which `float` would read
             raise TypeError

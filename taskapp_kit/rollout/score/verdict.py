@@ -16,7 +16,7 @@ from typing import Any
 from taskapp_kit.records.content import Json
 
 VERDICT_CHARACTERS = 65_536
-"""A longer answer is no verdict."""
+"""A longer answer is rejected."""
 _THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _FENCED = re.compile(r"```(?:json|JSON)?[ \t]*\n(?P<body>.*)\n[ \t]*```", re.DOTALL)
 
@@ -43,7 +43,7 @@ class Verdict:
 
 
 class UnreadableVerdict(ValueError):
-    """An answer is not a verdict. The message says why and contains no text of the answer."""
+    """An answer is not a verdict. The message gives the reason, without any text of the answer."""
 
 
 def schema(questions: Sequence[Question], *, named: bool) -> dict[str, Json]:
@@ -65,7 +65,7 @@ def _object(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def span(question: Question) -> str:
-    """Return the scale in words."""
+    """Return the scale as text."""
     return f"from {question.scale[0]:g}, the worst, to {question.scale[1]:g}, the best"
 
 

@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING, "taskapp_kit.policy"):
         cache.save(cache.key(URL, "m", {}), reply())
         cache.save(cache.key(URL, "n", {}), reply())
-    assert len(caplog.records) == 1 and "cannot be written" in caplog.text
+    assert len(caplog.records) == 1 and "is not writable" in caplog.text
     assert cache.load(cache.key(URL, "m", {})) is None
 
 

@@ -82,9 +82,9 @@ def test_did_you_mean(tmp_path: Path) -> None:
         ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = true', "not a price"),
         ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = nan', "not a price"),
         ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = 1', "usd_per_million_output_tokens"),
-        ("[a", "not TOML"),
-        (f"a = {'[' * 100_000}", "not TOML"),
-        (f"a = 1{'0' * 5000}", "not TOML"),
+        ("[a", "not a TOML file"),
+        (f"a = {'[' * 100_000}", "not a TOML file"),
+        (f"a = 1{'0' * 5000}", "not a TOML file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used(tmp_path: Path, text: str, says: str) -> None:

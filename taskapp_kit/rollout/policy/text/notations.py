@@ -1,7 +1,7 @@
 """The notations in which models write actions: JSON, Hermes' and Qwen's `<tool_call>`, `<function=…>`, `[TOOL_CALLS]`, tags.
 
 Accepted as one action in JSON: `{"tool": NAME, "arguments": {…}}` (also `name`, `function`, `action`; also `args`,
-`parameters`, `input`), the same with the arguments beside the name, OpenAI's `{"type": "function", "function": {…}}`, and
+`parameters`, `input`), the same with the arguments next to the name, OpenAI's `{"type": "function", "function": {…}}`, and
 `{NAME: {…}}`. A list of them, or a list under `actions` or `tool_calls`, is several actions.
 
 Each search for tags runs forwards once, and a missing closing tag is searched for once, so the time stays linear for hostile
@@ -39,7 +39,7 @@ def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> 
     bare: also accepts an object of arguments without a tool's name, where there is only one tool.
     """
     found = _actions(value, tools, WRAPPINGS)
-    # where there is one tool, its name says nothing
+    # with a single tool, its name carries no information
     if found is None and bare and isinstance(value, Mapping) and value:
         only = [tool for tool in tools.values() if not tool.text]
         if len(only) == 1 and set(value) <= set(only[0].parameters.get("properties", {})):
@@ -75,7 +75,7 @@ def _wrapped(
 
 
 def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Read `{"tool": NAME, "arguments": {…}}`, or the arguments beside the name.
+    """Read `{"tool": NAME, "arguments": {…}}`, or the arguments next to the name.
 
     An unknown tool's name is accepted only with a member for its arguments.
     """
@@ -98,7 +98,7 @@ def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 
 
 def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Read `{NAME: {…}}`, with optional members of explanation beside it."""
+    """Read `{NAME: {…}}`, with optional members of explanation next to it."""
     named = [key for key in value if key in tools]
     plainly = len(value) == 1 or all(isinstance(value[key], Mapping) or value[key] is None for key in named)
     # a model that repeats the observation may write the name of a tool as a member
@@ -107,7 +107,7 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 
 
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
-    """Return the call; a value that is no object becomes the argument of a tool that takes one."""
+    """Return the call; a value that is not an object becomes the argument of a tool that takes one."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
         # OpenAI writes arguments as a text of JSON, and so do models that saw it
         with contextlib.suppress(UnreadableJson):  # a plain text may begin with a brace
@@ -125,7 +125,7 @@ def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
 def value_of(text: str, schema: Any) -> Json:
     """Return the value of a tag's text: the text where the schema accepts a string, else JSON if it parses, else the text."""
     kinds = _kinds(schema)
-    # Qwen's template writes each value on lines of its own
+    # Qwen's template writes each value on separate lines
     if text.startswith("\n") and text.endswith("\n"):
         text = text[1:-1]
     # a text that looks like JSON, such as "1", stays the text that the tool takes
@@ -221,7 +221,7 @@ def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def _listed(text: str, start: int, tools: Mapping[str, Tool], mark: str) -> tuple[list[ToolCall], int]:
-    """Parse JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`; return the index of their end, too."""
+    """Parse JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`; also return the index of their end."""
     calls: list[ToolCall] = []
     at = start
     while True:

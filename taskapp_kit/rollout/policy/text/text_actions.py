@@ -1,4 +1,4 @@
-"""Parses the action in a model's text, for output mode `text`, and builds the reply when there is none or an ambiguous one.
+"""Parses the action in a model's text, for output mode `text`, and builds the reply if it is missing or ambiguous.
 
 The parsers run in this order, and the first that finds something decides: the notations of chat templates, tags, fenced
 blocks, JSON anywhere, `\\boxed{…}`, a tool's name alone. Text in `<think>` tags is ignored. Nothing is ever evaluated, and
@@ -39,7 +39,7 @@ class ParsedActions:
 
     Attributes:
         calls: The actions in order.
-        problem: Why there is none, as the model reads it.
+        problem: Why no action was parsed, as the model reads it.
         attempted: Whether the text seems to be meant as an action.
     """
 
@@ -49,14 +49,14 @@ class ParsedActions:
 
 
 def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
-    """Parse the actions in a model's text, whatever the text is.
+    """Parse the actions in a model's text. Never raises.
 
     Args:
         words: What the model wrote. Text in `<think>` tags is ignored.
         tools: The actions of the environment.
 
     Returns:
-        The actions, or why there is none.
+        The actions, or why no action was parsed.
     """
     named = {tool.name: tool for tool in tools}
     # models weigh actions in their thoughts, which would be taken for the answer
@@ -116,7 +116,7 @@ def _resolve(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
     for call in found.calls[:MANY]:
         if not any(call.tool == other.tool and call.args == other.args for other in distinct):
             distinct.append(call)
-    # different actions among words are not played: the first may be the one that the model rejected
+    # different actions among words are not played: the model may have rejected the first
     if len(distinct) == 1 and found.broken is None:
         return ParsedActions(distinct, attempted=True)
     if len(distinct) == 1:
