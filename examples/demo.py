@@ -1,8 +1,8 @@
-"""The demo: serve Crafter behind a minted key, play it over HTTP with two policies, score it, leave pictures.
+"""The demo: serve Crafter with a generated key, play it over HTTP with two policies, score it, and save images.
 
     python examples/demo.py [--out out/demo] [--episodes 6]
 
-Everything is local: no account, no model, no download.
+Everything is local, without an account, a model or a download.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    """Runs the demo; returns 0 when every rollout was played and scored."""
+    """Run the demo; returns 0 when every rollout was played and scored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/demo"))
     parser.add_argument("--episodes", type=int, default=6, help="episodes for each policy")
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def rollout(client: httpx.Client, policy: str, seed: int, *, image: bool = False) -> dict[str, Any]:
-    """Sends one `POST /rollout`. Raises httpx.HTTPStatusError when it was not played or not scored."""
+    """Send one `POST /rollout`. Raises httpx.HTTPStatusError when it was not played or not scored."""
     answer = client.post(
         "/rollout",
         json={
@@ -88,7 +88,7 @@ def rollout(client: httpx.Client, policy: str, seed: int, *, image: bool = False
 
 
 def play_all(client: httpx.Client, episodes: int) -> dict[str, list[dict[str, Any]]]:
-    """Plays all episodes of both policies, a few at a time; returns the answers by policy."""
+    """Play all episodes of both policies, a few at a time; returns the answers by policy."""
     answers: dict[str, list[dict[str, Any]]] = {"scripted": [], "random": []}
     bar = Progress(
         TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -104,7 +104,7 @@ def play_all(client: httpx.Client, episodes: int) -> dict[str, list[dict[str, An
 
 
 def show_policies(answers: dict[str, list[dict[str, Any]]]) -> None:
-    """Prints one line for each policy: means over its episodes."""
+    """Print one line for each policy: means over its episodes."""
     table = Table(title="means over episodes", title_justify="left", box=SIMPLE_HEAD)
     for name in ("policy", "episodes", "steps", "reward", "achievements", "outcome", "ended"):
         table.add_column(name, justify="left" if name in ("policy", "ended") else "right")
@@ -123,7 +123,7 @@ def show_policies(answers: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def show_scorecard(answer: dict[str, Any]) -> None:
-    """Prints the scorecard and the achievements of one episode."""
+    """Print the scorecard and the achievements of one episode."""
     details = answer["metrics"]["details"]
     names = [name.split("/", 1)[1] for name, value in details.items() if name.startswith("achievement/") and value]
     console.print(
@@ -142,7 +142,7 @@ def show_scorecard(answer: dict[str, Any]) -> None:
 
 
 def frames_of(client: httpx.Client, answer: dict[str, Any]) -> list[Frame]:
-    """The frames of an episode: the first observation, then one for each call."""
+    """Return the frames of an episode: the first observation, then one for each call."""
     steps = answer["trajectories"][0]["steps"]
     first = steps[0]["info"]["initial_observation"]
     frames = [frame(client, first, "reset", [], 0.0, [])]
@@ -169,7 +169,7 @@ def frame(
 
 
 def write(folder: Path, answer: dict[str, Any], frames: list[Frame]) -> tuple[Path, Path]:
-    """Writes the GIF and the page; returns their paths."""
+    """Write the GIF and the page; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     gif, html = folder / "crafter.gif", folder / "crafter.html"
     pictures = [Image.open(io.BytesIO(item.png)).convert("P", palette=Image.Palette.ADAPTIVE) for item in frames]

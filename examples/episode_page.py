@@ -1,6 +1,6 @@
-"""One episode as a self-contained HTML page: a slider over its steps, images, texts, rewards, the scorecard.
+"""One episode as a self-contained HTML page: a slider over its steps, with images, text, rewards and the scorecard.
 
-Observations are data, never markup: they reach the page as JSON and are shown with `textContent`.
+Observations are data, never markup: they are embedded as JSON and shown with `textContent`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Frame:
 
 
 def page(answer: dict[str, Any], frames: list[Frame]) -> str:
-    """Renders the page of a rollout's answer and its frames."""
+    """Render the page of a rollout's answer and its frames."""
     details = answer["metrics"]["details"]
     trajectory = answer["trajectories"][0]
     rows = "".join(

@@ -1,4 +1,4 @@
-"""A whole RL job from one script: task app, job and results, without a process to manage.
+"""A complete RL job from one script, with its task app, and without processes to manage.
 
 Start a backend first (it plays rollouts and updates no weights):  taskapp backend serve
 then:  BACKEND_BASE_URL=http://127.0.0.1:8500 SYNTH_API_KEY=… python examples/rl_in_process_example.py

@@ -59,11 +59,11 @@ class Crafter:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Loads the game once per process, and compiles its world generation."""
+        """Load the game once per process, and compiles its world generation."""
         _rules().warm_up()
 
     def reset(self, seed: int, context: Any = None) -> str | list[Text | Image]:
-        """Creates the world of the seed. Without a context (plain Python, no server) images are rendered."""
+        """Create the world of the seed. Without a context (plain Python, no server) images are rendered."""
         self.draw = self.image and (context is None or context.wants_images)
         self.game = _rules().CrafterGame(seed, length=self.length)
         return self._see()
@@ -91,7 +91,7 @@ class Crafter:
 
 
 def _rules() -> Any:
-    """The game itself, loaded at first use, because its packages are an extra."""
+    """Return the game itself, loaded at first use, because its packages are an extra."""
     try:
         from . import rules
     except ImportError as error:
@@ -103,7 +103,7 @@ def _rules() -> Any:
 
 
 def unlocked(trajectory: Trajectory) -> list[str]:
-    """The achievements of an episode, in the order in which they were unlocked."""
+    """Return the achievements of an episode, in the order in which they were unlocked."""
     return [name for step in trajectory.steps for name in step.info.get("unlocked", ())]
 
 

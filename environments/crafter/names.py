@@ -52,7 +52,7 @@ KEYS: Final[dict[str, ActionName]] = {
     "6": "make_iron_sword",
     "n": "noop",
 }
-"""Those of the package's `run_gui`, by their names in browsers, with the arrows; there Tab sleeps, which browsers need."""
+"""Keys by their names in browsers: the keys of the package's `run_gui`, except Tab, which browsers need, plus the arrows."""
 MAX_ACTIONS_PER_CALL: Final = 8
 DEFAULT_LENGTH: Final = 10_000
 """Steps after which the published game stops an episode."""
@@ -158,4 +158,4 @@ PREREQUISITES: Final[dict[str, tuple[str, ...]]] = {
     "make_iron_sword": ("place_table", "place_furnace", "collect_wood", "collect_coal", "collect_iron"),
     "collect_diamond": ("make_iron_pickaxe",),
 }
-"""The rules' preconditions of each achievement (a skeleton has none, though only tunnels contain one)."""
+"""The preconditions of each achievement in the rules. A skeleton has no precondition, though it lives only in tunnels."""

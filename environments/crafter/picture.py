@@ -1,5 +1,5 @@
 # Follows engine.py and env.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
-"""Paints the published picture of the game without changing the game.
+"""Rendering of the published image of the game, without changing the game.
 
 Pixel for pixel what `crafter.Env.render` paints at 64 x 64. At other sizes the night's noise is the same,
 stretched; stock Crafter would draw another amount of random numbers and so change the episode.
@@ -19,12 +19,12 @@ from crafter import constants
 from .view import COLUMNS, ROWS
 
 GRID = 9
-"""Cells along each side of the picture: nine columns; seven rows of the world and two of the inventory."""
+"""Cells along each side of the image: nine columns, and nine rows, two of which show the inventory."""
 
 _UNIT = 64 // GRID
 _NOISE_SHAPE = (COLUMNS * _UNIT, ROWS * _UNIT)
 NIGHT_DRAWS = _NOISE_SHAPE[0] * _NOISE_SHAPE[1]
-"""Random numbers that the published game (64 x 64 pixels) draws for one picture of the night."""
+"""Number of random numbers that the published game (64 x 64 pixels) draws for one image at night."""
 
 SMALLEST, LARGEST = 2 * GRID, 2048
 
@@ -36,7 +36,7 @@ _read: dict[str, Any] = {}
 
 
 def textures() -> dict[str, Any]:
-    """The package's pictures by name, width x height x (3 or 4), read from disk once per process."""
+    """Return the package's images by name, width x height x (3 or 4), read from disk once per process."""
     with _reading:
         if not _read:
             for path in sorted((constants.root / "assets").glob("*.png")):

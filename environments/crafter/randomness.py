@@ -23,7 +23,7 @@ class RandomStream:
         """`uniform()` -> a float in [0, 1); `uniform(n)` -> n of them, float64."""
 
     def randint(self, low: int, high: int) -> int:
-        """An integer in [low, high), by masked rejection over 32-bit words, as in the legacy generator."""
+        """Return an integer in [low, high), by masked rejection over 32-bit words, as in the legacy generator."""
         span = high - 1 - low
         if span == 0:
             return low  # the legacy generator draws nothing here either
@@ -33,13 +33,13 @@ class RandomStream:
         return low + value
 
     def save(self) -> tuple[NDArray[np.uint32], int]:
-        """The whole state: (624 words, position)."""
+        """Return the whole state: (624 words, position)."""
         state = self._state.get_state(legacy=False)["state"]
         return state["key"], int(state["pos"])
 
     @classmethod
     def restore(cls, saved: tuple[NDArray[np.uint32], int]) -> "RandomStream":
-        """A stream that continues exactly where `save` was called."""
+        """Return a stream that continues exactly where `save` was called."""
         stream = cls(0)
         words, position = saved
         stream._state.set_state({"bit_generator": "MT19937", "state": {"key": words, "pos": position}})

@@ -1,11 +1,10 @@
 # Follows env.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """One episode of Crafter: reproducible, fast, and rendered only on request.
 
-The rules are those of the `crafter` package 1.8.3 (Danijar Hafner, MIT), which is not modified in the
-process. Two things differ from its `Env`, neither of which changes the game: collections that stock Crafter
-iterates in the order of memory addresses have a fixed order here, and the noise of the night, which stock
-Crafter draws from the world's stream while painting, is drawn once per step, whether or not and however
-often the step is rendered.
+It follows the rules of the `crafter` package 1.8.3 (Danijar Hafner, MIT), which is not modified. Two
+differences from its `Env` do not change the game. Collections that stock Crafter iterates in the order of
+memory addresses have a fixed order here. The noise at night, which stock Crafter draws from the world's
+random stream while rendering, is drawn once per step, regardless of how often the step is rendered.
 """
 
 from collections.abc import Sequence
@@ -78,7 +77,7 @@ class CrafterGame:
         initial_episode: int = 1,
         worlds: WorldCache | None = None,
     ) -> None:
-        """Starts the episode that `crafter.Env(seed=seed)` starts at its `initial_episode`-th reset.
+        """Start the episode that `crafter.Env(seed=seed)` starts at its `initial_episode`-th reset.
 
         `length`: steps until truncation, at least 1. `area`: width and height of the world in cells, 9 to
         256 each. `worlds`: the cache of worlds; default the one of this process. Raises ValueError.
@@ -105,7 +104,7 @@ class CrafterGame:
         self._terminated = self._truncated = False
 
     def step(self, action: str) -> Outcome:
-        """Does one of the 17 actions. Raises UnknownActionError or EpisodeOverError, changing nothing."""
+        """Do one of the 17 actions. Raises UnknownActionError or EpisodeOverError, changing nothing."""
         self._check_running()
         self._check_action(action)
         world, player = self._world, self._player
@@ -135,7 +134,7 @@ class CrafterGame:
         return Outcome(reward, unlocked, self._terminated, self._truncated, self._step)
 
     def interact(self, actions: Sequence[str]) -> Interaction:
-        """Does 1 to 8 actions in order, stopping at the end of the episode.
+        """Do 1 to 8 actions in order, stopping at the end of the episode.
 
         Every name is checked before anything is done. Raises ValueError for another number of actions,
         UnknownActionError or EpisodeOverError; then nothing has changed.
@@ -198,11 +197,11 @@ class CrafterGame:
         return bool(self._player.sleeping)
 
     def observe(self) -> str:
-        """The text that an agent may see (see `view`): about 400 characters."""
+        """Return the text that an agent may see (see `view`): about 400 characters."""
         return view.describe(self._world, self._player, self._step, self.length, self._unlocked)
 
     def render(self, size: int | tuple[int, int] = 64) -> NDArray[np.uint8]:
-        """The picture of stock Crafter: height x width x 3, uint8; `size` is a side or (w, h).
+        """Return the image of stock Crafter: height x width x 3, uint8; `size` is a side or (w, h).
 
         The 9 x 9 grid of the paper: 9 x 7 cells of the world, below it the inventory. Painting never
         changes the episode, at any size, however often. Raises ValueError unless each side is 18 to 2048
@@ -213,7 +212,7 @@ class CrafterGame:
     def _check_running(self) -> None:
         if self.over:
             how = "the player died" if self._terminated else f"the limit of {self.length} steps was reached"
-            raise EpisodeOverError(f"the episode ended at step {self._step}: {how}; start a new one to go on")
+            raise EpisodeOverError(f"the episode ended at step {self._step}: {how}; start a new one to continue")
 
     @staticmethod
     def _check_action(action: object) -> None:
@@ -222,7 +221,7 @@ class CrafterGame:
 
 
 def warm_up(*, images: bool = False) -> None:
-    """Does a process's one-time work now: compiles world generation; loads textures if `images`."""
+    """Do a process's one-time work now: compiles world generation; loads textures if `images`."""
     generate(0, 1, (64, 64))
     if images:
         picture.textures()
@@ -237,5 +236,5 @@ def daylight(step: int) -> float:
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        raise ValueError(f"{name} must be an integer from {least} to {most}, not {value!r}")
     return int(value)

@@ -9,7 +9,7 @@ from .names import ACHIEVEMENTS, PREREQUISITES
 
 @cache
 def depth(achievement: str) -> int:
-    """The rung of an achievement: 1 + the length of the longest chain of its preconditions.
+    """Return the rung of an achievement: 1 + the length of the longest chain of its preconditions.
 
     1 for one without any (`collect_wood`), 8 for `collect_diamond`. Raises KeyError for an unknown name.
     """
@@ -36,8 +36,8 @@ def ladder(unlocked: Iterable[str]) -> float:
 def success_rates(episodes: Iterable[Iterable[str]]) -> dict[str, float]:
     """Per achievement, the percentage (0 to 100) of episodes that unlocked it at least once.
 
-    `episodes` holds, per episode, the names unlocked. Raises ValueError if there is no episode or a name
-    is unknown.
+    `episodes` contains the unlocked names of each episode. Raises ValueError without episodes, or for an
+    unknown name.
     """
     counts = dict.fromkeys(ACHIEVEMENTS, 0)
     total = 0
@@ -51,7 +51,7 @@ def success_rates(episodes: Iterable[Iterable[str]]) -> dict[str, float]:
 
 
 def crafter_score(rates: Mapping[str, float]) -> float:
-    """The score of the Crafter paper, in percent: exp(mean of ln(1 + s)) - 1 over the 22 rates s (percent).
+    """Return the score of the Crafter paper, in percent: exp(mean of ln(1 + s)) - 1 over the 22 rates s (percent).
 
     Source: Hafner, "Benchmarking the Spectrum of Agent Capabilities" (2021), section 3.
     Raises ValueError unless `rates` has exactly the 22 achievements, each between 0 and 100.

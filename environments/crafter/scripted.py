@@ -14,7 +14,7 @@ _PLACEABLE = {"grass", "sand", "path"}
 
 
 def scripted(observation: str, rng: random.Random) -> dict[str, dict[str, list[str]]]:
-    """The policy: one call of `interact` with 1 to 8 actions."""
+    """Return the policy: one call of `interact` with 1 to 8 actions."""
     return {"interact": {"actions": Player(read(observation), rng).decide()}}
 
 
@@ -30,7 +30,7 @@ class Player:
         self.calm = min((self._gap(foe) for foe in self.foes), default=99) > 3 and not sight.places("!")
 
     def decide(self) -> list[str]:
-        """The actions of this call."""
+        """Return the actions of this call."""
         if self.sight.asleep:
             return ["noop"] * 4
         for rule in (
@@ -78,7 +78,7 @@ class Player:
         return ["sleep"] if energy <= (6 if first else 2) and self.has("health") >= 4 else []
 
     def _shelter(self) -> list[str]:
-        """Builds a shelter, one stone a call, in the room of one, two or four cells that lacks the fewest stones."""
+        """Build a shelter, one stone a call, in the room of one, two or four cells that lacks the fewest stones."""
         best: tuple[int, list[str]] | None = None
         x, y = ME
         rooms = [{ME}, *({ME, place} for place, _ in beside(ME))]
@@ -102,7 +102,7 @@ class Player:
         return best[1] if best else []
 
     def _wall(self, room: set[Place], place: Place, wall: Place, move: str) -> list[str] | None:
-        """Steps that put a stone on `wall`: an empty cell can only be faced by walking towards it."""
+        """Step that put a stone on `wall`: an empty cell can only be faced by walking towards it."""
         if place == ME and self._facing_place() == wall:
             return ["place_stone"]
         behind = (2 * place[0] - wall[0], 2 * place[1] - wall[1])
@@ -136,7 +136,7 @@ class Player:
         return []
 
     def _craftable_tools(self) -> list[str]:
-        """Tools that it could make now, beside a table (and a furnace)."""
+        """Return the tools that it could make now next to a table (and a furnace)."""
         has = self.has
         spare = {name: has(name) for name in ("wood", "stone", "coal", "iron")}
         if not self.sight.near("t"):
@@ -164,7 +164,7 @@ class Player:
         return ["place_furnace"] if self.sight.ahead in _PLACEABLE else self._make_room()
 
     def _make_room(self) -> list[str]:
-        """Turns to a cell where something can be placed."""
+        """Turn to a cell where something can be placed."""
         for place, move in beside(ME):
             if self.sight.window[place] in OPEN:
                 return [move]
@@ -192,7 +192,7 @@ class Player:
         return []
 
     def _explore(self) -> list[str]:
-        """Goes to the edge of the window, preferably straight on."""
+        """Go to the edge of the window, preferably straight on."""
         heading = self.sight.facing
         if self.rng.random() < 0.04:
             heading = self.rng.choice([(-1, 0), (1, 0), (0, -1), (0, 1)])
@@ -237,7 +237,7 @@ class Player:
         return [move for here, there in zip(places, way, strict=False) for to, move in beside(here) if to == there]
 
     def _dig(self, way: list[Place]) -> list[str]:
-        """Moves along a way, digging through obstacles."""
+        """Move along a way, digging through obstacles."""
         actions: list[str] = []
         for place, move in zip(way, self._moves(way), strict=True):
             if self.sight.window[place] not in OPEN:
@@ -246,7 +246,7 @@ class Player:
         return actions
 
     def _use(self, place: Place, times: int) -> list[str]:
-        """Goes next to a place, faces it and acts on it."""
+        """Go next to a place, faces it and acts on it."""
         way = self.routes[place][1]
         actions = self._dig(way[:-1])
         if not (len(way) == 1 and place == self._facing_place()):
@@ -263,7 +263,7 @@ class Player:
         return self._use(place, times) if place else []
 
     def _come_near(self, symbol: str, limit: float) -> list[str]:
-        """Walks until a table or furnace is within reach."""
+        """Walk until a table or furnace is within reach."""
         place = self._nearest(symbol, limit)
         if place is None:
             return []

@@ -29,21 +29,21 @@ class Sight:
     window: dict[Place, str]
 
     def amount(self, name: str) -> int:
-        """The amount of a vital or an item."""
+        """Return the amount of a vital or an item."""
         return self.amounts.get(name, 0)
 
     def places(self, symbols: Iterable[str]) -> list[Place]:
-        """The places that have any of these symbols."""
+        """Return the places that have any of these symbols."""
         found = frozenset(symbols)
         return [place for place, symbol in self.window.items() if symbol in found]
 
     def near(self, symbol: str) -> bool:
-        """Whether it is in the nine cells around the player, as crafting requires."""
+        """Return whether it is in the nine cells around the player, as crafting requires."""
         return any(abs(x - ME[0]) <= 1 and abs(y - ME[1]) <= 1 for x, y in self.places(symbol))
 
 
 def read(observation: str) -> Sight:
-    """Parses an observation. Raises ValueError or IndexError for a text that is not one."""
+    """Parse an observation. Raises ValueError or IndexError for a text that is not one."""
     lines = observation.split("\n")
     clock = lines[0].split(", ")
     amounts = {name: int(value.split("/")[0]) for name, value in map(str.split, lines[1].split(", "))}
@@ -63,7 +63,7 @@ def read(observation: str) -> Sight:
 
 
 def beside(place: Place) -> list[tuple[Place, str]]:
-    """The four neighbours of a place, each with the move that leads there."""
+    """Return the four neighbours of a place, each with the move that leads there."""
     x, y = place
     return [((x + dx, y + dy), f"move_{name}") for name, (dx, dy) in DIRECTIONS.items()]
 
@@ -71,10 +71,10 @@ def beside(place: Place) -> list[tuple[Place, str]]:
 def routes(
     window: dict[Place, str], cost: Callable[[str], float | None], start: Place = ME
 ) -> dict[Place, tuple[float, list[Place]]]:
-    """Cheapest ways from a place: to every place that can be entered or touched, (cost, places on the way).
+    """Return the cheapest path to every cell that can be entered or touched, as (cost, cells on the path).
 
-    `cost` of a symbol is that of entering its cell, None if it cannot be entered; such a cell can still be
-    the end of a way, at cost 1, where the player stops next to it.
+    `cost` returns the cost of entering a cell with this symbol, or None if it cannot be entered. Such a cell
+    can still be the end of a path, at cost 1: the player stops next to it.
     """
     found: dict[Place, tuple[float, list[Place]]] = {}
     queue: list[tuple[float, int, Place, list[Place]]] = [(0.0, 0, start, [])]

@@ -1,9 +1,9 @@
 # Follows worldgen.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
-"""Generates a new world: the published map for a seed, about twenty times faster.
+"""Generation of a new world: the published map for a seed, about twenty times faster.
 
-The noise is opensimplex's, evaluated in blocks (compiled when numba is installed); the choices are the
-published ones, in the published order, so that the map, the creatures and the final state of the random
-stream are those of stock Crafter. A test compares them with the package's own generator.
+The noise is opensimplex's, evaluated in blocks (compiled if numba is installed). All random choices are made
+in the published order, so that the map, the creatures and the final state of the random stream are the same
+as in stock Crafter. A test compares them with the package's own generator.
 """
 
 from collections.abc import Callable
@@ -39,15 +39,15 @@ class Blueprint:
 
 
 def world_seed(seed: int, episode: int) -> int:
-    """The seed of the map that stock Crafter makes for its `episode`-th reset (the first is 1).
+    """Return the seed of the map that stock Crafter makes for its `episode`-th reset (the first is 1).
 
-    A hash of integers: the same in every process, whatever PYTHONHASHSEED (CPython, 64 bit).
+    It is a hash of integers, which does not depend on PYTHONHASHSEED (CPython, 64 bit).
     """
     return hash((seed, episode)) % (2**31 - 1)
 
 
 def generate(seed: int, episode: int, area: tuple[int, int]) -> Blueprint:
-    """The world of an episode: about 5 ms of CPU with numba, 0.5 s without."""
+    """Return the world of an episode: about 5 ms of CPU with numba, 0.5 s without."""
     random = RandomStream(world_seed(seed, episode))
     noise = Noise(opensimplex.OpenSimplex(seed=random.randint(0, 2**31 - 1)))
     width, height = area
@@ -65,7 +65,7 @@ class Noise:
         self._tables = simplex._perm, simplex._perm_grad_index3
 
     def __call__(self, xs: Floats, ys: Floats, z: int, size: int) -> Floats:
-        """The noise at (x / size, y / size, z) for each point; shape as `xs`, values in [-1, 1]."""
+        """Return the noise at (x / size, y / size, z) for each point; shape as `xs`, values in [-1, 1]."""
         values = np.empty(xs.shape, np.float64)
         _fill(xs / size, ys / size, z, values, *self._tables)
         return values
@@ -77,7 +77,7 @@ def _fill_points(xs: Floats, ys: Floats, z: int, values: Floats, permutation: An
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as machine code, if numba is installed (opensimplex compiles its own part likewise).
+    """Return the function as machine code, if numba is installed (opensimplex compiles its own part likewise).
 
     Without numba's cache on disk, which identifies the module by its import name: an app file may be
     loaded under several. Compiling takes 0.2 s, once per process, at the first world.

@@ -1,8 +1,8 @@
 """The observation of an agent, as text.
 
-The same 9 x 7 cells as in the published picture, never more of the map, and no position. The text is not
-darkened at night (nor asleep): the published noise hides pixels at random, which has no equivalent in text,
-and the text views of other benchmarks show the night in full too; the daylight is stated instead.
+It shows the same 9 x 7 cells as the published image, never more of the map, and no position. The text is not
+darkened at night or during sleep: the published noise hides random pixels, which has no equivalent in text.
+Text views of other benchmarks also show the night in full. The text states the daylight instead.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ _EMPTY_ROW = OUTSIDE.encode() * COLUMNS
 
 
 def describe(world: Any, player: Any, step: int, length: int, unlocked: Iterable[str]) -> str:
-    """The observation of the player's surroundings and state, in named lines (README.md shows one)."""
+    """Return the observation of the player's surroundings and state, in named lines (README.md shows one)."""
     inventory = player.inventory
     items = ", ".join([f"{name} {inventory[name]}" for name in ITEMS if inventory[name]]) or "nothing"
     rows, legend = look(world, player)
@@ -90,7 +90,7 @@ def look(world: Any, player: Any) -> tuple[str, str]:
 
 
 def symbol(thing: Any) -> str:
-    """The symbol of a thing in the world."""
+    """Return the symbol of a thing in the world."""
     found = _THINGS.get(type(thing).__name__)
     if found is not None:
         return found

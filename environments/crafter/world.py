@@ -78,12 +78,12 @@ class Body:
         return _STEPS[self.random.randint(0, 4)]
 
     def is_free(self, target: Sequence[int], materials: Sequence[str] | None = None) -> bool:
-        """Whether the target is empty and its ground may be walked on."""
+        """Return whether the target is empty and its ground may be walked on."""
         material, thing = self.world[target]
         return thing is None and material in (self.walkable if materials is None else materials)
 
     def move(self, direction: Sequence[int]) -> bool:
-        """Moves there if the cell is free."""
+        """Move there if the cell is free."""
         target = Cell((self.pos[0] + direction[0], self.pos[1] + direction[1]))
         if self.is_free(target):
             self.world.move(self, target)
@@ -137,11 +137,11 @@ class World:
         return list(self._objects.values())
 
     def chunk_of(self, pos: Sequence[int]) -> int:
-        """The number of the chunk around a position inside the world."""
+        """Return the number of the chunk around a position inside the world."""
         return pos[0] // CHUNK * self._columns + pos[1] // CHUNK
 
     def add(self, thing: Any) -> None:
-        """Adds a thing at its own position, which must be empty."""
+        """Add a thing at its own position, which must be empty."""
         thing.pos = pos = Cell((int(thing.pos[0]), int(thing.pos[1])))
         assert pos not in self._at, f"two things at {pos}"
         self._arrivals += 1
@@ -151,7 +151,7 @@ class World:
         self.chunks.setdefault(self.chunk_of(pos), {})[thing] = None
 
     def remove(self, thing: Any) -> None:
-        """Removes a thing; does nothing if it was removed before."""
+        """Remove a thing; does nothing if it was removed before."""
         if thing.removed:
             return
         del self._objects[thing.arrival]
@@ -160,7 +160,7 @@ class World:
         thing.removed = True
 
     def move(self, thing: Any, pos: Sequence[int]) -> None:
-        """Moves a thing to an empty position; a removed one is not moved."""
+        """Move a thing to an empty position; a removed one is not moved."""
         if thing.removed:
             return
         pos = Cell((int(pos[0]), int(pos[1])))
@@ -201,11 +201,11 @@ class World:
         return materials, [self._at[cell] for cell in cells if cell in self._at]
 
     def ground_count(self, chunk: int, material: str) -> int:
-        """How many cells of a chunk have this material."""
+        """Return how many cells of a chunk have this material."""
         return self._grounds[chunk][_IDS[material]]
 
     def ground_cell(self, chunk: int, material: str, number: int) -> Cell:
-        """The `number`-th such cell of the chunk, counted column by column."""
+        """Return the `number`-th such cell of the chunk, counted column by column."""
         wanted = _IDS[material]
         xmin, ymin = chunk // self._columns * CHUNK, chunk % self._columns * CHUNK
         for x in range(xmin, min(xmin + CHUNK, self._width)):
@@ -244,7 +244,7 @@ _COWS = Births(Cow, "grass", 30, 5, 5, 0.01, 0.1)
 
 
 def balance(world: World, player: Any) -> None:
-    """Makes creatures appear and vanish, chunk by chunk, as the package does every tenth step."""
+    """Make creatures appear and vanish, chunk by chunk, as the package does every tenth step."""
     zombies = int(3.5 - 3 * world.daylight)
     rules = ((_ZOMBIES, zombies, zombies), (_SKELETONS, 1, 2), (_COWS, 1, int(1.5 + world.daylight)))
     for chunk, things in list(world.chunks.items()):

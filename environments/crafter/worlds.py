@@ -17,7 +17,7 @@ class WorldCache:
     """
 
     def __init__(self, max_worlds: int = 512) -> None:
-        """Raises ValueError unless `max_worlds` is at least 1."""
+        """Raise ValueError unless `max_worlds` is at least 1."""
         if max_worlds < 1:
             raise ValueError(f"a world cache holds at least one world; max_worlds was {max_worlds}")
         self.max_worlds = max_worlds
@@ -29,7 +29,7 @@ class WorldCache:
         return len(self._worlds)
 
     def get(self, seed: int, episode: int, area: tuple[int, int]) -> Blueprint:
-        """The blueprint of that world, generated if it is not cached."""
+        """Return the blueprint of that world, generated if it is not cached."""
         key = (seed, episode, area)
         with self._lock:
             future = self._worlds.get(key)

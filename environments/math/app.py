@@ -23,7 +23,7 @@ from .generators import OPTIONS, Difficulty, Generator, Problem
 from .literals import MAX_ANSWER_CHARACTERS, Unreadable, boxed
 
 ROWS_VARIABLE = "TASKAPP_MATH_ROWS"
-"""The path of the operator's own problems: a JSONL file, or a folder with train, validation or test.jsonl."""
+"""Variable with the path of the operator's own problems: a JSONL file, or a directory with train, validation or test.jsonl."""
 
 MAX_TEXT_CHARACTERS = 400_000
 """Longest reply in text, reasoning included; a longer one is refused unread."""
@@ -40,7 +40,7 @@ Answer = Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)]
 
 
 class Answering:
-    """The two ways to hand in an answer. Either one ends the episode; neither says whether it was right."""
+    """The two ways to submit an answer. Both end the episode without revealing whether the answer was right."""
 
     @action(noop={"answer": ""}, sample=lambda rng: {"answer": str(rng.randint(0, 100))})
     def submit(self, answer: Answer) -> Step:
@@ -69,7 +69,7 @@ SPLITS = {
 
 
 def load_generators(environment: str) -> None:
-    """Loads the generators. Raises Unavailable."""
+    """Load the generators. Raises Unavailable."""
     try:
         generators.load()
     except ImportError as error:
@@ -93,11 +93,11 @@ class Math(Answering):
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Loads the generators once per process."""
+        """Load the generators once per process."""
         load_generators("math")
 
     def reset(self, seed: int) -> str:
-        """Returns the question. A seed is one problem of the generator and difficulty."""
+        """Return the question. A seed is one problem of the generator and difficulty."""
         return generators.problem(self.generator, self.difficulty, seed).question
 
 
@@ -119,11 +119,11 @@ class Sums:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Loads the generators once per process."""
+        """Load the generators once per process."""
         load_generators("sums")
 
     def reset(self, seed: int, split: str) -> str:
-        """Returns the question. A sum is in one split only."""
+        """Return the question. A sum is in one split only."""
         return generators.sum_problem(self.terms, self.digits, seed, split).question
 
     @action(text=True, noop={"answer": ""}, sample=lambda rng: str(rng.randint(0, 100)))
@@ -133,14 +133,14 @@ class Sums:
 
 
 def _as_text(value: Any) -> Any:
-    """Answers may be numbers in a file; GSM8K's end in `#### 72` after the solution."""
+    """Answer may be numbers in a file; GSM8K's end in `#### 72` after the solution."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return repr(value)
     return value.rpartition("####")[2].strip() if isinstance(value, str) else value
 
 
 class Row(BaseModel):
-    """One line of the operator's file. Whatever else stands in it is not read."""
+    """One line of the operator's file. Other members are ignored."""
 
     question: str = Field(min_length=1)
     answer: Private[Annotated[str, BeforeValidator(_as_text)]]
@@ -159,28 +159,28 @@ class Rows(Answering):
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Starts the process that compares expressions, which loads in the background."""
+        """Start the process that compares expressions, which loads in the background."""
         if importlib.util.find_spec("sympy") is None:
             raise _missing("rows", "sympy")
         comparer.shared().warm_up()
 
     def reset(self, task: Row) -> str:
-        """Returns the question of the row."""
+        """Return the question of the row."""
         return task.question
 
 
 def rows_in(path: Path) -> dict[str, Path]:
-    """The splits of the operator's problems. Raises ConfigError."""
+    """Return the splits of the operator's problems. Raises ConfigError."""
     if not path.is_dir():
         return {"train": path}
-    found = {name: path / f"{name}.jsonl" for name in ("train", "validation", "test")}
-    found = {name: file for name, file in found.items() if file.is_file()}
-    if not found:
+    files = {name: path / f"{name}.jsonl" for name in ("train", "validation", "test")}
+    files = {name: file for name, file in files.items() if file.is_file()}
+    if not files:
         raise ConfigError(
-            f"{ROWS_VARIABLE} names the folder {path}, which holds neither train.jsonl, validation.jsonl nor test.jsonl.",
-            hint="Name a JSONL file, or put one of those three into the folder.",
+            f"{ROWS_VARIABLE} names the directory {path}, which does not contain train.jsonl, validation.jsonl or test.jsonl.",
+            hint="Set it to a JSONL file, or add one of these three files.",
         )
-    return found
+    return files
 
 
 if os.environ.get(ROWS_VARIABLE):
@@ -201,7 +201,7 @@ def _missing(environment: str, package: str) -> Unavailable:
 
 
 def _problem(trajectory: Trajectory, config: dict[str, Any]) -> Problem:
-    """The problem of an episode, generated again from its identity: the record does not contain it."""
+    """Return the problem of an episode, generated again from its identity: the record does not contain it."""
     if trajectory.environment == "sums":
         given = config.get("terms", 2), config.get("digits", 2)
         return generators.sum_problem(*given, trajectory.seed, trajectory.split)
@@ -211,12 +211,12 @@ def _problem(trajectory: Trajectory, config: dict[str, Any]) -> Problem:
 
 
 def submitted(trajectory: Trajectory) -> str | None:
-    """The answer that was handed in; None if there was none."""
+    """Return the submitted answer, or None."""
     return next((step.info["submitted"] for step in trajectory.steps if "submitted" in step.info), None)
 
 
 def verdict(trajectory: Trajectory, config: dict[str, Any], task: Row | None) -> Verdict | None:
-    """The verdict on the answer that was handed in; None if there was none. Raises comparer.ComparisonFailed."""
+    """Return the verdict on the submitted answer, or None without an answer. Raises comparer.ComparisonFailed."""
     answer = submitted(trajectory)
     if answer is None:
         return None

@@ -1,7 +1,7 @@
-"""Processes that compare expressions: warm, bounded, killed and replaced when they take too long.
+"""Processes that compare expressions. A process that takes too long is killed and replaced.
 
-One is started at first use and stays; up to `processes` run while several comparisons are pending, so that one that runs
-to its limit delays no other. Threads share a `Comparer`.
+The first process is started at first use and stays. Up to `processes` run while several comparisons are pending, so that a
+slow comparison does not delay others. Threads share a `Comparer`.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Comparer:
         atexit.register(self.close)
 
     def warm_up(self) -> None:
-        """Starts a process if there is none; returns at once, while it loads."""
+        """Start a process if none is running, without waiting until it has loaded."""
         with self._lock:
             if not self._all:
                 self._idle.append(self._start())
 
     def ask(self, job: Mapping[str, Any]) -> Reply:
-        """Returns a process's reply to a comparison; "too_costly" if it had to be killed. Raises ComparisonFailed."""
+        """Return a process's reply to a comparison; "too_costly" if it had to be killed. Raises ComparisonFailed."""
         with self._slots:
             for _ in range(2):
                 process = self._take()
@@ -89,7 +89,7 @@ class Comparer:
         )
 
     def close(self) -> None:
-        """Kills all processes. The next comparison starts one."""
+        """Kill all processes. The next comparison starts one."""
         with self._lock:
             ending, self._all = list(self._all), set()
             self._idle.clear()
@@ -101,7 +101,7 @@ class Comparer:
             return self._idle.pop() if self._idle else self._start()
 
     def _replace(self, process: _Process) -> None:
-        """Kills a process and starts another one, so that the next comparison does not wait for long."""
+        """Kill a process and starts another one, so that the next comparison does not wait for long."""
         process.kill()
         with self._lock:
             self._all.discard(process)
@@ -194,7 +194,7 @@ _sharing = threading.Lock()
 
 
 def shared() -> Comparer:
-    """The comparer of this server process."""
+    """Return the comparer of this server process."""
     with _sharing:
         if not _shared:
             _shared.append(Comparer())

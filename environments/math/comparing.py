@@ -1,8 +1,8 @@
-"""The program of a comparing process: one JSON line in, one out. `sympy` is loaded only here.
+"""The program of a comparing process, which reads and writes JSON lines. Only this program imports `sympy`.
 
-`comparer.Comparer` starts it with nothing of the server but the folders to import from: no key, no variable, no file.
-A comparison that takes more processor time than allowed ends the process by a signal that no code can block.
-Expressions arrive as trees (`formula.Formula.tree`), so that no text is parsed or evaluated here.
+`comparer.Comparer` starts it with an import path but without keys, variables or open files of the server. If a comparison
+exceeds its processor time, a signal that code cannot block ends the process. Expressions arrive as trees
+(`formula.Formula.tree`), so that no text is parsed or evaluated here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POINTS = ("0.6180339", "-1.3247179", "2.2360679", "-0.4812118", "1.1447298", "0.
 
 
 def main() -> None:
-    """Reads the settings, loads, sends "ready", then answers until its input ends."""
+    """Read the settings, loads, sends "ready", then answers until its input ends."""
     settings = json.loads(sys.stdin.readline())
     sys.path[:] = settings["path"]
     # one of each kind: loads most of what is slow the first time before the clock runs
@@ -48,13 +48,13 @@ def main() -> None:
 
 
 def send(word: str) -> None:
-    """Writes one line to standard output."""
+    """Write one line to standard output."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
 
 def compared(job: dict[str, Any]) -> str:
-    """Returns "equal", "different" or, without a value, "unreadable"."""
+    """Return "equal", "different" or, without a value, "unreadable"."""
     import sympy
 
     reference, answer = built(job["reference"]), built(job["answer"])
@@ -66,14 +66,14 @@ def compared(job: dict[str, Any]) -> str:
 
 
 def symbol(name: str) -> Any:
-    """The variable of this name."""
+    """Return the variable of this name."""
     import sympy
 
     return sympy.Symbol(name)
 
 
 def built(tree: Any) -> Any:
-    """The expression of sympy that a tree describes. Raises KeyError for an operation that is not known."""
+    """Return the expression of sympy that a tree describes. Raises KeyError for an operation that is not known."""
     import sympy
 
     if isinstance(tree, str):
@@ -110,7 +110,7 @@ def built(tree: Any) -> Any:
 
 
 def same(reference: Any, answer: Any, *, tolerance: Fraction = SAME, multiple: bool = False) -> str:
-    """Compares two expressions: exactly if both are rational, else at points, relative to their size."""
+    """Compare two expressions: exactly if both are rational, else at points, relative to their size."""
     import sympy
 
     names = sorted((reference.free_symbols | answer.free_symbols), key=str)
@@ -138,7 +138,7 @@ def same(reference: Any, answer: Any, *, tolerance: Fraction = SAME, multiple: b
 
 
 def value_at(expression: Any, place: dict[Any, Any]) -> Any:
-    """The value at a point; exactly 0 where no digit could be computed, because all of them cancel out."""
+    """Return the value at a point; exactly 0 where no digit could be computed, because all of them cancel out."""
     import sympy
 
     value = expression.subs(place).evalf(DIGITS, maxn=1000)
@@ -146,7 +146,7 @@ def value_at(expression: Any, place: dict[Any, Any]) -> Any:
 
 
 def confine(memory_bytes: int) -> None:
-    """Bounds memory, forbids writing files, and lowers the priority below the server's."""
+    """Bound memory, forbids writing files, and lowers the priority below the server's."""
     import os
     import resource
 

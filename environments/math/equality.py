@@ -40,7 +40,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number. variable: the name that may precede it (`x = 3`); any letter when None."""
+    """One number. `variable` is the name that may precede it (`x = 3`), None for any letter."""
 
     value: Fraction
     variable: str | None = None
@@ -71,7 +71,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A text: compared without white space and, in words of four letters or more, case."""
+    """A string, compared without white space and, if it has four or more letters, ignoring case."""
 
     text: str
 
@@ -113,7 +113,7 @@ def reference_of(answer: str) -> Reference:
 
 
 def compare(reference: Reference, answer: str, ask: Ask) -> Verdict:
-    """Whether `answer` is right. ask: called only when exact arithmetic cannot decide. Raises what `ask` raises."""
+    """Return whether `answer` is right. ask: called only when exact arithmetic cannot decide. Raises what `ask` raises."""
     try:
         text = cleaned(answer)
         match reference:
@@ -165,11 +165,11 @@ class _Comparison:
         self.asks = 0
 
     def same(self, reference: Part, answer: Part) -> bool:
-        """Whether a part is equal to the right one. Raises Unreadable and _TooCostly."""
+        """Return whether a part is equal to the right one. Raises Unreadable and _TooCostly."""
         if isinstance(answer, Named):
             if isinstance(reference, Named):
                 return reference.name == answer.name and self.same(reference.part, answer.part)
-            # a name that the row does not state must be one letter, as in `x = 3`
+            # a name that is not in the row must be a single letter, as in `x = 3`
             return len(answer.name.partition("_")[0]) == 1 and self.same(reference, answer.part)
         match reference, answer:
             case Named(), _:
@@ -265,7 +265,7 @@ def _formula_of(part: Part) -> Formula:
 
 
 def _folded(text: str) -> str:
-    """The text without what does not count: white space at signs, braces of an index, case of longer words."""
+    """Return the text without what does not count: white space at signs, braces of an index, case of longer words."""
     text = re.sub(r"([_^])\{(\w+)\}", r"\1\2", text.strip())
     text = re.sub(r"\s*([^\w\s])\s*", r"\1", text)
     return " ".join(_WORD.sub(_lowered, text).split())

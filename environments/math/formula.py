@@ -29,7 +29,7 @@ _WORDS = (
     "gal ms ns kW MW GW kN kJ MJ kV mV MV mA kA Hz kHz MHz GHz Pa kPa MPa dB GB MB TB mol rad"
 )
 SHORT_WORDS = frozenset(_WORDS.split())
-"""Words and units of letters that could be a product of variables."""
+"""Words and units that look like a product of variables."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)|(?P<power>\*\*|\^)|(?P<times>\*|\\cdot(?![A-Za-z])"
@@ -41,7 +41,7 @@ MAX_TOKENS = 400
 MAX_DEPTH = 20
 MAX_POWERS = 12
 MAX_LETTERS = 3
-"""Letters in a row that are read as a product of variables."""
+"""Maximum number of consecutive letters that are read as a product of variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def difference(left: Formula, right: Formula) -> Formula:
 
 
 def of_the_kind(reference: Formula, answer: Formula) -> None:
-    """Raises Unreadable for an answer with a variable, factorial or degree sign that the right answer does not have."""
+    """Raise Unreadable for an answer with a variable, factorial or degree sign that the right answer does not have."""
     extra = (answer.symbols - reference.symbols) or (answer.marks - reference.marks)
     if extra:
         raise Unreadable(f"it has {min(extra)}, which the right answer has not")
@@ -100,7 +100,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _letters(word: str) -> list[tuple[str, str]]:
-    """A function, a constant, or a product of variables. Anything else is a word."""
+    """Return a function, a constant, or a product of variables. Anything else is a word."""
     if word in _FUNCTIONS:
         return [("command", word)]
     if word in _TYPED:
@@ -111,7 +111,7 @@ def _letters(word: str) -> list[tuple[str, str]]:
 
 
 def _tower(tree: Tree) -> int:
-    """How many powers of numbers stand on each other. A power with a variable in it counts as none."""
+    """Return the height of a tower of powers of numbers. A power that contains a variable has height 0."""
     if isinstance(tree, str):
         return 0
     operation, *operands = tree
@@ -159,7 +159,7 @@ class _Reader:
                 return total
 
     def begins(self) -> bool:
-        """Whether an operand begins here."""
+        """Return whether an operand begins here."""
         kind, word = self.ahead()
         return kind in ("number", "letter", "command") or word in ("(", "{", "[") or (word == "|" and not self.bars)
 
@@ -268,7 +268,7 @@ class _Reader:
         return result if exponent is None else ("^", result, exponent)
 
     def argument(self, depth: int) -> Tree:
-        """What stands after a command: a group, or one sign, of which a digit is the first of its number."""
+        """Return the argument of a command: a group, or one character, which may be the first digit of a number."""
         kind, word = self.ahead()
         if word == "{":
             return self.group(depth, "{")

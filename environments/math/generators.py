@@ -77,14 +77,14 @@ _by_question: OrderedDict[str, Problem] = OrderedDict()
 
 
 def load() -> None:
-    """Loads the package (some seconds). Raises ImportError when it is not installed."""
+    """Load the package (some seconds). Raises ImportError when it is not installed."""
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # from its dependencies
         import reasoning_gym  # noqa: F401
 
 
 def problem(generator: Generator, difficulty: Difficulty, seed: int) -> Problem:
-    """The problem of a seed. Computed one at a time, because sympy's caches are shared.
+    """Return the problem of a seed. Computed one at a time, because sympy's caches are shared.
 
     Raises KeyError if that generator has no such difficulty; ImportError.
     """
@@ -92,7 +92,7 @@ def problem(generator: Generator, difficulty: Difficulty, seed: int) -> Problem:
 
 
 def sum_problem(terms: int, digits: int, seed: int, split: str) -> Problem:
-    """The sum of a seed: so many terms of so many digits. A sum is in one split only, by its text. Raises ImportError."""
+    """Return the sum of a seed, with a number of terms and of digits. Each sum is in one split only. Raises ImportError."""
     return _cached(("sum", terms, digits, seed, split), lambda: _make_sum(terms, digits, seed, split))
 
 
@@ -110,7 +110,7 @@ def _cached(key: tuple[str | int, ...], make: Callable[[], Problem]) -> Problem:
 
 
 def recalled(question: str) -> Problem:
-    """The problem with this question, if this process generated it recently. Raises KeyError."""
+    """Return the problem with this question, if this process generated it recently. Raises KeyError."""
     with _lock:
         return _by_question[question]
 
@@ -137,7 +137,7 @@ def _make_sum(terms: int, digits: int, seed: int, split: str) -> Problem:
 
     options = {"min_terms": terms, "max_terms": terms, "min_digits": digits, "max_digits": digits}
     drawn = reasoning_gym.create_dataset("chain_sum", seed=seed * SUM_TRIES, size=SUM_TRIES, **options)
-    for index in range(SUM_TRIES):  # its problems are those of its seed, seed + 1, …
+    for index in range(SUM_TRIES):  # the generator derives its problems from seed, seed + 1, …
         question, answer = drawn[index]["question"].strip(), str(drawn[index]["answer"])
         if _split_of(question) == split:
             return Problem(question, answer, "", Number(number(answer)))
@@ -165,7 +165,7 @@ def _data_set(generator: Generator, difficulty: Difficulty, block: int) -> Any:
 
 
 def _real_roots(written: str, variable: str) -> tuple[Fraction, ...]:
-    """All real roots, each once, to thirty digits; found by isolation, so that none is missed.
+    """Return all real roots, each once, to thirty digits; found by isolation, so that none is missed.
 
     reasoning-gym includes the solutions that sympy can prove real, which leaves some out from degree 4 on.
     """

@@ -36,7 +36,7 @@ _NUMBER = re.compile(
 )
 _NAMED = re.compile(r"([A-Za-z])(?:_\{?[0-9]\}?)?\s*=\s*")
 _DOLLAR = "\uff04"
-"""A dollar sign that is no bracket of LaTeX."""
+"""A dollar sign that does not delimit LaTeX."""
 _BOX = "\\boxed{"
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
@@ -45,11 +45,11 @@ _POWERS = ("power", "times_braced", "times_bare", "alone_braced", "alone_bare")
 
 
 class Unreadable(Exception):
-    """The text is not an answer of the expected kind. The message says what was found, for readers."""
+    """The text is not an answer of the expected kind. The message describes for readers what was found."""
 
 
 def cleaned(text: str) -> str:
-    r"""The answer without its wrapping: space, `$…$`, `\(…\)`, one `\boxed{…}`, `**`, a full stop at the end.
+    r"""Return the answer without its wrapping: space, `$…$`, `\(…\)`, one `\boxed{…}`, `**`, a full stop at the end.
 
     Raises Unreadable when it is longer than MAX_ANSWER_CHARACTERS, has several different boxes, or control characters.
     """
@@ -75,7 +75,7 @@ def cleaned(text: str) -> str:
 
 
 def boxed(text: str) -> str:
-    r"""The content of the `\boxed{…}` of a text; a box may be repeated with the same content. One pass over the text.
+    r"""Return the content of the `\boxed{…}` of a text; a box may be repeated with the same content. One pass over the text.
 
     Only the text after the last `</think>` is searched. Raises Unreadable: no box, or boxes that differ.
     """
@@ -97,7 +97,7 @@ def boxed(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """The end of the brace that was opened before `start`. Raises Unreadable if it exceeds an answer's length."""
+    """Return the end of the brace that was opened before `start`. Raises Unreadable if it exceeds an answer's length."""
     depth = 1
     for found in _BRACE.finditer(text, start, start + MAX_ANSWER_CHARACTERS + 1):
         if found[0] in "{}":
@@ -108,7 +108,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def number(text: str) -> Fraction:
-    """Parses a number. Raises Unreadable."""
+    """Parse a number. Raises Unreadable."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or (found["sign"] and found["later"]):
         raise Unreadable("it is not one number")
@@ -143,7 +143,7 @@ def _plain(digits: str) -> Fraction:
 
 
 def unnamed(text: str, variable: str | None = None) -> str:
-    """The text without a leading name: `x = 3` as `3`. variable: the only name that is removed; any when None."""
+    """Return the text without a leading name: `x = 3` as `3`. variable: the only name that is removed; any when None."""
     found = _NAMED.match(text)
     if found is None or (variable is not None and found[1] != variable):
         return text
@@ -151,7 +151,7 @@ def unnamed(text: str, variable: str | None = None) -> str:
 
 
 def numbers(text: str, variable: str | None = None) -> tuple[Fraction, ...]:
-    """Parses a list of numbers separated by commas, with or without brackets; ascending. Raises Unreadable.
+    """Parse a list of numbers separated by commas, with or without brackets; ascending. Raises Unreadable.
 
     An empty list is the empty text. A comma always separates here, so thousands are written without one.
     """

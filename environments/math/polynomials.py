@@ -31,7 +31,7 @@ _OPEN = {"(": ")", "{": "}"}
 
 
 def polynomial(text: str, variable: str) -> Polynomial:
-    """Parses a polynomial in `variable` and a constant of integration. Raises Unreadable."""
+    """Parse a polynomial in `variable` and a constant of integration. Raises Unreadable."""
     reader = _Reader(_tokens(text), variable)
     value = reader.sum(0)
     if reader.at != len(reader.tokens):
@@ -40,7 +40,7 @@ def polynomial(text: str, variable: str) -> Polynomial:
 
 
 def derivative(of: Polynomial) -> Polynomial:
-    """The derivative by the variable."""
+    """Return the derivative by the variable."""
     return {(power - 1, other): factor * power for (power, other), factor in of.items() if power}
 
 

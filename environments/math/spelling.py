@@ -20,7 +20,7 @@ _SAME = {
     "ast": "* ", "R": "mathbb{R}", "degree": "° ", "infin": "infty", "displaystyle": " ", "textstyle": " ",
     "limits": " ", "quad": " ", "qquad": " ", "thinspace": " ",
 }  # fmt: skip
-"""Commands with the same meaning. A value that ends in a space is no command."""
+"""Commands with the same meaning. A value that ends with a space is not a command."""
 
 _ROW = "\x1e"
 _DIGIT_GROUP = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,;: ]|~|[\u00a0\u202f\u2009])(?=[0-9]{3}(?![0-9]))")
@@ -61,7 +61,7 @@ def spelled(text: str) -> str:
 
 
 def _styled(found: re.Match[str]) -> str:
-    """The content of a style, apart from a name before it: `\\pi\\text{cm}` is not the command `\\picm`."""
+    """Return the content of a style, apart from a name before it: `\\pi\\text{cm}` is not the command `\\picm`."""
     return (" " if found.string[: found.start()][-1:].isalpha() else "") + found[1]
 
 

@@ -1,6 +1,6 @@
-r"""What an answer is made of: numbers, quantities, expressions; names, lists, sets, intervals, relations, matrices.
+r"""The structure of answers: numbers, quantities, expressions, names, lists, sets, intervals, relations, matrices.
 
-Names, order, multiplicity and brackets belong to an answer. README.md says where they may differ.
+Names, order, multiplicity and brackets are part of an answer. README.md describes where they may differ.
 """
 
 from __future__ import annotations
@@ -136,13 +136,13 @@ def _one(text: str) -> Part:
 
 
 def _with_sign(text: str, plus: str) -> str:
-    """The text with one of the two signs: `pm` or `mp` is the command that becomes a plus."""
+    """Return the text with one of the two signs: `pm` or `mp` is the command that becomes a plus."""
     text = _BOTH_SIGNS.sub(lambda found: " + " if found[1] == plus else " - ", text)
     return text.strip().removeprefix("+ ")
 
 
 def _brackets(text: str) -> Group | None:
-    """A tuple, interval, list or set in brackets around the whole text; None for anything else, `(x + 1)` included."""
+    """Return a tuple, interval, list or set in brackets around the whole text; None for anything else, `(x + 1)` included."""
     text = text.strip()
     opens, closes = ("\\{", "\\}") if text.startswith("\\{") else (text[:1], text[-1:])
     if opens not in ("\\{", "(", "[") or not text.endswith(closes) or closes not in ("\\}", ")", "]"):
@@ -159,7 +159,7 @@ def _brackets(text: str) -> Group | None:
 
 
 def _named(group: Group) -> Part:
-    """The names of a group's parts: one name for all is the name of the group, whose order then does not count."""
+    """Return the names of a group's parts: one name for all is the name of the group, whose order then does not count."""
     names = [part.name if isinstance(part, Named) else None for part in group.parts]
     bare = tuple(part.part if isinstance(part, Named) else part for part in group.parts)
     written = {name for name in names if name is not None}
@@ -215,7 +215,7 @@ def _interval(sides: Sequence[str], signs: Sequence[str]) -> Named | None:
 
 
 def _quantity(text: str) -> Quantity | None:
-    """A number with or without a unit; None for anything else, and for what is an expression without a unit."""
+    """Return a number with or without a unit; None for anything else, and for what is an expression without a unit."""
     text = text.strip()
     try:
         return Quantity(number(text))
@@ -255,7 +255,7 @@ def _name(text: str) -> str:
 
 
 def _split(text: str, at: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The text split where the pattern stands outside all brackets, and what stood there. Raises Unreadable."""
+    """Split the text at matches of the pattern outside brackets. Return the parts and the matches. Raises Unreadable."""
     parts, between, depth, start, begun = [], [], 0, 0, 0
     for found in re.finditer(rf"(?P<at>{at.pattern})|\\begin\{{|\\end\{{|\\[A-Za-z]+|\\.|[()\[\]{{}}]", text):
         word = found[0]
@@ -279,7 +279,7 @@ def _split(text: str, at: re.Pattern[str]) -> tuple[list[str], list[str]]:
 
 
 def _depth(text: str) -> int | None:
-    """How deeply brackets are nested; None when one is closed that the text itself has not opened."""
+    """Return how deeply brackets are nested; None when one is closed that the text itself has not opened."""
     deepest = depth = 0
     for word in re.findall(r"[()\[\]{}]", text):
         depth += 1 if word in "([{" else -1

@@ -31,12 +31,12 @@ TRIES = ("print(1 + 1)", "import sys\nprint(sys.version_info[:2])", "open('note.
 
 
 def random_run(rng: random.Random) -> dict[str, str]:
-    """A small program that does not solve the task."""
+    """Return a small program that does not solve the task."""
     return {"code": rng.choice(TRIES)}
 
 
 def random_submission(rng: random.Random) -> dict[str, str]:
-    """A submission that does not solve the task."""
+    """Return a submission that does not solve the task."""
     return {"code": rng.choice(("", "pass", "def solve(*arguments):\n    return None\n"))}
 
 
@@ -60,11 +60,11 @@ class PythonSandbox:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Opens a box. Raises SandboxTooWeak if this machine cannot confine a policy's code."""
+        """Open a box. Raises SandboxTooWeak if this machine cannot confine a policy's code."""
         cls.boxes.level  # noqa: B018 (reading it opens the box)
 
     def reset(self, task: CodeTask) -> str:
-        """The task with its signature and examples."""
+        """Return the task with its signature and examples."""
         self.task = task
         self.box: Sandbox | None = None
         self.outcomes: list[str] | None = None
@@ -98,23 +98,23 @@ class PythonSandbox:
         return Step("submitted", terminated=True, info=self._level_once())
 
     def final_state(self) -> dict[str, Any]:
-        """The end state, for rubrics only: an outcome for each hidden test, None without a submission."""
+        """Return the end state, for rubrics only: an outcome for each hidden test, None without a submission."""
         return {"outcomes": self.outcomes, "sandbox_level": self.boxes.level}
 
     def close(self) -> None:
-        """Kills whatever the policy left running, and removes its files."""
+        """Kill the policy's processes and remove its files."""
         box, self.box = self.box, None
         if box is not None:
             box.close()
 
     def _ran(self, code: str) -> tuple[RunResult, str, bool]:
-        """(result, the box's working directory, whether a new box had to replace one that the policy made unusable)."""
+        """Return the result, the box's working directory, and whether an unusable box had to be replaced."""
         if self.box is not None:
             try:
                 return self.boxes.run(self.box, code), self.box.root, False
             except SandboxTooWeak:
                 raise
-            except SandboxError:  # e.g. a folder where a file has to be written; our own fault would recur in a new box
+            except SandboxError:  # e.g. a directory in place of a file; an error of ours would recur in a new box
                 self.close()
                 replaced = True
         else:
@@ -130,7 +130,7 @@ class PythonSandbox:
 
 
 def outcomes(trajectory: Trajectory) -> list[str]:
-    """The outcome of each hidden test; empty without a submission."""
+    """Return the outcome of each hidden test; empty without a submission."""
     return trajectory.final_state["outcomes"] or []
 
 

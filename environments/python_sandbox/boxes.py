@@ -17,7 +17,7 @@ from .verdict import read_answers
 
 MB = 2**20
 POLICY_IDS, JUDGE_IDS = DEFAULT_UIDS[:-100], DEFAULT_UIDS[-100:]
-"""User ids, as root: no judge's box ever has one that a policy's box had."""
+"""User ids for boxes of a root process. Judges' boxes and policies' boxes never share an id."""
 
 POLICY_LIMITS = SandboxLimits(
     wall_seconds=10, cpu_seconds=5, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=500,
@@ -86,23 +86,23 @@ class Boxes:
                     python, *seen = result.stdout.splitlines()
                     if seen and box.level >= 2:
                         raise SandboxTooWeak(
-                            f"The hidden tests of python_sandbox can be read from inside a box here: {Path(seen[0]).name}.",
-                            hint="Keep the environment's folder outside the folders of system programs.",
+                            f"On this machine, a box can read the hidden tests of python_sandbox: {Path(seen[0]).name}.",
+                            hint="Move the environment out of the directories of system programs.",
                         )
                     self._known = (box.level, python)
             return self._known
 
     def open_policy(self) -> Sandbox:
-        """Opens a policy's box. Raises SandboxError."""
+        """Open a policy's box. Raises SandboxError."""
         return Sandbox(limits=POLICY_LIMITS, level=self.level, user_ids=self._policy_ids).__enter__()
 
     def run(self, box: Sandbox, code: str) -> RunResult:
-        """Runs code as `main.py` in a policy's box. Raises SandboxError."""
+        """Run code as `main.py` in a policy's box. Raises SandboxError."""
         with _running:
             return self._run(box, "main.py", code.encode("utf-8", "surrogatepass"))
 
     def answers(self, code: str, entry: str, arguments: Sequence[list[Any]]) -> list[tuple[str, Any]]:
-        """What a submission's function returned for each list of arguments, as parsed by `read_answers`.
+        """Return what a submission's function returned for each list of arguments, as parsed by `read_answers`.
 
         Uses a new box and discards it. Raises SandboxError when it could not be opened, twice in a row.
         """
@@ -124,6 +124,6 @@ class Boxes:
             return self._run(box, "judge_inside.py", (_HERE / "judge_inside.py").read_bytes(), stdin)
 
     def _run(self, box: Sandbox, name: str, code: bytes, stdin: bytes = b"") -> RunResult:
-        """Runs a program with a fixed order of its sets."""
+        """Run a program with a fixed order of its sets."""
         box.write_sync(name, code)
         return box.run_sync(["env", "PYTHONHASHSEED=0", self._ready()[1], "-s", name], stdin=stdin)

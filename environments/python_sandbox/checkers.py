@@ -15,12 +15,12 @@ Checker = Callable[[list[Any], Any, Any], bool]
 
 
 def _whole_numbers(value: Any, below: int) -> bool:
-    """Whether the value is a list of whole numbers from 0, all of them below a bound."""
+    """Return whether the value is a list of non-negative integers below a bound."""
     return type(value) is list and all(type(item) is int and 0 <= item < below for item in value)
 
 
 def pair_with_sum(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """Two rising indices of `weights` whose values make the target; [] when there are none (expected says which)."""
+    """Two ascending indices of `weights` whose values sum to the target, or [] if none exist, as `expected` shows."""
     weights, target = arguments
     if not expected:
         return bool(type(result) is list and result == [])
@@ -33,7 +33,7 @@ def pair_with_sum(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def build_order(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """Every part once, each after those that it needs; [] when there is no order (expected says which)."""
+    """Every part once, each after the parts that it needs, or [] if no order exists, as `expected` shows."""
     count, needs = arguments
     if not expected:
         return bool(type(result) is list and result == [])
@@ -44,7 +44,7 @@ def build_order(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def quiet_queens(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """A column for each row, no two queens attacking each other; [] when there is no placement (expected says which)."""
+    """A column for each row so that no queens attack each other, or [] if no placement exists, as `expected` shows."""
     (size,) = arguments
     if not expected:
         return bool(type(result) is list and result == [])
@@ -56,7 +56,7 @@ def quiet_queens(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def longest_common_subsequence(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """A common subsequence of both texts, of the greatest length, which is `expected`."""
+    """A longest common subsequence of both strings. `expected` is its length."""
     if type(result) is not str or len(result) != expected:
         return False
     return all(_is_within(result, text) for text in arguments)
@@ -68,7 +68,7 @@ def _is_within(part: str, whole: str) -> bool:
 
 
 def four_by_four(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """The grid, filled: each row, column and quarter holds 1 to 4; [] when it cannot be (expected says which)."""
+    """The completed grid with 1 to 4 in each row, column and quarter, or [] if that is impossible, as `expected` shows."""
     (grid,) = arguments
     if not expected:
         return bool(type(result) is list and result == [])
@@ -84,7 +84,7 @@ def four_by_four(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def fair_shares(arguments: list[Any], expected: Any, result: Any) -> bool:
-    """Ascending indices of things worth half of all; [] when they cannot be shared (expected says which)."""
+    """Ascending indices of things with half of the total value, or [] if that is impossible, as `expected` shows."""
     (values,) = arguments
     if not expected:
         return bool(type(result) is list and result == [])
@@ -96,7 +96,7 @@ def fair_shares(arguments: list[Any], expected: Any, result: Any) -> bool:
 
 
 def close_numbers(_arguments: list[Any], expected: Any, result: Any) -> bool:
-    """As many floats as expected, each within 1e-6 of its own, relative or absolute. A whole number does not count."""
+    """As many floats as expected, each within 1e-6 of the expected one, relative or absolute. Integers do not count."""
     return (
         type(result) is list
         and len(result) == len(expected)

@@ -1,30 +1,30 @@
-"""The program that calls a submission, inside a box of its own. It has the arguments, never the right answers.
+"""The program that calls a submission in a separate box. It knows the arguments, but not the right answers.
 
 Standard input is one JSON object:
 
     code            source of the submission
     entry           name of the function
     cases           one list of arguments for each case
-    cpu_seconds     processor time of one case, whole seconds
-    wall_seconds    time of one case
-    result_bytes    longest answer of one case
-    late_cases      number of cases that took too long after which the rest is skipped
+    cpu_seconds     processor time limit of one case, in whole seconds
+    wall_seconds    time limit of one case
+    result_bytes    maximum length of one case's answer
+    late_cases      number of cases over their time limit after which the rest is skipped
 
 Standard output is one line for each case that was run, `NUMBER ANSWER`, where ANSWER is a JSON list:
 
     ["value", V]    the function returned V, built of None, bool, int, finite float, str, list and dict with str keys
-    ["odd"]         it returned something else, subclasses of these included
+    ["odd"]         it returned something else, including subclasses of these types
     ["raised"]      the code, or the call, raised
     ["absent"]      the code has no such function
     ["late"]        it took too long
     ["ended"]       the process ended without an answer
     ["long"]        the answer was too long
 
-Each case has a process of its own, made before any part of the submission ran, in which the source runs anew. The
-submission can do anything to this program: kill it, or write lines of its own. Whatever it writes instead of a right
-answer is not one, so nothing here has to be hidden from it.
+Each case has a separate process, forked before any part of the submission ran, which executes the source again. The
+submission can do anything to this program, such as killing it or writing its own lines. It does not know the right answers,
+so it cannot forge them.
 
-Uses only the standard library, and nothing of the kit: this file is copied into the box.
+This file is copied into the box, so it imports only the standard library and not the kit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEEPEST = 50
 
 
 def main() -> None:
-    """Runs all cases."""
+    """Run all cases."""
     request = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -60,11 +60,11 @@ def main() -> None:
 
 
 def answer_of(request: dict[str, Any], arguments: list[Any], out: int) -> bytes:
-    """Runs one case, in a new process."""
+    """Run one case, in a new process."""
     reading, writing = os.pipe()
     try:
         child = os.fork()
-    except OSError:  # the submission left so many processes behind that no other can be started
+    except OSError:  # too many processes of the submission remain to start another
         os.close(reading)
         os.close(writing)
         return b'["ended"]'
@@ -86,7 +86,7 @@ def answer_of(request: dict[str, Any], arguments: list[Any], out: int) -> bytes:
 
 
 def _collected(reading: int, child: int, request: dict[str, Any]) -> bytes:
-    """Reads the process's output until a line break, its end, or its time limit; then kills it."""
+    """Read the process's output until a line break, its end, or its time limit; then kills it."""
     deadline = time.monotonic() + request["wall_seconds"]
     output = b""
     answer = b'["ended"]'
@@ -121,7 +121,7 @@ def _collected(reading: int, child: int, request: dict[str, Any]) -> bytes:
 
 
 def called(code: str, entry: str, arguments: list[Any]) -> bytes:
-    """Runs the source as a module of its own and calls its function."""
+    """Execute the source as a new module and call its function."""
     absent = object()
     try:
         module = types.ModuleType("solution")
@@ -134,12 +134,12 @@ def called(code: str, entry: str, arguments: list[Any]) -> bytes:
         if not is_plain(result, 0):
             return b'["odd"]'
         return json.dumps(["value", result], allow_nan=False).encode("ascii")
-    except BaseException:  # SystemExit and whatever else the submission raises
+    except BaseException:  # SystemExit and anything else that the submission raises
         return b'["raised"]'
 
 
 def is_plain(value: Any, depth: int) -> bool:
-    """Whether a value consists of JSON's own types only, exactly: a subclass may lie about equality."""
+    """Return whether a value consists of JSON's own types only, exactly: a subclass may lie about equality."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)

@@ -55,5 +55,5 @@ class CodeTask(BaseModel):
     @classmethod
     def _known(cls, name: str | None) -> str | None:
         if name is not None and name not in CHECKERS:
-            raise ValueError(f"there is no checker {name!r}; there are {', '.join(CHECKERS)}")
+            raise ValueError(f"The checker {name!r} does not exist. Use one of {', '.join(CHECKERS)}.")
         return name

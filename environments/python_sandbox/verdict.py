@@ -75,7 +75,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def judge(cases: Sequence[tuple[list[Any], Any]], answers: Sequence[tuple[str, Any]], checker: str | None) -> list[str]:
-    """The outcome of each case: RIGHT, WRONG, or why there was no value.
+    """Return the outcome of each case: RIGHT, WRONG, or why there was no value.
 
     cases: (arguments, expected result). checker: the name of the property that decides, None for equality.
     """

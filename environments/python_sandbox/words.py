@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 
 def task_text(statement: str, signature: str, entry: str, examples: Sequence[tuple[list[Any], Any]], many: bool) -> str:
-    """The first observation. many: whether a case has more than one right result."""
+    """Return the first observation. many: whether a case has more than one right result."""
     shown = [
         f"    {entry}({', '.join(map(repr, arguments))}) {'may give' if many else '=='} {result!r}"
         for arguments, result in examples
@@ -30,7 +30,7 @@ def task_text(statement: str, signature: str, entry: str, examples: Sequence[tup
 def run_text(
     *, exit_code: int | None, signal: int | None, killed_for: str | None, stdout: str, stderr: str, root: str
 ) -> str:
-    """The observation after a run. root: the working directory in the box, which no observation shows."""
+    """Return the observation after a run. root: the working directory in the box, which no observation shows."""
     if killed_for in ("wall", "cpu"):
         lines = ["Stopped: it took too long."]
     elif killed_for is not None:
@@ -48,9 +48,9 @@ def run_text(
 
 
 def steady(text: str, root: str) -> str:
-    """The text without parts that differ between otherwise equal runs: the box's own paths, addresses of objects."""
+    """Return the text without parts that differ between otherwise equal runs: the box's own paths, addresses of objects."""
     box = root.removesuffix("/files")
-    if box != root:  # a level at which the box sees its folder under the host's path
+    if box != root:  # at this level, the box sees its directory under the host's path
         text = text.replace(f"{box}/tmp", "/tmp").replace(f"{box}/code", "/code")  # noqa: S108 (in the box)
     text = text.replace(f"{root}/", "").replace(root, ".")
     return _ADDRESS.sub("at 0x0", text)

@@ -1,1 +1,1 @@
-"""Sites to act on in a real browser. README.md beside this file has the details."""
+"""Sites to act on in a real browser. README.md in this directory has the details."""

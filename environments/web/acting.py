@@ -41,7 +41,7 @@ def _text(rng: random.Random) -> dict[str, Any]:
 
 
 class Acting:
-    """What a policy can do in a window. A subclass opens `self.opened`, and says in `_ended` when an episode is over."""
+    """The actions of a policy in a window. A subclass sets `self.opened`, and `_ended` returns whether the episode ended."""
 
     browser: Browser
     opened: OpenWindow | None = None
@@ -206,7 +206,7 @@ class Acting:
         return self.opened.window
 
     def _on(self, bid: int, what: str, act: Callable[[Any], Awaitable[Any]]) -> Step:
-        """An action on an element. Raises InvalidAction for a number that is not on the page, or if it is disabled."""
+        """Return an action on an element. Raises InvalidAction for a number that is not on the page, or if it is disabled."""
         control = self._window.control(bid)
         if "disabled" in control.states:
             raise InvalidAction(f"[{bid}] {control} is disabled.")
@@ -215,7 +215,7 @@ class Acting:
         )
 
     def _at(self, what: str | None, act: Callable[[Window], Awaitable[Any]]) -> Step:
-        """An action in the window. what: its name for a refusal; None where the action refuses by itself."""
+        """Return an action in the window. what: its name for a refusal; None where the action refuses by itself."""
 
         async def work() -> Step:
             window = self._window
@@ -250,14 +250,14 @@ class Acting:
         return False
 
     def close(self) -> None:
-        """Closes the window."""
+        """Close the window."""
         opened, self.opened = self.opened, None
         if opened is not None:
             self.browser.run(opened.close())
 
 
 async def _released(window: Window, combination: str, press: Awaitable[None]) -> None:
-    """Presses, and lets go of Control and the like where the last key of a combination does not exist."""
+    """Press, and lets go of Control and the like where the last key of a combination does not exist."""
     from playwright.async_api import Error
 
     try:

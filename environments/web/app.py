@@ -55,16 +55,16 @@ class Web(Acting):
         self.only = only
 
     def actions(self) -> list[str]:
-        """The tools of the episode: all, or those that the config names in `only`."""
+        """Return the tools of the episode: all, or those that the config names in `only`."""
         return list(self.only or ACTIONS)
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Starts the browser of this process. Raises Unavailable, which names what is missing."""
+        """Start the browser of this process. Raises Unavailable, which names what is missing."""
         browser.shared().version()
 
     def reset(self, task: WebTask, context: Any = None) -> str | list[Text | Image]:
-        """The goal, and the site's first page."""
+        """Return the goal, and the site's first page."""
         self.screenshot = self.screenshot and (context is None or context.wants_images)
         self.problem = tasks.problem(task)
         site = self.problem.site
@@ -82,7 +82,7 @@ class Web(Acting):
         return self.problem.ends_on_change and self.problem.site.record() != self.first
 
     def final_state(self) -> dict[str, Any]:
-        """The end, for rubrics only: whether the record is as it should be, whether it changed, and what was to be said."""
+        """Return the end state, for rubrics only: whether the record is right, whether it changed, and the expected answer."""
         record = self.problem.site.record()
         return {
             "as_expected": record == self.problem.expected,
@@ -94,7 +94,7 @@ class Web(Acting):
 
 
 def plain(text: str) -> str:
-    """A message as it is compared: without case, space around it and a full stop at the end."""
+    """Return a message as it is compared: without case, space around it and a full stop at the end."""
     return " ".join(text.casefold().split()).rstrip(".").strip("\"'")
 
 
@@ -128,7 +128,7 @@ def ending(trajectory: Trajectory) -> dict[str, float]:
 @app.policy("gold", environment="web")
 def gold(observation: str | list[dict[str, str]], task: WebTask) -> dict[str, dict[str, Any]]:
     """Solves the task by rules for its kind, from what the page shows."""
-    text = observation if isinstance(observation, str) else observation[0]["text"]  # with a picture it is a list
+    text = observation if isinstance(observation, str) else observation[0]["text"]  # with an image it is a list
     found = tasks.solution(task.kind, task.difficulty, task.number, task.feasible)
     return {name: dict(arguments) for name, arguments in found.gold(View(text)).items()}
 

@@ -56,7 +56,7 @@ class Browser:
         self._closed = False
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of work on windows, in its turn."""
+        """Return the result of work on windows, in its turn."""
         return self._loop.run(self._in_turn(work))
 
     async def _in_turn(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -64,14 +64,14 @@ class Browser:
             return await work
 
     def version(self) -> str:
-        """The browser's version, such as "156.0.8078.79"; starts it if it does not run."""
+        """Return the browser's version, such as "156.0.8078.79"; starts it if it does not run."""
         return self._loop.run(self._version())
 
     async def _version(self) -> str:
         return (await self._process()).versions["chromium"]
 
     async def open(self, seed: int, origins: Mapping[str, Handler], url: str, number_all: bool = False) -> OpenWindow:
-        """A new window on a site, in a context that shares nothing with others. Raises Unavailable, PageFailed."""
+        """Return a new window on a site, in a context that shares nothing with others. Raises Unavailable, PageFailed."""
         running, context = await self._context()
         opened = OpenWindow(self, running, Window(context, origins, number_all))
         try:
@@ -82,7 +82,7 @@ class Browser:
         return opened
 
     async def _context(self) -> tuple[Running, BrowserContext]:
-        """An empty context, of a new Chromium where the one that seemed to run turns out to be gone."""
+        """Return an empty context, of a new Chromium if the previous one turns out to be gone."""
         while True:
             running = await self._process()
             from playwright.async_api import Error  # after _process, which names the extra where it is missing
@@ -101,7 +101,7 @@ class Browser:
                     raise
 
     async def _process(self) -> Running:
-        """The Chromium that runs, or a new one where it is gone or has had its number of episodes."""
+        """Return the Chromium that runs, or a new one where it is gone or has had its number of episodes."""
         async with self._starting:
             running = self._running
             if running is not None and running.usable and running.episodes < self._episodes_each:
@@ -137,7 +137,7 @@ class Browser:
             await running.end()
 
     def close(self) -> None:
-        """Ends the Chromium, the driver and the thread, once."""
+        """End the Chromium, the driver and the thread, once."""
         with self._closing:
             closed, self._closed = self._closed, True
         if not closed:
@@ -168,7 +168,7 @@ class Running:
         return not self.gone and self.process.is_connected()
 
     async def end(self) -> None:
-        """Closes it; one that was killed is closed already."""
+        """Close it, unless it was killed."""
         from playwright.async_api import Error
 
         if self.watch is not None:
@@ -190,7 +190,7 @@ class OpenWindow:
         """What pages are drawn and read with; the same versions draw and read them alike."""
 
     async def close(self) -> None:
-        """Closes it, once; the browser's last window takes a replaced browser with it."""
+        """Close it, once; the browser's last window takes a replaced browser with it."""
         running, self._running = self._running, None
         if running is None:
             return
@@ -214,7 +214,7 @@ _browsers: dict[int, Browser] = {}
 
 
 def shared() -> Browser:
-    """The browser of this process; a forked process has one of its own."""
+    """Return the browser of this process. A forked process gets a separate browser."""
     with _lock:
         if (found := _browsers.get(os.getpid())) is None:
             _browsers.clear()

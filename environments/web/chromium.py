@@ -42,26 +42,32 @@ NO_NETWORK = (
     "--proxy-bypass-list=<-loopback>",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
 )
-"""Flags by which whatever passes the routing of requests finds no way out: no name is known, and the proxy is a closed port."""
+"""Flags that stop requests which bypass the routing: no host name resolves, and the proxy is a closed port."""
 
 ARGUMENTS = (*SAME_PICTURES, *NO_NETWORK)
 
 
 def find(environ: Mapping[str, str] = os.environ, shell: Path = HEADLESS_SHELL, playwrights: str | None = None) -> Path:
-    """The browser's program. playwrights: the path that playwright would use itself.
+    """Return the browser's program.
 
-    Raises Unavailable, which lists the places that were tried.
+    Args:
+        environ: Environment variables.
+        shell: Path of the headless shell of Debian.
+        playwrights: Path that playwright itself would use.
+
+    Raises:
+        Unavailable: No browser was found. The message lists the paths that were tried.
     """
     if given := environ.get(VARIABLE):
         if not os.access(given, os.X_OK):
-            raise Unavailable(f"{VARIABLE} names {given}, which is not a program that can be run here.")
+            raise Unavailable(f"{VARIABLE} is set to {given}, which is not an executable program.")
         return Path(given)
     on_path = shutil.which("chromium", path=environ.get("PATH"))
     for candidate in (str(shell), on_path, playwrights):
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
     raise Unavailable(
-        f"environment 'web' needs a Chromium, and there is none here: {VARIABLE} is not set, {shell} does not exist, "
-        f"`chromium` is not on the PATH, and playwright has none ({playwrights or 'no path'}). Install one: "
+        f"The environment 'web' needs Chromium, which was not found: {VARIABLE} is not set, {shell} does not exist, "
+        f"`chromium` is not on the PATH, and playwright has none ({playwrights or 'no path'}). Install it: "
         "apt-get install chromium-headless-shell (Debian), or playwright install --only-shell chromium."
     )

@@ -1,4 +1,4 @@
-"""Ends a page's process that grows without bound, before the machine does: the episode then fails, the others go on."""
+"""Killing a page's process that uses too much memory, so that only its episode fails and the machine survives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 LIMIT_BYTES = 1_500_000_000
-"""Resident memory of one page's process. Chromium has no limit of its own that holds for array buffers."""
+"""Limit on the resident memory of one page's process. Chromium's own limit does not cover array buffers."""
 EVERY_SECONDS = 2.0
 
 _PROC = Path("/proc")
@@ -18,13 +18,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 async def watch_memory(limit_bytes: int = LIMIT_BYTES, every_seconds: float = EVERY_SECONDS) -> None:
-    """Looks at this process's renderers until cancelled. Where there is no /proc, nothing is watched."""
+    """Watch the memory of this process's renderers until cancelled. Without /proc, this does nothing."""
     watched = sys.platform == "linux"
     while watched:
         await asyncio.sleep(every_seconds)
         for process, resident in renderers(os.getpid()).items():
             if resident > limit_bytes:
-                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                with contextlib.suppress(ProcessLookupError):  # the process has ended
                     os.kill(process, signal.SIGKILL)
 
 
@@ -35,7 +35,7 @@ def renderers(ancestor: int) -> dict[int, int]:
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text()
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has ended
                 continue
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     found: dict[int, int] = {}

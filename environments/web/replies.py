@@ -45,7 +45,7 @@ class SiteHandler:
         self._site = site
 
     def __call__(self, method: str, url: str, body: str) -> Reply:
-        """The answer. `keep_blank_values`: an emptied field is a value."""
+        """Return the answer. `keep_blank_values`: an emptied field is a value."""
         parts = urlsplit(url)
         if parts.path.startswith("/assets/"):
             return asset(parts.path.removeprefix("/assets/"))
@@ -68,7 +68,7 @@ def _reply(page: Page, origin: str) -> Reply:
 
 
 def _quoted(text: str) -> str:
-    """A JavaScript string that cannot end its script element."""
+    """Return a JavaScript string that cannot end its script element."""
     escaped = "".join(
         character if character.isalnum() or character in "/:.-_?=&%#+ " else f"\\u{{{ord(character):x}}}"
         for character in text
@@ -77,7 +77,7 @@ def _quoted(text: str) -> str:
 
 
 def asset(name: str) -> Reply:
-    """The style sheet or one of the two fonts."""
+    """Return the style sheet or one of the two fonts."""
     if name == "site.css":
         return Reply((HERE / "shared" / "site.css").read_bytes(), "text/css; charset=utf-8")
     fonts: Mapping[str, str] = {"regular.otf": "HankenGrotesk-Regular.otf", "bold.otf": "HankenGrotesk-Bold.otf"}

@@ -13,7 +13,7 @@ from .sites.kind import LEVELS, Level, Problem
 
 TRAIN, TEST = 12_000, 1_200
 INFEASIBLE_EVERY = 8
-"""One in so many tasks of a kind that can be infeasible is."""
+"""One of this many tasks is infeasible, if its kind allows infeasible tasks."""
 
 
 class WebTask(BaseModel):
@@ -27,7 +27,7 @@ class WebTask(BaseModel):
 
 
 def rows(split: str, count: int) -> list[WebTask]:
-    """The first `count` tasks of a split: all kinds on the first level, then all on the second and third, again and again."""
+    """Return the first `count` tasks of a split, cycling through all kinds on the first, second and third level."""
     names = sorted(KINDS)
     found = []
     for index in range(count):
@@ -47,7 +47,7 @@ def rows(split: str, count: int) -> list[WebTask]:
 
 
 def problem(task: WebTask) -> Problem:
-    """The site in its first state, and the problem. Two calls give two equal sites that share nothing."""
+    """Return the site in its first state, and the problem. Two calls give two equal sites that share nothing."""
     text = f"web {task.kind} {task.difficulty} {task.number} {task.feasible}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return KINDS[task.kind].make(random.Random(seed), task.difficulty, task.feasible)
@@ -55,5 +55,5 @@ def problem(task: WebTask) -> Problem:
 
 @functools.lru_cache(maxsize=64)
 def solution(kind: str, difficulty: Level, number: int, feasible: bool) -> Problem:
-    """The problem for the scripted solver, which asks at every turn and changes nothing."""
+    """Return the problem for the scripted solver, which asks at every turn and changes nothing."""
     return problem(WebTask(kind=kind, difficulty=difficulty, number=number, feasible=feasible, tags=[]))

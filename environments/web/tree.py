@@ -1,4 +1,4 @@
-"""The page as text: Chromium's accessibility tree, by playwright, with numbers of our own for what can be acted on."""
+"""The page as text: Chromium's accessibility tree from playwright, with our own numbers for elements that accept actions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONTROLS = frozenset(
         "textbox", "treeitem",
     }
 )  # fmt: skip
-"""Roles whose elements get a number; others get one where the page shows a hand over them."""
+"""Roles whose elements get a number. Other elements get one if the page shows a hand cursor over them."""
 
 FIELDS = frozenset(
     {"checkbox", "combobox", "listbox", "radio", "searchbox", "slider", "spinbutton", "switch", "textbox"}
 )
-"""Roles whose name is, as a rule, the text of a label beside them."""
+"""Roles whose name is usually the text of an adjacent label."""
 
 MAX_CHARACTERS = 20_000
 
@@ -33,7 +33,7 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the same result; C is
 
 @dataclass
 class Node:
-    """One element: `ref` is playwright's name for it in this snapshot, "" where it has none."""
+    """One element. `ref` is playwright's name for it in this snapshot, or ""."""
 
     role: str
     name: str = ""
@@ -45,7 +45,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     def walk(self) -> Iterator[Node]:
-        """This node and those inside, in the page's order."""
+        """Yield this node and its descendants, in document order."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Control:
-    """What a number of the observation stands for."""
+    """The element that a number in the observation refers to."""
 
     ref: str
     role: str
@@ -66,7 +66,7 @@ class Control:
 
 @dataclass(frozen=True)
 class PageText:
-    """The tree as text, what its numbers stand for, and the number that has the focus (None: no numbered one)."""
+    """The tree as text, the elements of its numbers, and the number of the focused element, if it has one."""
 
     text: str
     controls: dict[int, Control]
@@ -74,7 +74,7 @@ class PageText:
 
 
 def page_text(snapshot: str, number_all: bool = False) -> PageText:
-    """A snapshot of playwright's mode "ai" as an observation's text. number_all: whatever playwright can act on."""
+    """Return a snapshot in playwright's mode "ai" as an observation. `number_all` numbers all elements with a `ref`."""
     printable = _UNPRINTABLE.sub(
         "\N{REPLACEMENT CHARACTER}", snapshot
     )  # YAML has no others, or takes them for line ends
@@ -141,7 +141,7 @@ def _is_property(item: object) -> bool:
 
 
 def _pruned(node: Node) -> list[Node]:
-    """The node without wrappers that say nothing, and without text that only repeats a name."""
+    """Return the node without wrappers that say nothing, and without text that only repeats a name."""
     children = _unlabelled([kept for child in node.children for kept in _pruned(child)])
     if node.role == "table":
         children = [child for child in children if child.role != "caption" or child.value != node.name]
@@ -160,17 +160,17 @@ def _pruned(node: Node) -> list[Node]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Without spaces: a name from several texts has others than they have."""
+    """Join strings without spaces, because a name that is built from several parts has other spaces."""
     return "".join("".join(texts).split())
 
 
 def _unlabelled(nodes: list[Node]) -> list[Node]:
-    """Without the text of labels: it stands beside the field whose name it is."""
+    """Remove the text of labels, which is next to the field whose name it is."""
     labels: set[int] = set()
     for index, node in enumerate(nodes):
         if node.role in FIELDS:
-            for beside in (index - 1, index + 1):
-                if 0 <= beside < len(nodes) and nodes[beside].role == "text" and nodes[beside].value == node.name:
-                    labels.add(beside)
+            for other in (index - 1, index + 1):
+                if 0 <= other < len(nodes) and nodes[other].role == "text" and nodes[other].value == node.name:
+                    labels.add(other)
                     break
     return [node for index, node in enumerate(nodes) if index not in labels]

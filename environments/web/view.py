@@ -27,19 +27,19 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def walk(self) -> Iterator[Element]:
-        """The element and everything inside it, in order."""
+        """Return the element and everything inside it, in order."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     @property
     def text(self) -> str:
-        """All names and texts inside, joined by spaces."""
+        """All names and values inside, joined by spaces."""
         return " ".join(part for element in self.walk() for part in (element.name, element.value) if part)
 
 
 class NotOnPage(LookupError):
-    """No element of the page is the one that a solver looks for."""
+    """The page does not contain the element that a solver looks for."""
 
 
 class View:
@@ -73,11 +73,11 @@ class View:
 
     @property
     def text(self) -> str:
-        """All names and texts of the page."""
+        """All names and values of the page."""
         return self.root.text
 
     def all(self, role: str, name: str | None = None, inside: Element | None = None) -> list[Element]:
-        """The elements of that role (and exactly that name), in order."""
+        """Return the elements of that role (and exactly that name), in order."""
         return [
             element
             for element in (inside or self.root).walk()
@@ -85,48 +85,48 @@ class View:
         ]
 
     def has(self, role: str, name: str | None = None, inside: Element | None = None) -> bool:
-        """There is such an element."""
+        """Return whether the page has such an element."""
         return bool(self.all(role, name, inside))
 
     def find(self, role: str, name: str | None = None, inside: Element | None = None) -> Element:
-        """The first such element. Raises NotOnPage."""
+        """Return the first such element. Raises NotOnPage."""
         for element in self.all(role, name, inside):
             return element
         raise NotOnPage(f"there is no {role} {name or ''} at {self.url}: {self.text[:300]}")
 
     def group(self, *texts: str) -> Element:
-        """The first table row, list item or article that contains all these texts. Raises NotOnPage."""
+        """Return the first table row, list item or article that contains all these strings. Raises NotOnPage."""
         for element in self.root.walk():
             if element.role in ROLES_OF_A_GROUP and all(text in element.text for text in texts):
                 return element
         raise NotOnPage(f"no row, item or article at {self.url} contains {' and '.join(texts)}")
 
     def click(self, role: str, name: str, inside: Element | None = None) -> dict[str, dict[str, Any]]:
-        """The action that clicks it."""
+        """Return the action that clicks it."""
         return {"click": {"bid": self.find(role, name, inside).bid}}
 
     def fill(self, name: str, value: str, role: str = "textbox") -> dict[str, dict[str, Any]]:
-        """The action that fills a field."""
+        """Return the action that fills a field."""
         return {"fill": {"bid": self.find(role, name).bid, "value": value}}
 
     def select(self, name: str, option: str, inside: Element | None = None) -> dict[str, dict[str, Any]]:
-        """The action that chooses an option of a drop-down list."""
+        """Return the action that chooses an option of a drop-down list."""
         return {"select_option": {"bid": self.find("combobox", name, inside).bid, "options": [option]}}
 
     def selected(self, name: str) -> str:
-        """The option that a drop-down list shows."""
+        """Return the option that a drop-down list shows."""
         return next(item.name for item in self.find("combobox", name).children if "selected" in item.states)
 
     def checked(self, role: str, name: str) -> bool:
-        """A check box or radio button is on."""
+        """Return a check box or radio button is on."""
         return "checked" in self.find(role, name).states
 
 
 def say(text: str) -> dict[str, dict[str, Any]]:
-    """The action that ends the episode with a message."""
+    """Return the action that ends the episode with a message."""
     return {"send_msg_to_user": {"text": text}}
 
 
 def give_up(reason: str) -> dict[str, dict[str, Any]]:
-    """The action that ends the episode by reporting that the task cannot be done."""
+    """Return the action that ends the episode by reporting that the task cannot be done."""
     return {"report_infeasible": {"reason": reason}}

@@ -1,4 +1,4 @@
-"""One episode's part of the browser: a context of its own, whose pages come from functions of this process."""
+"""One episode's window: a separate browser context whose pages come from functions of this process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Window:
         """Addresses that a page asked for and did not get, for they are not served here."""
 
     async def open(self, seed: int, url: str) -> None:
-        """Prepares the context (the same seed gives pages the same random numbers) and opens the first page."""
+        """Prepare the context (the same seed gives pages the same random numbers) and opens the first page."""
         context = self._context
         await context.add_init_script(_START.replace("SEED", str(seed & 0xFFFFFFFF)))
         await context.clock.install(time=STARTED_AT / 1000)
@@ -78,7 +78,7 @@ class Window:
         await self.within(self.page.goto(url))
 
     async def close(self) -> None:
-        """Ends the context. A browser that is gone is closed already."""
+        """End the context. A browser that is gone is closed already."""
         from playwright.async_api import Error
 
         try:
@@ -131,7 +131,7 @@ class Window:
             self._notes.append(f"The page showed a dialog, which was dismissed: {dialog.message[:200]}")
         elif self._failed is None:
             self._failed = PageFailed(f"the page showed more than {MAX_DIALOGS} dialogs in one step")
-            await _if_open(self.page.close())  # it may go on for ever, and what waits for it would wait
+            await _if_open(self.page.close())  # it may show dialogs forever, and everything would wait for it
 
     # Tabs
 
@@ -146,7 +146,7 @@ class Window:
         return len(self._tabs)
 
     async def new_tab(self) -> None:
-        """Opens an empty tab and makes it the active one."""
+        """Open an empty tab and makes it the active one."""
         if len(self._tabs) >= MAX_TABS:
             raise InvalidAction(f"There are {MAX_TABS} tabs already; close one first.")
         self._opening = True
@@ -158,12 +158,12 @@ class Window:
         page.on("download", lambda download: download.cancel())
         self._tabs.append(page)
         self._active = len(self._tabs) - 1
-        for other in self._context.pages:  # opened by a page meanwhile
+        for other in self._context.pages:  # opened by a page in the meantime
             if other not in self._tabs:
                 await self._appeared(other)
 
     async def close_tab(self) -> None:
-        """Closes the active tab; the one before it becomes active, or a new one if it was the last."""
+        """Close the active tab; the one before it becomes active, or a new one if it was the last."""
         page = self._tabs.pop(self._active)
         await self.within(page.close())
         self._requests.clear()  # what it still waited for is never reported as ended
@@ -172,14 +172,14 @@ class Window:
             await self.new_tab()
 
     async def focus_tab(self, index: int) -> None:
-        """Makes a tab the active one."""
+        """Make a tab the active one."""
         if not 0 <= index < len(self._tabs):
             raise InvalidAction(f"There is no tab {index}; the tabs are 0 to {len(self._tabs) - 1}.")
         self._active = index
         await self.within(self.page.bring_to_front())
 
     async def goto(self, url: str) -> None:
-        """Opens an address of the sites that are served here. Any other is refused, and what is not a page (a font)."""
+        """Open an address of the sites that are served here. Any other is refused, and what is not a page (a font)."""
         if _origin(url) not in self._origins:
             raise InvalidAction(f"{url[:200]} cannot be opened here; open pages of {', '.join(sorted(self._origins))}.")
         await self.acted(self.page.goto(url), f"opening {url[:200]}", PAGE_SECONDS)
@@ -190,7 +190,7 @@ class Window:
     # Acting and looking
 
     def control(self, bid: int) -> Control:
-        """What a number of the last observation stands for. Raises InvalidAction, which names the nearest numbers."""
+        """Return the element of a number in the last observation. Raises InvalidAction, which names the nearest numbers."""
         if (found := self._shown.get(bid)) is not None:
             return found
         near = sorted(self._shown, key=lambda number: (abs(number - bid), number))[:3]
@@ -198,7 +198,7 @@ class Window:
         raise InvalidAction(f"The page has no element [{bid}]." + (f" The nearest are {listed}." if near else ""))
 
     async def within(self, awaitable: Awaitable[Result], seconds: float = PAGE_SECONDS) -> Result:
-        """Awaits something of the page. Raises PageFailed if it takes too long or the page is gone."""
+        """Await something of the page. Raises PageFailed if it takes too long or the page is gone."""
         from playwright.async_api import Error
 
         try:
@@ -206,10 +206,10 @@ class Window:
         except TimeoutError as error:
             raise self._failed or PageFailed(f"the page did not answer within {seconds:g} s") from error
         except Error as error:
-            raise self._failed or PageFailed(f"the browser could not go on: {_first_line(error)}") from error
+            raise self._failed or PageFailed(f"the browser failed: {_first_line(error)}") from error
 
     async def acted(self, action: Awaitable[Any], what: str, seconds: float = ACTION_SECONDS + 2) -> None:
-        """Awaits an action of playwright's. Raises InvalidAction if the page is well but does not allow it."""
+        """Await an action of playwright's. Raises InvalidAction if the page is well but does not allow it."""
         from playwright.async_api import Error
 
         try:
@@ -226,7 +226,7 @@ class Window:
             raise InvalidAction(f"{what} was not possible: {reason}") from error
 
     async def _stays(self) -> bool:
-        """The page is well, and does not go to another one just now. Raises PageFailed if it hangs."""
+        """Return the page is well, and does not go to another one just now. Raises PageFailed if it hangs."""
         from playwright.async_api import Error
 
         try:
@@ -235,12 +235,12 @@ class Window:
             raise self._failed or PageFailed("the page did not answer within 2 s") from error
         except Error as error:
             if self._failed is not None or "context was destroyed" not in str(error):
-                raise self._failed or PageFailed(f"the browser could not go on: {_first_line(error)}") from error
+                raise self._failed or PageFailed(f"the browser failed: {_first_line(error)}") from error
             return False
         return True
 
     async def settle(self) -> None:
-        """Waits until nothing is being loaded, lets the page's clock run a little, and waits again."""
+        """Wait until nothing is being loaded, lets the page's clock run a little, and waits again."""
         await self._loaded()
         try:
             await self.within(self._context.clock.run_for(SETTLE_CLOCK_MS))
@@ -266,13 +266,13 @@ class Window:
             except Error as error:
                 if self._failed is not None or self.page.is_closed():
                     raise self._failed or PageFailed("the page was closed") from error
-                continue  # it went to another page meanwhile
+                continue  # the page was left
             self._notes += state["said"]
             if not self._requests and not state["leaving"]:
                 return
 
     async def look(self) -> str:
-        """The observation: tabs, what has the focus, what happened, and the page's tree."""
+        """Return the observation: tabs, what has the focus, what happened, and the page's tree."""
         if self.page.url == "about:blank":
             shown = PageText("", {}, None)
         else:
@@ -290,13 +290,13 @@ class Window:
         return "\n".join([*lines, "Page:", shown.text])
 
     async def picture(self, width: int = WIDTH, height: int = HEIGHT) -> bytes:
-        """A PNG of what is visible, 640 × 480, or of its upper left part: a place has the numbers that the mouse takes."""
+        """Return a PNG of the visible page, 640 × 480, or of its upper left part. Its pixels are the mouse's coordinates."""
         part: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
         return await self.within(self.page.screenshot(animations="disabled", caret="hide", scale="css", clip=part))
 
 
 def _origin(url: str) -> str:
-    """Scheme, host and port; "" for what is not an address (brackets that are no address of IPv6)."""
+    """Return scheme, host and port, or "" for an invalid URL (such as brackets without an IPv6 address)."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -305,7 +305,7 @@ def _origin(url: str) -> str:
 
 
 async def _if_open(awaitable: Awaitable[Any]) -> None:
-    """Awaits something for a page that may have been left or closed meanwhile; then it is needed no more."""
+    """Await an operation on a page, ignoring errors because the page may have been left or closed."""
     from playwright.async_api import Error
 
     with contextlib.suppress(Error):
@@ -342,7 +342,7 @@ def _was_done(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> str | None:
-    """What stood in the way, by playwright's log; None if nothing did and it only took too long."""
+    """Return what stood in the way, by playwright's log; None if nothing did and it only took too long."""
     text = str(error)
     for words, reason in _REASONS:
         if words in text:

@@ -4,7 +4,7 @@ python warm.py serve agent.sock with_openai_agents.py     once
 python warm.py ask agent.sock                             the program of from_program(…, boxed=False)
 
 Importing the libraries takes seconds of processor time, an answer milliseconds. `ask` passes its stdin, its stdout and the
-variables of its rollout, and ends as the agent ends. Only for agents that read their base URL anew in each run.
+variables of its rollout, and ends as the agent ends. Only for agents that read their base URL again in each run.
 """
 
 import os

@@ -3,11 +3,11 @@
 
 python examples/forge/code_with_tests.py
 
-The policy writes an expression, which completes a program; the program runs in a sandbox, and then tests that the policy
-never sees. No block of the guide: its own reward, in code_execution.py, pays an empty program.
+The policy writes an expression, which completes a program. The program runs in a sandbox, followed by tests that the policy
+never sees. This is not a block of the guide, whose reward in code_execution.py is 1.0 for an empty program.
 
-Program and tests run in one process here, and a word that is new each time says that the tests were passed: a program that
-only claims it is not paid. The environment python_sandbox runs tests apart from the program.
+The program and the tests run in one process here. A word that is new each time reports that the tests passed, so a program
+that only claims it gets no reward. The environment python_sandbox runs tests in a separate process.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The configuration that the scripts of this folder share: a task that the model `tiny` learns on a laptop's CPU.
+"""The configuration that the scripts in this directory share: a task that the model `tiny` learns on a laptop's CPU.
 
-Each script has a block of TorchForge's guide to RL workflows, and what it takes for granted comes from here. A service starts
-when it is first called, and ends with the program. TASKAPP_SERVICES_BACKEND=ray runs all of them on Ray.
+Each script contains a block of TorchForge's guide to RL workflows, and imports what the block assumes from here. A service
+starts with its first call and ends with the program. TASKAPP_SERVICES_BACKEND=ray runs all services on Ray.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from keys import COMBINATIONS, KEYS
 
 SYSTEM = "Which key?"
 ROWS = [(f"The {thing} is {state}.", KEYS[thing]) for thing, state in COMBINATIONS]
-"""(prompt, target). Each thing has its key, whatever its state: by chance 1 of 8 answers is right."""
+"""(prompt, target). Each thing has a key, regardless of its state. A random answer is right in 1 of 8 cases."""
 TRAIN, HELD_OUT = ROWS[:72], ROWS[72:]
 BATCH = 64
 MODEL = {"max_tokens": 4, "system": SYSTEM}
@@ -30,7 +30,7 @@ LEARNING = {"learning_rate": 5e-4, "beta": 0.03}
 
 
 async def right_key(prompt: str, response: str, target: str) -> float:
-    """The reward: whether the answer is the key. STEP_SECONDS: how long an environment takes for that, for comparisons."""
+    """Return the reward: whether the answer is the key. STEP_SECONDS: how long an environment takes for that, for comparisons."""
     await asyncio.sleep(float(os.environ.get("STEP_SECONDS", "0")))
     return float(response.strip() == target)
 
@@ -44,21 +44,21 @@ trainer = Trainer.as_service("tiny", **LEARNING)
 
 
 def arguments(updates: int) -> argparse.Namespace:
-    """The script's arguments. updates: after how many the guide's endless loops are ended, by default."""
+    """Return the script's arguments. updates: after how many the guide's endless loops are ended, by default."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=updates, help="of the weights (%(default)s)")
     return parser.parse_args()
 
 
 async def held_out(of: Any = policy, rows: Any = HELD_OUT) -> float:
-    """The share of prompts that no training row has whose most probable answer is right."""
+    """Return the share of prompts that no training row has whose most probable answer is right."""
     return await evaluate(of, rows=rows, reward=reward)
 
 
 async def learned(
     loop: Coroutine[Any, Any, Any], updates: int, every: int = 12, trainer: Any = trainer, rows: Any = HELD_OUT
 ) -> list[float]:
-    """Run a loop of the guide, which has no end, until the trainer has made so many updates; return the held-out rewards."""
+    """Run an endless loop of the guide until the trainer has made a number of updates, and return the held-out rewards."""
     before = await held_out(rows=rows)
     await trainer.start()
     print(f"held out, before: {before:.3f}", flush=True)

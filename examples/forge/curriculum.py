@@ -3,7 +3,7 @@
 
 python examples/forge/curriculum.py
 
-Difficulty 0 has two things, 1 four, 2 all eight; each level has the things of those below.
+Difficulty 0 has two things, 1 has four, and 2 all eight. Each level includes the things of lower levels.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Evaluation between: every so many episodes the policy is measured on prompts that it is not trained on.
+"""Evaluation between: the policy is evaluated at regular intervals on prompts that it is not trained on.
 
 python examples/forge/evaluation_between.py
 """

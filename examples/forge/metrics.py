@@ -41,7 +41,7 @@ async def continuous_training():
 
 
 async def continuous_rollouts() -> None:
-    """Rollouts beside it, whose rewards are counted."""
+    """Run concurrent rollouts, whose rewards are counted."""
     while True:
         prompt, target = await dataloader.sample.route()
         response = await policy.generate.route(prompt)

@@ -3,7 +3,7 @@
 
 python examples/forge/warm_up.py
 
-The guide's training loop generates no episodes, so here rollouts go on beside it.
+The guide's training loop generates no episodes, so here rollouts continue concurrently.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ async def warmup_then_train(warmup_episodes: int):
 
 
 async def with_rollouts() -> None:
-    """The guide's function; once its warm-up fills the buffer, rollouts go on as in asynchronous_rl.py."""
+    """Return the guide's function; after its warm-up has filled the buffer, rollouts continue as in asynchronous_rl.py."""
 
     async def rollouts() -> None:
         while (await replay_buffer.counts.route()).added < BATCH:

@@ -3,7 +3,7 @@
 
 python examples/forge/web_browsing.py     (extra `web`, and a Chromium)
 
-The policy clicks at random: `tiny` knows nothing of pages. docs/environments/web.md has a job that learns to click.
+The policy clicks at random, because `tiny` cannot read pages. docs/environments/web.md has a job that learns to click.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ async def main() -> None:
     policy, reward_model = Clicks.as_service(), RewardActor.as_service(reward_of_step)
     async with browser as windows:
         for seed in SEEDS:
-            async with windows.session() as browser:  # a window of its own
+            async with windows.session() as browser:  # a separate window
                 page = await browser.reset.route(seed=seed)
                 dataloader = Tasks.as_service([page])
                 await generate_episode()

@@ -1,16 +1,16 @@
-"""One click in a real browser, for the model `tiny`: the kind `admin/switch` of the bundled app `web`, on its level easy.
+"""One click in a real browser, for the model `tiny`: the kind `admin/switch` of the bundled app `web`, on the easy level.
 
 taskapp serve examples/rl/clicks.py
 taskapp train --local --config examples/rl/learn_clicks.toml
 
-A page of the site has three buttons, each the name of a machine such as "Pump 4"; the goal says which machine to stop. The
-page, the browser and what counts as solved are those of `web`. Two things are smaller, because `tiny` reads bytes and knows
-a few dozen words: the prompt (three words in place of the list of actions with their schemas, 953 bytes) and the answer (the
-button's name in place of a call with its number). The kind has three machines of at most three types, so a button named at
-random is right in 1 of 3; a name made up at random is right in 1 of 72.
+A page of the site has three buttons, each with the name of a machine such as "Pump 4". The goal names the machine to stop.
+The page, the browser and the scoring are the same as in `web`. Two things are smaller, because `tiny` reads bytes and knows
+only a few dozen words: the prompt (three words instead of 953 bytes of actions with schemas) and the answer (the button's
+name instead of a call with its number). There are three machines of at most three types, so a random button is right in 1
+of 3 cases, a random name in 1 of 72.
 
-The seed is the task's number, as in `web`: those of its split `train` and those of its split `test`, which share no task.
-It needs the extra `web`, a Chromium, and a checkout of the repository.
+The seed is the task's number, with the same splits `train` and `test` as in `web`, which share no task. The example needs
+the extra `web`, Chromium, and a checkout of the repository.
 """
 
 from environments.web.app import Web
@@ -22,7 +22,7 @@ app = TaskApp("clicks", version="1.0.0", description="Click the button that the 
 
 
 def task(seed: int) -> WebTask:
-    """The task of a seed."""
+    """Return the task of a seed."""
     return WebTask(kind="admin/switch", difficulty="easy", number=seed, feasible=True, tags=["admin/switch"])
 
 
@@ -40,7 +40,7 @@ class Clicks(Web):
         return ["press"]
 
     def reset(self, seed: int) -> str:
-        """The goal, and the page."""
+        """Return the goal, and the page."""
         self.shown = super().reset(task(seed))
         return self.shown
 

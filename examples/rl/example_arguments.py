@@ -1,6 +1,6 @@
-"""Shared by the scripts in this folder: their flags, and how an error ends them.
+"""Flags and error handling that the scripts in this directory share.
 
-Precedence: flag > config file > built-in default. Addresses and keys may also come from the environment.
+Precedence: flag, config file, built-in default. Addresses and keys may also come from the environment.
 """
 
 import argparse
@@ -15,7 +15,7 @@ CONFIG = Path(__file__).with_name("config.toml")
 
 
 def parser(description: str, *, task_app: bool = True) -> argparse.ArgumentParser:
-    """Returns a parser with the flags that every script has."""
+    """Return a parser with the flags that every script has."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--backend-url", default=variable("BACKEND_BASE_URL", "PROD_BACKEND_URL"))
     made.add_argument("--api-key", default=variable("SYNTH_API_KEY"), help="the backend's key [SYNTH_API_KEY]")
@@ -25,7 +25,7 @@ def parser(description: str, *, task_app: bool = True) -> argparse.ArgumentParse
 
 
 def job_flags(made: argparse.ArgumentParser) -> None:
-    """Adds the flags of a script that submits a job."""
+    """Add the flags of a script that submits a job."""
     made.add_argument("--config-path", type=Path, default=CONFIG)
     made.add_argument("--trainer-id")
     made.add_argument("--model")
@@ -36,19 +36,19 @@ def job_flags(made: argparse.ArgumentParser) -> None:
 
 
 def variable(*names: str) -> str | None:
-    """The first of these environment variables that is set."""
+    """Return the first of these environment variables that is set."""
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 def needed(**values: str | None) -> None:
-    """Exits with a message when one of these was not given."""
+    """Exit with a message when one of these was not given."""
     missing = [f"--{name.replace('_', '-')}" for name, value in values.items() if not value]
     if missing:
         sys.exit(f"missing: {', '.join(missing)} (or the environment variable; see --help)")
 
 
 def main(run: Callable[[], int | None]) -> None:
-    """Runs a script; an error of the kit is printed as one paragraph, with exit status 1."""
+    """Run a script; an error of the kit is printed as one paragraph, with exit status 1."""
     try:
         sys.exit(run() or 0)
     except KitError as error:

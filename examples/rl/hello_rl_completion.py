@@ -1,9 +1,9 @@
-"""Requests one completion from a model that RL trained, by name, from the backend (or any OpenAI-compatible address).
+"""One completion of a model that RL trained, requested by name from the backend (or any OpenAI-compatible address).
 
 RL_WEIGHTS_PATH=… python examples/rl/hello_rl_completion.py --model "rl:MODEL:JOB:CHECKPOINT"
 
-No server opens a path that a request names. So an archive in RL_WEIGHTS_PATH is imported into the models folder first
-(TASKAPP_MODELS), which has to be that of a backend on this machine: `taskapp backend serve --engine local`.
+Servers never open paths from requests. So an archive in RL_WEIGHTS_PATH is first imported into the models directory
+(TASKAPP_MODELS), which must belong to a backend on this machine: `taskapp backend serve --engine local`.
 """
 
 import os
@@ -19,7 +19,7 @@ from taskapp_kit.train.checkpoints.library import import_checkpoint, trained_mod
 
 
 def imported(archive: Path, model: str) -> str:
-    """Imports an archive of `taskapp models export`, unless its model is there; returns the model's name."""
+    """Import an archive of `taskapp models export`, unless its model is there; returns the model's name."""
     models = load().models
     if model in [str(each.name) for each in trained_models(models)]:
         return model

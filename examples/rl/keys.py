@@ -1,13 +1,13 @@
-"""A task app for the model `tiny`: each thing has its key, whatever its state, and only trying shows which.
+"""A task app for the model `tiny`: each thing has a key, regardless of its state, which only trial and error reveals.
 
 taskapp serve examples/rl/keys.py
 taskapp train --local --config examples/rl/learn_tiny.toml
 
-A policy reads a sentence such as "The lamp is wet." and answers with a key from a to h, of which four fit anything. By
-chance 1 of 8 answers is right; the best answer that is always the same is right in 1 of 4.
+A policy reads a sentence such as "The lamp is wet." and answers with a key from a to h, four of which are used. A random
+answer is right in 1 of 8 cases, the best constant answer in 1 of 4.
 
-The seed is the combination of thing and state: the 72 of the split `train` have every thing and every state, the 24 of
-`test` are combinations that are in no training seed.
+The seed is the combination of thing and state. The 72 seeds of the split `train` contain every thing and every state. The 24
+seeds of `test` are combinations that are not in `train`.
 """
 
 from taskapp_kit import Step, TaskApp, action
@@ -21,7 +21,7 @@ app = TaskApp("keys", version="1.0.0", description="Find the key of each thing."
 
 
 def combinations() -> list[tuple[str, str]]:
-    """Things with states: those of the training seeds first, then those of the test seeds."""
+    """Return things with states, first for the training seeds, then for the test seeds."""
     train, test = [], []
     for number, thing in enumerate(KEYS):
         for place, state in enumerate(STATES):

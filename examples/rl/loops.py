@@ -1,7 +1,7 @@
-"""Runs the jobs that docs/train/loops.md compares, one after another, and writes their curves: python examples/rl/loops.py FOLDER
+"""The jobs that docs/train/loops.md compares, run one after another, with their curves: python examples/rl/loops.py DIRECTORY
 
-Each trains the model `tiny` on rooms.py by `taskapp train --local`. `--only async,plain` runs some of them. One job takes
-one to three minutes of a processor.
+Each job trains the model `tiny` on rooms.py with `taskapp train --local`. `--only async,plain` runs some of them. A job takes
+one to three minutes of CPU time.
 """
 
 import json
@@ -66,7 +66,7 @@ JOBS: dict[str, list[dict[str, dict[str, Any]]]] = {
 
 
 def config_of(name: str) -> dict[str, dict[str, Any]]:
-    """The config of a job."""
+    """Return the config of a job."""
     made = {section: dict(keys) for section, keys in PLAIN.items()}
     for changes in JOBS[name]:
         for section, keys in changes.items():
@@ -75,7 +75,7 @@ def config_of(name: str) -> dict[str, dict[str, Any]]:
 
 
 def written(value: Any) -> str:
-    """A value as TOML."""
+    """Return a value as TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {written(each)}" for name, each in value.items()) + " }"
     if isinstance(value, list):
@@ -84,7 +84,7 @@ def written(value: Any) -> str:
 
 
 def run(name: str, folder: Path) -> None:
-    """Run one job; its output and its results are in the folder, its curves below `.taskapp/train` there."""
+    """Run one job, with its output and results in the directory and its curves below `.taskapp/train` there."""
     file = folder / f"{name}.toml"
     sections = (
         f"[{section}]\n" + "".join(f"{key} = {written(value)}\n" for key, value in keys.items())

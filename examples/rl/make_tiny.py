@@ -1,12 +1,12 @@
-"""Makes the model `tiny`, which is part of the package: python examples/rl/make_tiny.py FOLDER
+"""Creation of the model `tiny`, which is part of the package: python examples/rl/make_tiny.py DIRECTORY
 
-A Llama with random weights reads and writes bytes. This teaches it, by supervised learning, what a pretrained model knows
-before it meets a task: to answer in ChatML, to end an answer, to repeat words and to tell one thing from another. In the
-task of keys.py it learns the form of an answer only: which key is drawn anew for each example, so it stays at chance, and
-the combinations of the test split are in none of the examples.
+A Llama with random weights reads and writes bytes. Supervised learning teaches it what a pretrained model knows before it
+sees a task: answering in ChatML, ending an answer, repeating words, and distinguishing things. For the task of keys.py it
+learns only the format of an answer: the key is drawn at random for each example, so its answers stay at chance, and the
+combinations of the test split do not appear in the examples.
 
-Equal seeds give equal files with the same release of torch on the same kind of processor; MADE_BY says which made those in
-the package, on which release, and the SHA-256 of the weights.
+Equal seeds give equal files with the same release of torch on the same kind of processor. MADE_BY states the processor and
+the release for the files in the package, and the SHA-256 of the weights.
 """
 
 import hashlib
@@ -61,14 +61,14 @@ TEMPLATE = """{%- for message in messages -%}
 
 
 def byte_letters() -> list[str]:
-    """How the file format writes the bytes 0 to 255: printable ones as themselves, the others as letters from 256 on."""
+    """Return how the file format writes the bytes 0 to 255: printable bytes as themselves, other bytes as characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def tokenizer() -> dict:
-    """A vocabulary of the 256 bytes, whose ids are their values, and the layout's tokens."""
+    """Return a vocabulary of the 256 bytes, whose ids are their values, and the layout's tokens."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
@@ -93,7 +93,7 @@ def message(role: str, text: str) -> list[int]:
 
 
 def example(draw: random.Random, numbers: dict[str, int]) -> tuple[list[int], list[int]]:
-    """A prompt and its answer, as ids."""
+    """Return a prompt and its answer, as ids."""
     while True:
         thing, state = draw.choice(THINGS), draw.choice(STATES)
         if (thing, state) not in HELD_OUT:

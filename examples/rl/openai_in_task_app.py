@@ -9,8 +9,7 @@ from pathlib import Path
 
 from example_arguments import main
 
-from taskapp_kit.client import SyncTaskAppClient
-from taskapp_kit.client import InProcessTaskApp
+from taskapp_kit.client import InProcessTaskApp, SyncTaskAppClient
 
 
 def run() -> int:

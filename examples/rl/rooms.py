@@ -1,9 +1,9 @@
-"""The things of keys.py with more to choose: several rooms in one episode, levels of difficulty, actions that take time.
+"""The things of keys.py with more options: several rooms in one episode, levels of difficulty, actions that take time.
 
 taskapp serve examples/rl/rooms.py
 
-The model `tiny` learns it, as it learns keys.py. It is there to compare the loops of docs/train/loops.md with the plain one:
-`python examples/rl/loops.py`.
+The model `tiny` can learn it, like keys.py. `python examples/rl/loops.py` uses it to compare the loops of
+docs/train/loops.md with the plain loop.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ THINGS = {"easy": 2, "medium": 4, "hard": 8}
 HELD_OUT = 3
 """States of each thing that are in the test split only: three others for the next thing, so that each state is in it."""
 NEXT_ROOM = 29
-"""Tasks between those of one room and the next: another thing and another state."""
+"""Offset between the tasks of adjacent rooms, which changes both thing and state."""
 
 app = TaskApp("rooms", version="1.0.0", description="Find the key of the thing in each room.")
 
 
 def tasks(difficulty: str, held_out: bool) -> list[tuple[str, str]]:
-    """Things with states of one split."""
+    """Return the things with states of one split."""
     return [
         (thing, state)
         for place, state in enumerate(STATES)

@@ -1,4 +1,4 @@
-"""Submits an RL job from a config, waits for its end, saves the job as the backend reports it.
+"""An RL job from a config: submit it, wait for its end, and save the job as the backend reports it.
 
 BACKEND_BASE_URL=URL SYNTH_API_KEY=KEY TASK_APP_URL=URL python examples/rl/run_rl_and_save.py --config FILE
 """

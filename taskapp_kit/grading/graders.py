@@ -142,9 +142,7 @@ def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         or not all(texts)
         or not all(texts.values())
     ):
-        raise ValueError(
-            "The options are ambiguous. Pass at least two options with distinct labels and distinct texts."
-        )
+        raise ValueError("The options are ambiguous. Pass at least two options that differ in label and text.")
     return texts
 
 

@@ -45,7 +45,7 @@ class EarlyStart:
         self._orders.put(self._ready)
 
     def take(self, limits: SandboxLimits) -> Run | None:
-        """Return the waiting interpreter, or None if there is none or it has other limits."""
+        """Return the waiting interpreter if it exists and has these limits."""
         self._settle()
         # Limits are set when a process starts, so the limits of the waiting interpreter cannot be changed.
         if limits != self._limits:

@@ -1,8 +1,8 @@
 """Level 4: each box on its own remote machine, through two protocols that a provider implements.
 
 The machine is the outer boundary. It has no network, files of ours or secrets, and is removed when the box is closed.
-On the machine, `remote_inside.py` runs each program under a separate user id and measures it. As at other levels, whatever
-a program does is a result, and only failures of the machine are errors.
+On the machine, `remote_inside.py` runs each program under a separate user id and measures it. As at other levels, anything
+that a program does is a result, and only failures of the machine are errors.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ GRACE_SECONDS = 30.0
 _HEADER_BYTES = 65_536
 _UNPACK = f"""
 import os, pathlib, sys
-folder = pathlib.Path({FOLDER!r})
-folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-folder.chmod(0o711)
+box = pathlib.Path({FOLDER!r})
+box.mkdir(mode=0o711, parents=True, exist_ok=True)
+box.chmod(0o711)
 os.umask(0o077)
-(folder / "agent.zip").write_bytes(sys.stdin.buffer.read())
+(box / "agent.zip").write_bytes(sys.stdin.buffer.read())
 """
 
 
@@ -120,16 +120,16 @@ class RemoteBox:
             raise
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
-        """See `Folder.write`."""
+        """Create or replace a file of the box."""
         self._request({"do": "write", "name": name, "most_bytes": most_bytes}, data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
-        """See `Folder.read`."""
+        """Return the bytes of a file of the box."""
         _, data = self._request({"do": "read", "name": name, "most_bytes": most_bytes}, most_bytes=most_bytes)
         return data
 
     def names(self, *, most: int) -> list[str]:
-        """See `Folder.names`."""
+        """Return the paths of the box's files."""
         _, data = self._request({"do": "names", "most": most}, most_bytes=4096 * most)
         paths: list[str] = json.loads(data)
         return paths

@@ -362,7 +362,7 @@ class Run:
                     break
                 if not data:
                     break
-                if self._begun or name != "stdout":  # else it is the line of process 1, which nobody has read
+                if self._begun or name != "stdout":  # else it is the line of process 1, which has not been read
                     output.take(data)
 
     def _close(self) -> None:

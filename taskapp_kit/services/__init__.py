@@ -7,7 +7,8 @@
     async with Counter.options(num_replicas=4).as_service() as counter:
         await counter.add.route(2)
 
-docs/train/services.md describes them, with the bundled services: environments, browsers, rewards.
+docs/train/services.md describes services, docs/train/services.md the services that come with the kit:
+environments, browsers, rewards.
 """
 
 from importlib import import_module
@@ -52,7 +53,7 @@ _MODULES = {
     "SandboxedPythonCoder": "python_coder",
     "WebBrowsingEnv": "web_browsing",
 }
-"""What is imported when it is first used: it loads all that plays and scores episodes."""
+"""Names that are imported at first use, because they import everything that plays and scores episodes."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Declares what a service runs: `Actor`, the base of its class, and `@endpoint`, which marks the methods that it serves.
+"""`Actor`, the base class of services. `@endpoint` marks the methods that a service serves.
 
     class Counter(Actor):
         def __init__(self, start: int = 0) -> None:
@@ -11,7 +11,7 @@
 
     counter = Counter.options(num_replicas=4).as_service(start=3)
 
-The class stays an ordinary one: `await Counter().add(2)` needs no service.
+The class also works without a service: `await Counter().add(2)`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from taskapp_kit.services.service import ServiceHandle
 
 
 class Actor:
-    """The base of a service's class. Its methods marked with `@endpoint` are served.
+    """Base class of services. A service serves the methods marked with `@endpoint`.
 
-    Class keywords set what its services have by default: `class Policy(Actor, concurrent_calls=64)` takes any of the
-    options but `num_replicas`. With `stateful=True` an instance belongs to one caller, as an environment does: calls need a
-    session (`async with service.session()`), and each session has its own instance, constructed when it is opened.
+    Class keywords set default options of services, except `num_replicas`: `class Policy(Actor, concurrent_calls=64)`. With
+    `stateful=True`, an instance belongs to one caller, like an environment: calls need a session (`async with
+    service.session()`), and each session constructs its own instance.
 
-    A classmethod `setup_worker()`, if there is one, runs once in each replica's process, before any instance is made; one
-    that has parameters gets the constructor's arguments. A method `close()` runs at the end of an instance. An instance's
-    synchronous methods, its constructor included, run one at a time in one thread; its asynchronous ones on the replica's
-    event loop.
+    An optional classmethod `setup_worker()` runs once in each replica's process before any instance is created. If it has
+    parameters, it gets the constructor's arguments. An optional method `close()` runs at the end of an instance. Synchronous
+    methods of an instance, including the constructor, run one at a time on one thread; asynchronous methods run on the
+    replica's event loop.
 
     Attributes:
         stateful: Whether an instance belongs to one caller.
-        service_options: The options of its services by default.
+        service_options: Default options of its services.
     """
 
     stateful: ClassVar[bool] = False
@@ -55,22 +55,24 @@ class Actor:
         """Return the class with options for a service.
 
         Args:
-            procs: Processes of one replica; 1 is the only number that there is.
-            **options: `ServiceOptions` describes each.
+            procs: Number of processes per replica. Must be 1.
+            **options: Options that `ServiceOptions` describes.
 
         Raises:
-            BadArgument: An option is unknown, or has no valid value.
+            BadArgument: An option is unknown or has an invalid value.
         """
         if procs != 1:
             raise BadArgument(
-                f"procs is {procs!r}; expected 1: a replica is one process. Set num_replicas for more of them."
+                f"procs is {procs!r}, but a replica is always one process.", hint="Use num_replicas for more processes."
             )
         return ActorClass(cls, changed(cls.service_options, cls.__name__, options))
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the constructor's arguments as replicas get them. A subclass may put names in place of objects that
-        cannot be sent, and refuse wrong ones before a process starts."""
+        """Return the constructor's arguments in the form in which replicas receive them.
+
+        A subclass may replace objects that cannot be sent by their names, and reject invalid ones before a process starts.
+        """
         return args, kwargs
 
     @classmethod
@@ -87,11 +89,11 @@ class ActorClass:
     options: ServiceOptions
 
     def as_service(self, *args: Any, **kwargs: Any) -> ServiceHandle:
-        """Return the service; `async with`, or its first call, starts it.
+        """Return the service. `async with`, or its first call, starts it.
 
         Args:
-            *args: Of the class's constructor, in each replica.
-            **kwargs: Of the class's constructor.
+            *args: Positional arguments of the class's constructor, which each replica calls.
+            **kwargs: Keyword arguments of the class's constructor.
 
         Raises:
             BadArgument: Another process cannot import the class, or an argument cannot be sent.

@@ -1,9 +1,9 @@
-"""The replicas of one service and the calls to them, on the loop of services; `service.py` has the handle that users have.
+"""The replicas of one service and the calls to them, on the event loop of services. `service.py` has the user's handle.
 
-route   -> a place on a ready replica -> the call -> its result, or once more on another replica if that is safe
-fanout  -> every ready replica at once
-session -> one replica, for as long as the session is open
-a replica that ends -> started again, given the last fanouts that set its state, ready
+route   -> a slot on a ready replica -> the call -> its result, or a second call on another replica if that is safe
+fanout  -> every ready replica concurrently
+session -> one replica, as long as the session is open
+a replica that ends -> restarted, receives the last fanouts that set its state, ready
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from taskapp_kit.services.replicas import (
 log = logging.getLogger("taskapp_kit.services")
 
 RESTART_SECONDS = (0.0, 0.1, 0.5, 5.0, 15.0, 60.0)
-"""Delays before a replica is started again, by the number of failed starts; the last one repeats."""
+"""Delays before a replica is restarted, by the number of failed starts. The last delay repeats."""
 START_TRIES = 3
-"""After so many failed starts of each replica, calls are refused instead of waiting for one."""
+"""Failed starts of each replica after which calls are rejected instead of waiting."""
 MEASURED = 1000
-"""The latest calls whose latency `stats` describes."""
+"""Number of most recent calls whose latency `stats` describes."""
 RETRY_AFTER_SECONDS = 1
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class ReplicaSlot:
-    """A replica's place in its service; `handle` is its present process."""
+    """A replica's position in its service. `handle` is its current process."""
 
     index: int
     handle: ReplicaHandle | None = None
@@ -59,11 +59,11 @@ class ReplicaSlot:
     restarts: int = 0
     failed_starts: int = 0
     state_calls: dict[str, bytes] = field(default_factory=dict)
-    """The endpoints with `on_restart` that its process has done, with their arguments."""
+    """The endpoints with `on_restart` that its process has executed, with their arguments."""
 
 
 class Dispatcher:
-    """A service's state, on the loop of services."""
+    """The state of a service, used only on the event loop of services."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class Dispatcher:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all replicas; a second call waits for the same start. Raises ReplicaStartFailed; then none runs."""
+        """Start all replicas, or wait for a start in progress. If one fails, stop all and raise ReplicaStartFailed."""
         if self.closed:
-            raise ServiceError(f"The service {self.name} is closed.", hint="Make another one with as_service().")
+            raise ServiceError(f"The service {self.name} is closed.", hint="Create another one with as_service().")
         if self._started:
             return
         if self._starting is None:
@@ -104,7 +104,7 @@ class Dispatcher:
         starting = self._starting
         await asyncio.wait((starting,))  # not cancelled with its caller
         if starting.cancelled():
-            raise ServiceError(f"The service {self.name} was closed while it was started.")
+            raise ServiceError(f"The service {self.name} was closed while it was starting.")
         starting.result()
 
     async def _start_all(self) -> None:
@@ -112,14 +112,14 @@ class Dispatcher:
         failed = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failed is not None:
             await self._end_all()
-            self._starting = None  # another call tries again
+            self._starting = None  # the next call tries again
             log.error("service %s cannot be started: %s", self.name, failed)
             raise failed
         self._started = True
         self._wake()
 
     async def aclose(self) -> None:
-        """End every replica; calls under way get ReplicaDied, those that wait ServiceError."""
+        """End every replica. Running calls raise ReplicaDied, waiting calls raise ServiceError."""
         self.closed, self._started = True, False
         tasks = {*self._tasks, *({self._starting} if self._starting is not None else ())}
         for task in tasks:
@@ -136,7 +136,7 @@ class Dispatcher:
         await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
 
     async def _begin(self, slot: ReplicaSlot) -> None:
-        """Start the slot's process, and have it do what sets its state. Raises ReplicaStartFailed."""
+        """Start the slot's process, and repeat the calls that set its state. Raises ReplicaStartFailed."""
 
         def has_ended(reason: str) -> None:
             if slot.handle is handle:
@@ -149,22 +149,22 @@ class Dispatcher:
         await handle.start()
         try:
             while missing := {k: v for k, v in self._state_calls.items() if slot.state_calls.get(k) != v}:
-                for name, data in missing.items():  # none may come between the last check and `ready`
+                for name, data in missing.items():  # no await between the last check and `ready`
                     await self._send(slot, "call", name, "", data, lambda: None)
                     slot.state_calls[name] = data
         except ServiceError as error:
             handle.kill()
             raise ReplicaStartFailed(
-                f"A replica of {self.name} was started, and cannot get its state: {error}"
+                f"A replica of {self.name} started, but its state cannot be set: {error}"
             ) from error
         slot.failed_starts = 0
         slot.state = "ready"
 
     def _ended(self, slot: ReplicaSlot, reason: str) -> None:
-        """Handle the end of a process that was ready; what starts one handles its end before."""
+        """Handle the end of a process that was ready. The code that starts a process handles its end until then."""
         if self.closed or slot.state != "ready":
             return
-        log.warning("service %s: replica %d (%s); it is started again", self.name, slot.index, reason)
+        log.warning("service %s: replica %d ended (%s) and will be restarted", self.name, slot.index, reason)
         slot.state = "ended"
         self._background(self._restart(slot))
 
@@ -178,7 +178,7 @@ class Dispatcher:
                 slot.failed_starts += 1
                 self._last_failure = str(error)
                 log.error("service %s: replica %d: %s", self.name, slot.index, error)
-                self._wake()  # what waits may have to be refused
+                self._wake()  # waiting calls may have to be rejected
             else:
                 slot.restarts += 1
                 self._wake()
@@ -187,15 +187,15 @@ class Dispatcher:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def route(self, name: str, data: bytes, session: ReplicaSession | None) -> bytes:
-        """Do one call; return the encoded result."""
+        """Make one call and return the encoded result."""
         began = perf_counter()
         if session is not None:
             result = await session.call(name, data)
         else:
             if self.stateful:
                 raise ServiceError(
-                    f"{self.name}.{name} was called without a session; expected one, as each call of a stateful class could "
-                    "meet another instance.",
+                    f"{self.name}.{name} was called without a session. A stateful class requires a session, because "
+                    "otherwise each call could reach another instance.",
                     hint=f"Write: async with service.session() as session: await session.{name}.route(…)",
                 )
             await self.start()
@@ -208,7 +208,7 @@ class Dispatcher:
         try:
             return await self._placed_call(slot, name, data)
         except ReplicaDied:
-            # Only the method's author knows whether a call may be done twice.
+            # Only the method's author knows whether a call may be executed twice.
             if not self.endpoints[name].idempotent or self.closed:
                 raise
             self.retried += 1
@@ -227,7 +227,7 @@ class Dispatcher:
         data: bytes,
         ended: Callable[[], None],
     ) -> bytes:
-        """Have the slot's process do it. ended: as of `ReplicaHandle.call`. Raises as `ServiceEndpoint.route`."""
+        """Send an operation to the slot's process, as `ReplicaHandle.call`. Raises the errors of `ServiceEndpoint.route`."""
         handle = slot.handle
         if handle is None:
             ended()
@@ -249,14 +249,14 @@ class Dispatcher:
         return result
 
     async def _place(self, avoid: ReplicaSlot | None) -> ReplicaSlot:
-        """Return the least loaded ready replica, with a place taken there; wait for one. avoid: taken only without another."""
+        """Wait for the least loaded ready replica and reserve a slot. `avoid` is used only if no other is ready."""
         if (slot := None if self._waiting else self._free(avoid)) is None:
             slot = await self._wait(lambda: self._free(avoid))
         slot.in_flight += 1
         return slot
 
     def _release(self, slot: ReplicaSlot) -> None:
-        """Give a place back."""
+        """Free a slot of a replica."""
         slot.in_flight -= 1
         self._wake()
 
@@ -268,7 +268,7 @@ class Dispatcher:
     async def _wait(self, find: Callable[[], ReplicaSlot | None]) -> ReplicaSlot:
         """Wait in line until `find` returns a replica. Raises Saturated, ReplicaStartFailed."""
         if len(self._waiting) >= self.options.max_waiting:
-            raise self._saturated(f"{len(self._waiting)} calls wait for a replica already")
+            raise self._saturated(f"{len(self._waiting)} calls are already waiting for a replica")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -279,7 +279,7 @@ class Dispatcher:
                         return slot
                     await turn
                     turn = asyncio.get_running_loop().create_future()
-                    self._waiting[0] = turn  # only the first is woken
+                    self._waiting[0] = turn  # only the first in line is woken
         except TimeoutError:
             raise self._saturated(f"no replica was free within {self.options.queue_seconds:g} s") from None
         finally:
@@ -288,12 +288,12 @@ class Dispatcher:
             self._wake()
 
     def _check_open(self) -> None:
-        """Raise if no call can be done any more, or none can be for a while."""
+        """Raise if the service is closed, or if its replicas repeatedly fail to start."""
         if self.closed:
             raise ServiceError(f"The service {self.name} was closed while a call waited for a replica.")
         if self._last_failure and all(slot.failed_starts >= START_TRIES for slot in self.slots):
             raise ReplicaStartFailed(
-                f"No replica of {self.name} can be started; each failed {START_TRIES} times or more. The last failure: "
+                f"Every replica of {self.name} failed to start at least {START_TRIES} times. The last failure: "
                 f"{self._last_failure}"
             )
 
@@ -303,19 +303,19 @@ class Dispatcher:
         )
 
     def _wake(self) -> None:
-        """Let the first that waits look again."""
+        """Let the first waiting call check again."""
         if self._waiting and not self._waiting[0].done():
             self._waiting[0].set_result(None)
 
     async def fanout(self, name: str, data: bytes, session: ReplicaSession | None) -> list[bytes | None]:
-        """Do one call on every replica; return the encoded results, None for those that failed."""
+        """Make one call on every replica and return the encoded results, with None for each failure."""
         if session is not None or self.stateful:
-            raise ServiceError(f"{self.name}.{name}.fanout was called on sessions; expected a service without state.")
+            raise ServiceError(f"{self.name}.{name}.fanout was called on sessions. It requires a stateless service.")
         await self.start()
         state = self.endpoints[name].on_restart
         before = self._state_calls.get(name)
         if state:
-            self._state_calls[name] = data  # first: a replica that is being started gets it, too
+            self._state_calls[name] = data  # before the calls, so that replicas that are starting also get it
         slots = [(slot, slot.handle) for slot in self.slots]
         outcomes = await asyncio.gather(*(self._fanned(slot, name, data) for slot, _ in slots), return_exceptions=True)
         failures = [each for each in outcomes if isinstance(each, BaseException)]
@@ -323,29 +323,29 @@ class Dispatcher:
             log.warning("service %s: %s failed on a replica: %s", self.name, name, failure)
         failed = len(failures) == len(outcomes)
         if state:
-            # where all have ended instead, those that are made next get it
-            refused = failed and any(isinstance(each, (EndpointRaised, CallTimeout)) for each in failures)
-            if refused and self._state_calls.get(name) is data:
+            # if all replicas have ended instead, the next ones get the call
+            rejected = failed and any(isinstance(each, (EndpointRaised, CallTimeout)) for each in failures)
+            if rejected and self._state_calls.get(name) is data:
                 self._take_back(name, before)
             for (slot, handle), outcome in zip(slots, outcomes, strict=True):
                 if slot.handle is not handle:
                     continue
                 if not isinstance(outcome, BaseException):
                     slot.state_calls[name] = data
-                elif not failed:  # it must not serve without that state
+                elif not failed:  # a replica must not serve without that state
                     self._replace(slot, f"{name} failed on it")
         if failed:
             raise failures[0]
         return [None if isinstance(each, BaseException) else each for each in outcomes]
 
     def _take_back(self, name: str, before: bytes | None) -> None:
-        """Take back a fanout that failed everywhere, and replace replicas that were started with it meanwhile."""
+        """Undo a fanout that failed everywhere, and replace replicas that were started with it."""
         data = self._state_calls.pop(name)
         if before is not None:
             self._state_calls[name] = before
         for slot in self.slots:
             if slot.state_calls.get(name) is data:
-                self._replace(slot, f"it was given {name}, which failed on the others")
+                self._replace(slot, f"it executed {name}, which failed on the others")
 
     def _replace(self, slot: ReplicaSlot, reason: str) -> None:
         if slot.state == "ready" and slot.handle is not None:
@@ -355,14 +355,14 @@ class Dispatcher:
 
     async def _fanned(self, slot: ReplicaSlot, name: str, data: bytes) -> bytes:
         if slot.state != "ready":
-            raise ReplicaDied(f"Replica {slot.index} of {self.name} is being started.")
+            raise ReplicaDied(f"Replica {slot.index} of {self.name} is starting.")
         slot.in_flight += 1
         return await self._placed_call(slot, name, data)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
     async def open_session(self) -> ReplicaSession:
-        """Open a session on the replica with the fewest. Raises as `ServiceEndpoint.route`."""
+        """Open a session on the replica with the fewest sessions. Raises the errors of `ServiceEndpoint.route`."""
         await self.start()
         slot = None if self._waiting else self._free_for_session()
         if slot is None:
@@ -382,11 +382,11 @@ class Dispatcher:
         return session
 
     def _background(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Return its task, which goes on when its caller is cancelled, until the service is closed."""
+        """Run `work` as a task that continues if its caller is cancelled, until the service is closed."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs what nothing has read
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs unread exceptions
         return task
 
     def _free_for_session(self) -> ReplicaSlot | None:
@@ -395,7 +395,7 @@ class Dispatcher:
         return min(free, key=lambda slot: (slot.sessions, slot.in_flight, slot.index), default=None)
 
     def stats(self) -> ServiceStats:
-        """Return the service's numbers."""
+        """Return the service's statistics."""
         ordered = sorted(self._latencies)
         return ServiceStats(
             name=self.name,
@@ -421,7 +421,7 @@ class Dispatcher:
 
 
 class ReplicaSession:
-    """A session on one replica. A session of a class without state goes on, on another replica, when its own ends."""
+    """A session on one replica. If the replica ends, a session of a stateless class moves to another replica."""
 
     def __init__(self, dispatch: Dispatcher, slot: ReplicaSlot, name: str) -> None:
         self.name = name
@@ -436,13 +436,13 @@ class ReplicaSession:
         return self._slot.handle is self._handle and self._slot.state == "ready"
 
     async def call(self, name: str, data: bytes) -> bytes:
-        """Do one call in the session; return the encoded result."""
+        """Make one call in the session and return the encoded result."""
         if not self._open:
             raise ServiceError(f"The session of {self._dispatch.name} is closed.", hint="Call it inside `async with`.")
         if self._dispatch.stateful:
             if not self._lives:
                 raise ReplicaDied(
-                    f"The replica of this session of {self._dispatch.name} has ended, and the session's state with it.",
+                    f"The replica of this session of {self._dispatch.name} has ended, so the session's state is lost.",
                     hint="Open another session.",
                 )
             return await self._call(name, data)
@@ -463,7 +463,7 @@ class ReplicaSession:
         return await dispatch._send(slot, "call", name, inner, data, partial(dispatch._release, slot))
 
     async def _stay(self) -> None:
-        """Move to another replica if its own has ended; calls that come meanwhile wait for it."""
+        """Move to another replica if this one has ended. Concurrent calls wait for the move."""
         async with self._moving:
             if not self._lives:
                 other = await self._dispatch.open_session()
@@ -471,20 +471,20 @@ class ReplicaSession:
                 self._slot, self._handle = other._slot, other._handle
 
     def left(self) -> None:
-        """Give up the place at the replica."""
+        """Free the session's slot at the replica."""
         if self._slot.handle is self._handle:
             self._slot.sessions -= 1
             self._dispatch._wake()
 
     async def aclose(self) -> None:
-        """Close the session's instance. A second call does nothing."""
+        """Close the session's instance. Further calls do nothing."""
         if not self._open:
             return
         self._open = False
         await asyncio.shield(self._dispatch._background(self._close()))
 
     async def close_after(self, opening: asyncio.Future[bytes]) -> None:
-        """Close the instance once it is open; its caller was cancelled meanwhile."""
+        """Close the instance once it is open, because its caller was cancelled."""
         await asyncio.wait((opening,))
         if not opening.cancelled() and opening.exception() is None:
             await self.aclose()

@@ -1,8 +1,8 @@
-"""Arguments and results of services as bytes: JSON, with what JSON lacks marked, and no pickle.
+"""Encoding of arguments and results of services as JSON, with marks for types that JSON lacks, and without pickle.
 
-None, bool, int, float (also not finite), str, bytes, list, tuple, dict and dataclasses come back as what they were; numbers
-and arrays of numpy become numbers and lists, members of an enumeration their values. A dataclass is named by its module, and
-the reader makes no other object of a class; a replica's answer can only name classes that its caller has imported.
+None, bool, int, float (also infinity and NaN), str, bytes, list, tuple, dict and dataclasses keep their types. NumPy numbers
+and arrays become numbers and lists, enum members become their values. A dataclass is named by its module, and decoding never
+creates objects of other classes. A replica's response can only name classes that its caller has imported.
 """
 
 from __future__ import annotations
@@ -22,28 +22,33 @@ from taskapp_kit.errors import BadArgument, ServiceError
 from taskapp_kit.services.replicas import MAIN, MAIN_OF_REPLICA
 
 MARK = "\0"
-"""The key of a JSON object that stands for something else; its value says for what."""
+"""Key of a JSON object that represents another type, which the value names."""
 MOST_DEEP = 200
-"""Arrays and objects of JSON within each other; orjson writes 254."""
+"""Maximum nesting of JSON arrays and objects. orjson supports 254."""
 INT_LIMIT = 2**63
 
 
 def encode(value: Any) -> bytes:
-    """Return the value as bytes. Raises BadArgument, naming the place inside the value, for what cannot be sent."""
+    """Return the value as bytes. Raises BadArgument, with the location inside the value, if it cannot be sent."""
     return orjson.dumps(_written(value, "", 0))
 
 
 def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Return `(args, kwargs)` as bytes, as `encode` does; the place in an error is `argument 1`, or the argument's name."""
+    """Return `(args, kwargs)` as bytes, as `encode` does. Errors name the argument."""
     positional = [_written(value, f"argument {number}", 3) for number, value in enumerate(args, 1)]
     named = {name: _written(value, f"argument {name}", 3) for name, value in kwargs.items()}
     return orjson.dumps([positional, named])
 
 
 def decode(data: bytes | bytearray | memoryview, *, imports: bool = False) -> Any:
-    """Return the value. imports: whether modules of dataclasses may be imported; else they have to be already.
+    """Return the decoded value.
 
-    Raises ServiceError for a class that is not there.
+    Args:
+        data: The encoded value.
+        imports: Whether modules of dataclasses may be imported. Otherwise they must already be imported.
+
+    Raises:
+        ServiceError: A class does not exist, or cannot be created from the fields.
     """
     return _read(orjson.loads(data), imports)
 
@@ -59,7 +64,7 @@ def _written(value: Any, place: str, depth: int) -> Any:
     if kind is float:
         return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
     if depth > MOST_DEEP:
-        raise BadArgument(f"A value for a service is nested more than {MOST_DEEP} deep at {place or 'its top'}.")
+        raise BadArgument(f"A value for a service is nested more than {MOST_DEEP} levels deep at {place or 'its top'}.")
     if kind is list:
         return [_written(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
     if kind is tuple:
@@ -71,11 +76,11 @@ def _written(value: Any, place: str, depth: int) -> Any:
     if kind is bytes:
         return {MARK: "bytes", "base64": base64.b64encode(value).decode()}
     if is_dataclass(kind):
-        if _found(kind.__module__, kind.__qualname__) is not kind:
+        if _loaded(kind.__module__, kind.__qualname__) is not kind:
             raise BadArgument(
                 f"A {kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a service: "
-                "the other side has to import its class, and it is not in its module under that name.",
-                hint="Define it at the top of a file.",
+                "the other process must import its class, but its module has no class with this name.",
+                hint="Define it at the top level of a file.",
             )
         module = MAIN if kind.__module__ == MAIN_OF_REPLICA else kind.__module__
         members = {
@@ -96,7 +101,7 @@ def _written(value: Any, place: str, depth: int) -> Any:
         return _written(int(value) if isinstance(value, int) else float(value), place, depth)
     raise BadArgument(
         f"A {kind.__module__}.{kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a "
-        "service; expected None, bool, int, float, str, bytes, list, tuple, dict or a dataclass of these.",
+        "service. Expected None, bool, int, float, str, bytes, list, tuple, dict or a dataclass of these.",
         hint="Send large tensors through a file." if kind.__module__ == "torch" else "",
     )
 
@@ -104,7 +109,7 @@ def _written(value: Any, place: str, depth: int) -> Any:
 def _text(value: str) -> Any:
     try:
         value.encode()
-    except UnicodeEncodeError:  # lone surrogates, which JSON in UTF-8 cannot hold
+    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot encode
         return {MARK: "str", "base64": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
     return value
 
@@ -135,7 +140,7 @@ def _read(value: Any, imports: bool) -> Any:
         return cls(**members)
     except TypeError as error:
         raise ServiceError(
-            f"A value of {cls.__name__} was sent, and it cannot be made of its fields {', '.join(members)}: {error}."
+            f"A received {cls.__name__} cannot be created from its fields {', '.join(members)}: {error}."
         ) from error
 
 
@@ -144,20 +149,19 @@ def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
         try:
             importlib.import_module(module_name)
         except ImportError as error:
-            raise ServiceError(
-                f"A value of {name} was sent, and its module {module_name} cannot be imported."
-            ) from error
-    found = _found(module_name, name)
-    if not isinstance(found, type) or not is_dataclass(found):
+            raise ServiceError(f"The module {module_name} of a received {name} cannot be imported.") from error
+    cls = _loaded(module_name, name)
+    if not isinstance(cls, type) or not is_dataclass(cls):
         raise ServiceError(
-            f"A value of {name} was sent, and {module_name} has no dataclass of that name here.",
-            hint="Define it at the top of a module that both sides import.",
+            f"The module {module_name} of a received {name} has no dataclass with this name here.",
+            hint="Define it at the top level of a module that both processes import.",
         )
-    return found
+    return cls
 
 
-def _found(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
+def _loaded(module: str, name: str) -> Any:
+    """Return an attribute of an imported module, or None."""
+    target: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        target = getattr(target, part, None)
+    return target

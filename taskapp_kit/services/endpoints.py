@@ -1,4 +1,4 @@
-"""`@endpoint`: marks a method that a service serves, nothing else."""
+"""`@endpoint`, which marks a method that a service serves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__taskapp_endpoint__"
 
 RESERVED = ("aclose", "close", "name", "options", "session", "start", "stats")
-"""Names of a service's own, which its endpoints cannot have. `close` may be an endpoint of a stateful class: it belongs to
-the session."""
+"""Names of attributes of services, which cannot be names of endpoints. Only a stateful class may have an endpoint `close`,
+because it belongs to the session.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointMark:
-    """The options given to `@endpoint`."""
+    """The options of one `@endpoint`."""
 
     idempotent: bool = False
     on_restart: bool = False
@@ -31,13 +32,13 @@ def endpoint(*, idempotent: bool = False, on_restart: bool = False) -> Callable[
 def endpoint(
     function: F | None = None, /, *, idempotent: bool = False, on_restart: bool = False
 ) -> F | Callable[[F], F]:
-    """Mark a method, asynchronous or not, as one that a service serves; return it unchanged.
+    """Mark a synchronous or asynchronous method as an endpoint of a service, and return it unchanged.
 
     Args:
         function: The method.
-        idempotent: It may be done twice, so a call whose replica died is sent once more, to another one.
-        on_restart: It sets the replica's state, such as the version of its weights. The last `fanout` of it is repeated on
-            each replica that is restarted, before that serves, and a replica on which it fails is restarted.
+        idempotent: Whether the method may run twice. If so, a call whose replica died is sent to another replica.
+        on_restart: Whether the method sets the replica's state, such as the version of its weights. If so, its last `fanout`
+            is repeated on each restarted replica before it serves, and a replica on which it fails is restarted.
     """
     mark = EndpointMark(idempotent, on_restart)
 
@@ -49,21 +50,22 @@ def endpoint(
 
 
 def endpoints_of(cls: type, *, stateful: bool) -> dict[str, EndpointMark]:
-    """Return the marks of a class's endpoints by name, inherited ones included.
+    """Return the marks of a class's endpoints by name, including inherited endpoints.
 
-    Raises BadArgument for a class without one, and for a name that a service has for itself.
+    Raises:
+        BadArgument: The class has no endpoint, or an endpoint has a reserved name.
     """
-    found: dict[str, EndpointMark] = {}
+    endpoints: dict[str, EndpointMark] = {}
     for each in reversed(cls.__mro__):
         for name, value in vars(each).items():
             mark = getattr(value, ATTRIBUTE, None)
             if mark is None:
-                found.pop(name, None)  # overridden without a mark
+                endpoints.pop(name, None)  # overridden without a mark
             else:
-                found[name] = mark
-    if not found:
-        raise BadArgument(f"{cls.__name__} has no endpoint; expected at least one method marked with @endpoint.")
-    for name in found:
+                endpoints[name] = mark
+    if not endpoints:
+        raise BadArgument(f"{cls.__name__} has no endpoint. Mark at least one method with @endpoint.")
+    for name in endpoints:
         if name in RESERVED and not (name == "close" and stateful):
-            raise BadArgument(f"An endpoint of {cls.__name__} cannot be called {name!r}: each service has that itself.")
-    return found
+            raise BadArgument(f"An endpoint of {cls.__name__} cannot have the name {name!r}, which every service has.")
+    return endpoints

@@ -1,7 +1,7 @@
 """Environments as services: `app.as_service("crafter", num_replicas=4)`.
 
-Each session of the service has an environment of its own in a replica, held open by the code of docs/connect/sessions.md, so that
-limits, refusals, failures and rewards are those of `POST /rollout`. A replica's process makes one service of the app.
+Each session of the service has its own environment in a replica. It uses the code of HTTP sessions (docs/connect/sessions.md),
+so that limits, refusals, failures and rewards are the same as in `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ log = logging.getLogger("taskapp_kit.services")
 Played = TypeVar("Played")
 
 PROTOCOL = "service"
-"""The protocol of these sessions, as `docs/connect/sessions.md` calls it."""
+"""The name of the protocol of these sessions in `docs/connect/sessions.md`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStep:
-    """What a step returns; it unpacks as `observation, reward, done = …`.
+    """The result of a step, which unpacks as `observation, reward, done = …`.
 
     Attributes:
-        observation: Text, a JSON object, or a list of chat content parts where images are in it.
-        reward: What this step adds to the episode's reward; None: undefined, which is not 0.
+        observation: Text, a JSON object or, with images, a list of chat content parts.
+        reward: What this step adds to the episode's reward. None means undefined, which is not 0.
         terminated: Whether the environment ended the episode.
-        truncated: Whether a limit, or the caller, ended it.
-        info: Of the last action.
-        refused: Why the last action was not done; None where it was.
-        turn: The number of decisions so far.
-        parts: `env`, `event` and, in the last step, `outcome` of the reward.
-        episode: Set in the last step.
+        truncated: Whether a limit or the caller ended the episode.
+        info: The `info` of the last action.
+        refused: Why the last action was refused, or None.
+        turn: Number of turns so far.
+        parts: The parts `env`, `event` and, in the last step, `outcome` of the reward.
+        episode: The result of the episode in the last step, else None.
     """
 
     observation: Json
@@ -70,7 +70,7 @@ class EnvironmentStep:
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
+        """Whether the episode has ended."""
         return self.episode is not None
 
     def __iter__(self) -> Iterator[Any]:
@@ -79,19 +79,19 @@ class EnvironmentStep:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """How an episode ended.
+    """The result of an episode.
 
     Attributes:
-        rollout_id: The episode's id.
+        rollout_id: Id of the episode.
         status: terminated or truncated.
         stop_reason: Why it ended.
-        reward: That of `POST /rollout`; None: undefined.
-        episode_return: The sum of the environment's rewards.
-        length: The number of steps.
-        digest: Of the episode.
-        metrics: The numbers of the environment and of the scorecard.
-        scorecard: As `POST /rollout` writes it.
-        warnings: Sentences for the environment's author.
+        reward: The same reward as in `POST /rollout`. None means undefined.
+        episode_return: Sum of the environment's rewards.
+        length: Number of steps.
+        digest: Digest of the episode.
+        metrics: Metrics of the environment and of the scorecard.
+        scorecard: The scorecard in the format of `POST /rollout`.
+        warnings: Messages for the environment's author.
     """
 
     rollout_id: str
@@ -107,11 +107,14 @@ class EpisodeResult:
 
 
 class EnvironmentActor(Actor, stateful=True):
-    """One environment of an app, held open: what a session of `app.as_service(…)` has.
+    """One environment of an app, which a session of `app.as_service(…)` holds. Nothing is stored.
 
-    app: the app, or where it is, as `taskapp serve` takes it. environment: the first declared when absent. Nothing is
-    stored. The variables of models (`TASKAPP_JUDGE_URL` and the like) are read from the replica's process environment,
-    which has no keys of this process: give them as `environment=` of the service's options.
+    Variables of models, such as `TASKAPP_JUDGE_URL`, are read from the replica's process environment, which does not
+    contain this process's keys. Pass keys in the service's option `environment=`.
+
+    Args:
+        app: The app, or a reference as `taskapp serve` takes it.
+        environment: Name of the environment. Defaults to the app's first environment.
     """
 
     def __init__(self, app: str, environment: str | None = None) -> None:
@@ -121,14 +124,14 @@ class EnvironmentActor(Actor, stateful=True):
 
     @classmethod
     def setup_worker(cls, app: str, environment: str | None = None) -> None:
-        """Make the app's service, once in each process. Raises Unavailable with what is missing."""
+        """Create the app's service once per process. Raises Unavailable with what is missing."""
         global _in_replica
         find_environment(service_here(app).spec, environment)
         _in_replica = True
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put the app's reference in its place. Raises DeclarationError, DiscoveryError, RequestError."""
+        """Replace the app by its reference. Raises DeclarationError, DiscoveryError, RequestError."""
         return (), app_arguments(*args, **kwargs)
 
     @endpoint
@@ -142,16 +145,16 @@ class EnvironmentActor(Actor, stateful=True):
         tags: str | Sequence[str] | None = None,
         reward: Blend | None = None,
     ) -> Json:
-        """Begin an episode; return its first observation. One that has not ended is cancelled.
+        """Start an episode and return its first observation. A running episode is cancelled.
 
         Args:
-            seed: Drawn when absent.
-            split: The seed's split.
+            seed: Seed of the task. None draws one.
+            split: Split of the seed.
             config: Arguments of the environment's constructor.
-            index: A position in the split, in place of a seed.
-            difficulty: That the row must have.
-            tags: That the row must have.
-            reward: Weights in place of the app's.
+            index: Position in the split, instead of a seed.
+            difficulty: Difficulty that the row must have.
+            tags: Tags that the row must have.
+            reward: Weights of the reward. Defaults to the app's weights.
         """
         chosen = {"index": index, "difficulty": difficulty, "tags": tags}
         given = {**(config or {}), **{name: value for name, value in chosen.items() if value is not None}}
@@ -163,34 +166,35 @@ class EnvironmentActor(Actor, stateful=True):
 
     @endpoint
     async def step(self, action: Any) -> EnvironmentStep:
-        """Make one decision. An action that is refused is a step whose observation is the reason.
+        """Take one step. If the action is refused, the step's observation is the reason.
 
         Args:
-            action: `{"tool": {args}}`, a list of these, or text: a model's words, from which the actions are read as in
-                output mode `text`.
+            action: `{"tool": {args}}`, a list of these, or a model's reply, from which actions are parsed as in output
+                mode `text`.
         """
         session = await self._opened()
         if isinstance(action, str):
-            most = action.count("{") + action.count("<")  # each action but a tool's bare name has one of them
+            most = action.count("{") + action.count("<")  # every action except a bare tool name has one of them
             return _described(await self._played(session.step(written=action, seconds=_seconds(session, most))))
         calls = [(call.tool, call.args) for call in answer_from(action, "A caller").tool_calls]
         return _described(await self._played(session.step(calls, seconds=_seconds(session, len(calls)))))
 
     @endpoint
     async def finish(self) -> EnvironmentStep:
-        """End the episode now: truncated, and scored. Of one that is over, return its last step again."""
+        """Truncate and score the episode. If it has already ended, return its last step again."""
         return _described(await self._played((await self._opened()).finish()))
 
     @endpoint
     def describe(self) -> dict[str, Json]:
-        """Return what a trainer that samples itself needs of the present episode.
+        """Describe the current episode for a trainer that samples itself.
 
-        `environment`, `split`, `seed`, `rollout_id`, `actions`, `limits`, `reward_formula`, and `messages` and `tools`,
-        which a model would be sent in the first turn.
+        Returns:
+            `environment`, `split`, `seed`, `rollout_id`, `actions`, `limits`, `reward_formula`, and the `messages` and
+            `tools` that a model would receive in the first turn.
         """
         start = self._start
         if start is None:
-            raise BadArgument("There is no episode to describe.", hint="Begin one with a reset.")
+            raise BadArgument("No episode has been started.", hint="Call reset first.")
         return {
             "environment": start.environment,
             "split": start.split,
@@ -205,20 +209,20 @@ class EnvironmentActor(Actor, stateful=True):
 
     @endpoint
     async def close(self) -> None:
-        """Close the environment; an episode under way ends as cancelled. The end of the session does it, too."""
+        """Close the environment, as the end of the session also does. A running episode is cancelled."""
         session, self._session = self._session, None
         if session is not None:
             await on_services_loop(session.close())
 
     async def _opened(self) -> EnvironmentSession:
-        """Return the session; the first call opens it."""
+        """Return the session, which the first call opens."""
         if self._session is None:
             service = await asyncio.to_thread(service_here, self._app)
             self._session = await on_services_loop(service.sessions.open(self._environment, protocol=PROTOCOL))
         return self._session
 
     async def _played(self, work: Coroutine[Any, Any, Played]) -> Played:
-        """Return the result of a session's verb. Raises RolloutFailed with the boundary in its text."""
+        """Return the result of a session's call. Raises RolloutFailed with the boundary in its message."""
         try:
             return await on_services_loop(work)
         except RolloutFailed as error:
@@ -226,27 +230,27 @@ class EnvironmentActor(Actor, stateful=True):
 
 
 def raise_with_boundary(error: RolloutFailed) -> NoReturn:
-    """Raise a failure again, with its boundary and code in the text: an endpoint's error is a type and a text."""
+    """Raise a failure again with its boundary and code in the message, because callers get only the type and message."""
     failure = error.failure
-    said = f"The episode failed at the boundary {failure.boundary} ({failure.code}): {failure.message}."
-    raise RolloutFailed(replace(failure, message=said), rollout_id=error.rollout_id) from error
+    message = f"The episode failed at the boundary {failure.boundary} ({failure.code}): {failure.message}."
+    raise RolloutFailed(replace(failure, message=message), rollout_id=error.rollout_id) from error
 
 
 def app_arguments(app: TaskApp | str | Path, environment: str | None = None) -> dict[str, Any]:
-    """Return the arguments of `EnvironmentActor` as they are sent. Raises DeclarationError, DiscoveryError, RequestError."""
-    found = app if isinstance(app, TaskApp) else find_app(str(app))
-    name = None if environment is None else find_environment(found.freeze(), environment).name
-    return {"app": reference_of(found), "environment": name}
+    """Return the arguments of `EnvironmentActor` to send. Raises DeclarationError, DiscoveryError, RequestError."""
+    task_app = app if isinstance(app, TaskApp) else find_app(str(app))
+    name = None if environment is None else find_environment(task_app.freeze(), environment).name
+    return {"app": reference_of(task_app), "environment": name}
 
 
 _in_replica = False
-"""Whether this process is a replica, which is made anew when it ends."""
+"""Whether this process is a replica, which is restarted when it ends."""
 _services: dict[str, Service] = {}
 _making = threading.Lock()
 
 
 def service_here(app: str) -> Service:
-    """Return this process's service of an app, made at the first call. Not on the loop of services.
+    """Return this process's service of an app, which the first call creates. Do not call it on the loop of services.
 
     Raises Unavailable, DiscoveryError, DeclarationError, KitError.
     """
@@ -257,13 +261,13 @@ def service_here(app: str) -> Service:
 
 
 def end_replica_if_stuck(app: str) -> None:
-    """End this process, if it is a replica with so many stuck threads that its service accepts no more episodes.
+    """Kill this process if it is a replica whose service rejects episodes because too many threads are stuck.
 
-    Threads cannot be ended. The sessions that are open here are lost with it (ReplicaDied).
+    Threads cannot be stopped. The open sessions of this process are lost (ReplicaDied).
     """
     service = _services[app]
     if _in_replica and service.admission.draining:
-        log.error("a replica has too many threads that environments do not return from; it ends, and is made anew")
+        log.error("a replica has too many threads stuck in environments; it is restarted")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -273,7 +277,7 @@ async def _made(app: str) -> Service:
         await asyncio.to_thread(find_app, app),
         settings,
         max_time_seconds=settings.max_time_seconds,
-        session_idle_seconds=math.inf,  # a session's end is that of its block, or of its process
+        session_idle_seconds=math.inf,  # a session ends with its block or its process
     )
     try:
         await asyncio.to_thread(service.prepare)
@@ -284,7 +288,7 @@ async def _made(app: str) -> Service:
 
 
 def _seconds(session: EnvironmentSession, actions: int) -> float | None:
-    """Return the time limit of a step with so many actions; in a process of its own, an environment has it there."""
+    """Return the time limit of a step with this many actions. An isolated environment's process enforces its own limit."""
     each, isolated = session.environment.step_timeout_seconds, session.environment.isolation == "process"
     return None if each is None or isolated else each * max(1, actions)
 

@@ -1,7 +1,7 @@
-"""The program of a replica on this machine: `taskapp_kit.services.local_main FD`; `local_replica.py` starts it.
+"""The program of a replica on this machine, `taskapp_kit.services.local_main FD`, which `local_replica.py` starts.
 
-FD: the socket, with the frames of `rollout/executors/protocol.py`. A job is one operation of `ReplicaHost`; the first one loads
-the class. Each is a task of the main thread's event loop, so that an asynchronous method needs no other thread.
+FD is a socket that carries the frames of `rollout/executors/protocol.py`. A job is one operation of `ReplicaHost`; the first
+one loads the class. Each job is a task on the main thread's event loop, so asynchronous methods need no other thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CallServer:
         self._ended = asyncio.Event()
 
     async def serve(self) -> bool:
-        """Answer until the service closes the socket. Return whether all calls have ended then."""
+        """Serve until the service closes the socket. Return whether all calls have ended by then."""
         self._loop.add_reader(self._sock.fileno(), self._read)
         self._send(encode({"ready": MAX_THREADS}))
         await self._ended.wait()
@@ -85,12 +85,12 @@ class CallServer:
 
     def _flush(self) -> None:
         data, self._out = b"".join(self._out), []
-        with suppress(ConnectionError):  # the reader sees the end
-            self._sock.sendall(data)  # it blocks for a moment at most: the service always reads
+        with suppress(ConnectionError):  # the reader handles the end
+            self._sock.sendall(data)  # blocks only briefly, because the service always reads
 
 
 def main(fd: str) -> None:
-    """Answer the service's calls until it is gone."""
+    """Serve the service's calls until the service ends."""
     sock, _ = parent_socket(int(fd))
     log_format, level = take_parent_logging({LOG_LEVEL: "warning", **child_environment()})
     configure(level, log_format, worker=os.getpid())

@@ -1,4 +1,4 @@
-"""A replica as a child process of this one, with the frames and the child processes of rollout workers."""
+"""A replica as a child process, with the protocol and process management of rollout workers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpe
 from taskapp_kit.system.child_python import python_command
 
 GRACE_SECONDS = 1.0
-"""How long a call may take to end after its time, before its process is killed."""
+"""How long a call may take to end after its time limit, before its process is killed."""
 END_SECONDS = 5.0
-"""How long instances may take to close."""
+"""Time limit for closing instances."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 class LocalReplica:
-    """See `ReplicaHandle`. Create and use it on the loop of services. index: of the replica, for its GPU."""
+    """See `ReplicaHandle`. Create and use it on the loop of services. The replica's index determines its GPU."""
 
     def __init__(self, spec: ReplicaSpec, index: int, has_ended: HasEnded) -> None:
         self._spec = spec
@@ -37,7 +37,7 @@ class LocalReplica:
 
     @property
     def place(self) -> str:
-        """The process's id."""
+        """The process id."""
         return f"pid {self._child.pid}"
 
     async def start(self) -> None:
@@ -58,11 +58,11 @@ class LocalReplica:
     async def call(
         self, operation: Operation, method: str, session: str, data: bytes, seconds: float, ended: Callable[[], None]
     ) -> tuple[Frame, bytes]:
-        """Have the host do it."""
+        """Send an operation to the host and return its response."""
         return await self._do({"operation": operation, "method": method, "session": session}, data, seconds, ended)
 
     async def end(self) -> None:
-        """Close the instances, and end the process."""
+        """Close the instances and end the process."""
         self._ending = True
         if not self._child.alive:
             return
@@ -98,14 +98,14 @@ class LocalReplica:
         try:
             return await asyncio.shield(running.future)
         except asyncio.CancelledError:
-            # Not `running.stop`: a synchronous method goes on to its end, and its process with the state lives.
+            # Not `running.stop`, which would kill the process and its state. A synchronous method runs to its end.
             child.send({"job": running.number, "stop": "cancelled"})
             running.future.add_done_callback(partial(self._abandoned_ended, seconds))
             raise
         except JobHung as error:
             self._kill_hung(seconds)
             raise CallTimeout(f"A call took longer than its {seconds:g} s; its process was killed.") from error
-        except JobRaised as error:  # the host answers failures; only a call that was asked to end gets here
+        except JobRaised as error:  # only for cancelled calls, because the host returns failures as responses
             raise CallTimeout(f"A call took longer than its {seconds:g} s; it was cancelled.") from error
         except JobLost as error:
             raise ReplicaDied(f"The replica ({self.place}) ended during the call: {error.reason}.") from error
@@ -119,7 +119,7 @@ class LocalReplica:
         try:
             self._child.begin(running)
         except BadFrame as error:
-            raise BadArgument(f"The arguments of a call cannot be sent: {error}.", hint="Send a file's path.") from None
+            raise BadArgument(f"The arguments of a call cannot be sent: {error}.", hint="Pass a file's path.") from None
         running.deadline = running.loop.call_later(seconds, running.stop, "timeout")
         return running
 

@@ -1,4 +1,4 @@
-"""The event loop of all services: one daemon thread of this process, so that services are used from any loop and thread."""
+"""The event loop of all services, on one daemon thread of this process, so that any loop and thread can use services."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _thread: DaemonLoop | None = None
 
 
 class _Inbox:
-    """Callbacks from other threads for one loop. Those that come before it looks share one waking of its thread, which
-    costs more than a call does."""
+    """Callbacks from other threads for one loop.
+
+    All callbacks that arrive before the loop runs them share one wake-up of its thread, which costs more than a call.
+    """
 
     def __init__(self) -> None:
         self._callbacks: deque[Callable[[], None]] = deque()
         self._woken = False
 
     def post(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """Have the loop run it, unless it is closed."""
+        """Run a callback on the loop, unless the loop is closed."""
         if loop.is_closed():
             return
         self._callbacks.append(callback)
@@ -37,7 +39,7 @@ class _Inbox:
             loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._woken = False  # first: what comes after this look wakes the loop again
+        self._woken = False  # before the callbacks, so that later ones wake the loop again
         while self._callbacks:
             self._callbacks.popleft()()
 
@@ -46,15 +48,15 @@ _inboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Inbox] = WeakKeyDictiona
 
 
 def _inbox(loop: asyncio.AbstractEventLoop) -> _Inbox:
-    found = _inboxes.get(loop)
-    if found is None:
+    inbox = _inboxes.get(loop)
+    if inbox is None:
         with _lock:
-            found = _inboxes.setdefault(loop, _Inbox())
-    return found
+            inbox = _inboxes.setdefault(loop, _Inbox())
+    return inbox
 
 
 def services_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop; the first call starts it. It runs until the process ends, and the replicas with it."""
+    """Return the loop, which the first call starts. It and the replicas run until the process ends."""
     return _daemon_loop().loop
 
 
@@ -67,9 +69,9 @@ def _daemon_loop() -> DaemonLoop:
 
 
 async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of the work, which runs on the loop of services. Cancelling cancels the work.
+    """Run `work` on the loop of services and return its result. Cancelling this call cancels the work.
 
-    As `asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))`, at half of its cost where calls come together.
+    This is `asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))` at half its cost for concurrent calls.
     """
     services, here = services_loop(), asyncio.get_running_loop()
     if here is services:
@@ -91,7 +93,7 @@ async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
         if ended.cancelled():
             answer.cancel()
             return
-        error = ended.exception()  # read also after the caller has left: asyncio logs one that nothing has read
+        error = ended.exception()  # also after the caller has left, because asyncio logs unread exceptions
         if answer.done():
             return
         if error is None:
@@ -112,11 +114,11 @@ async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def wait_on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of the work, for a thread without an event loop. Raises ServiceError in a thread that runs one."""
+    """Run `work` on the loop of services and block for its result. Raises ServiceError inside a running event loop."""
     if _runs_a_loop():
         work.close()
         raise ServiceError(
-            "A blocking call of a service would stop this thread's event loop.", hint="Await `route` instead."
+            "A blocking call of a service would block this thread's event loop.", hint="Await `route` instead."
         )
     return _daemon_loop().run(work)
 

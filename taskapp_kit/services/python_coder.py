@@ -1,4 +1,4 @@
-"""Python programs in a sandbox as a service: `SandboxedPythonCoder`, and `PythonWorkspace`, whose sessions have files."""
+"""Python programs in a sandbox as a service: `SandboxedPythonCoder`, and `PythonWorkspace`, whose sessions keep files."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.endpoints import endpoint
 
 ARTEFACT_BYTES = 2**20
-"""Of one file that a program left and that is returned, at most."""
+"""Maximum size of a returned file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a program ended.
+    """The result of a program.
 
     Attributes:
-        stdout: What it wrote to standard output.
-        stderr: As `execute` returns it.
-        exit_code: None when a signal ended it.
-        signal: The number of that signal, else None.
-        killed_for: The limit for which it was killed, None when it ended by itself.
-        seconds: Of wall time.
-        cpu_seconds: Of all its processes.
-        level: Of the sandbox.
+        stdout: Standard output.
+        stderr: Standard error, as `execute` returns it.
+        exit_code: Exit code, or None if a signal ended the program.
+        signal: Number of the signal that ended it, or None.
+        killed_for: Limit that it exceeded, or None if it was not killed.
+        seconds: Wall time.
+        cpu_seconds: Processor time of all its processes.
+        level: Sandbox level.
         files: Names of the files in its working directory.
-        artefacts: Contents of the files that were asked for.
-        problems: Why one of these is not there.
+        artefacts: Contents of the requested files.
+        problems: Why requested files are missing, by name.
     """
 
     stdout: str
@@ -49,7 +49,7 @@ class Execution:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself, with exit code 0."""
+        """Whether it ended with exit code 0 and was not killed."""
         return self.exit_code == 0 and self.killed_for is None
 
 
@@ -58,15 +58,15 @@ class SandboxedPythonCoder(Actor):
 
         stdout, stderr = await coder.execute.route("print(6 * 7)")
 
-    Each program has an empty working directory, no network, and the limits of a sandbox (docs/environments/sandbox.md).
-    A replica runs one program at a time, in its own box. Where this machine cannot confine programs the service does not start.
+    Each program has an empty working directory, no network, and the limits of a sandbox (docs/environments/sandbox.md). A
+    replica runs one program at a time, in its own box. If this machine cannot confine programs, the service does not start.
     `PythonWorkspace` keeps files between the programs of a session.
 
     Args:
-        limits: Of each program.
-        level: Of the sandbox; None for the strongest that works here.
-        allow_weak: As of `Sandbox`.
-        warm: Start the next interpreter before its program comes.
+        limits: Limits of each program.
+        level: Sandbox level. Defaults to the strongest level that works here.
+        allow_weak: Whether a weak level is allowed, as for `Sandbox`.
+        warm: Whether to start the next interpreter before its program arrives.
     """
 
     _files_stay = False
@@ -88,12 +88,12 @@ class SandboxedPythonCoder(Actor):
         """Run a program.
 
         Args:
-            code: Python source, or an object whose `text` it is, such as a policy's `Response`.
+            code: Python source, or an object with the source in its attribute `text`, such as a policy's `Response`.
 
         Returns:
-            What it wrote to standard output and to standard error. The last line of standard error says why a program was
-            killed, or that a signal or `exit(1)` ended it: it is empty only for a program that ended well and wrote nothing
-            there, which an empty program does, too.
+            Standard output and standard error. If the program was killed, or a signal or a non-zero exit code ended it, the
+            last line of standard error is the reason. Standard error is empty only if the program succeeded and wrote
+            nothing to it.
 
         Raises:
             SandboxError: The program could not be started.
@@ -111,16 +111,16 @@ class SandboxedPythonCoder(Actor):
         files: Mapping[str, str | bytes] | None = None,
         artefacts: Sequence[str] = (),
     ) -> Execution:
-        """Run a program; return everything about its end.
+        """Run a program and return its full result.
 
         Args:
-            code: As of `execute`.
-            stdin: Its standard input.
-            files: Written to its working directory before.
-            artefacts: Names of files to return, of at most 1 MiB each.
+            code: Python source, as for `execute`.
+            stdin: Standard input.
+            files: Files to write to its working directory before it runs.
+            artefacts: Names of files to return, each at most 1 MiB.
 
         Raises:
-            SandboxError: The program could not be started, or a file not written.
+            SandboxError: The program could not be started, or a file could not be written.
         """
         ran = await self._ran(code, stdin, files or {})
         found, problems = await self._read(artefacts)
@@ -141,7 +141,7 @@ class SandboxedPythonCoder(Actor):
         )
 
     def close(self) -> None:
-        """Kill what runs, and remove the box."""
+        """Kill a running program and remove the box."""
         self._box.close()
 
     def _opened(self) -> Sandbox:
@@ -152,7 +152,7 @@ class SandboxedPythonCoder(Actor):
     async def _ran(self, code: Any, stdin: str, files: Mapping[str, str | bytes]) -> RunResult:
         source = getattr(code, "text", code)
         if not isinstance(source, str):
-            raise BadArgument(f"The program is a {type(code).__name__}; expected Python source as text.")
+            raise BadArgument(f"The program is a {type(code).__name__}. Expected Python source as a string.")
         for name, data in files.items():
             await self._box.write(name, data)
         return await self._box.run(
@@ -162,7 +162,7 @@ class SandboxedPythonCoder(Actor):
     async def _names(self) -> list[str]:
         try:
             return await self._box.list()
-        except SandboxError:  # more files than are listed: the limit of the next run
+        except SandboxError:  # more files than the limit, at which the next run would fail
             return []
 
     async def _read(self, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -178,7 +178,7 @@ class SandboxedPythonCoder(Actor):
         return found, problems
 
     async def _cleared(self) -> None:
-        """Leave nothing of the program to the next one."""
+        """Remove everything that the program left."""
         if self._box.level == remote_boxes.LEVEL:  # another machine, which cannot be emptied
             self._box.close()
             self._box = self._opened()
@@ -187,20 +187,20 @@ class SandboxedPythonCoder(Actor):
 
 
 class PythonWorkspace(SandboxedPythonCoder, stateful=True):
-    """A `SandboxedPythonCoder` whose files stay: each session has a box of its own, until the session ends.
+    """A `SandboxedPythonCoder` that keeps files: each session has its own box until the session ends.
 
         async with PythonWorkspace.options(num_replicas=4).as_service() as workspaces:
             async with workspaces.session() as session:
                 await session.execute.route("open('notes.txt', 'w').write('1')")
                 stdout, stderr = await session.execute.route("print(open('notes.txt').read())")
 
-    Files are all that stays: each program is a new process, without the variables and modules of those before.
+    Only files are kept. Each program is a new process without the variables and modules of earlier programs.
     """
 
     _files_stay = True
 
     async def _cleared(self) -> None:
-        """Leave the files where they are."""
+        """Keep the files."""
 
 
 _KILLED = {
@@ -214,7 +214,7 @@ _KILLED = {
 
 
 def _standard_error(ran: RunResult, limits: SandboxLimits) -> str:
-    """Return what it wrote to standard error, and why it did not end well where that does not say so."""
+    """Return the program's standard error, with the reason of a failure that it does not contain."""
     if ran.killed_for is not None:
         why = f"killed: {_KILLED[ran.killed_for].format(limits=limits)}"
     elif ran.signal is not None:

@@ -1,9 +1,9 @@
 """A replica as an actor of a Ray cluster (extra `ray`).
 
-`ray.init` by the program chooses the cluster; without one, the first service connects to the cluster that RAY_ADDRESS
-names, or starts one on this machine. Ray carries bytes only: values are encoded as on this machine. Every node needs the
-same packages and files, and the class's module on the same path. Ray's own restarts and retries are not used: the service
-restarts a replica, so that it has its state before it serves.
+The program may select the cluster with `ray.init`. Otherwise the first service connects to the cluster that RAY_ADDRESS
+names, or starts one on this machine. Ray transports only bytes, which are encoded as for local replicas. Every node needs the
+same packages and files, and the class's module at the same path. Ray's restarts and retries are not used, because the service
+restarts a replica and sets its state before it serves.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from taskapp_kit.services.replica_host import Answer, ReplicaHost
 from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec, check_loaded
 
 CALLS_AT_ONCE = 1000
-"""Of one actor: the host itself bounds the calls of an instance."""
+"""Concurrent calls of one actor. The host itself limits the calls of an instance."""
 GRACE_SECONDS = 1.0
-"""How long a call may take to end after its time, before its actor is killed."""
+"""How long a call may take to end after its time limit, before its actor is killed."""
 END_SECONDS = 5.0
-"""How long instances may take to close."""
+"""Time limit for closing instances."""
 PROCESSORS = 0.001
-"""That a replica asks for: there may be more replicas than processors, and Ray does not spread actors that ask for nothing."""
+"""CPUs that a replica requests: almost none, because there may be more replicas than CPUs, but not 0, because Ray does not
+spread actors that request nothing.
+"""
 
 _connecting = threading.Lock()
 
@@ -42,11 +44,11 @@ class HostActor:
         self._end = asyncio.Event()
 
     async def do(self, frame: Frame, data: bytes) -> Answer:
-        """Have the host do an operation."""
+        """Run an operation of the host."""
         return await self._host.answer(frame, data)
 
     async def until_end(self) -> None:
-        """Return never: a caller that waits gets the error that says how the actor ended."""
+        """Wait forever. A waiting caller gets an error with the reason when the actor ends."""
         await self._end.wait()
 
     async def node(self) -> str:
@@ -67,7 +69,7 @@ class RayReplica:
 
     @property
     def place(self) -> str:
-        """The node and the actor, by the beginnings of their ids."""
+        """The node and the actor, by the first characters of their ids."""
         actor = "" if self._actor is None else self._actor._actor_id.hex()[:12]
         return f"node {self._node[:12]}, actor {actor}"
 
@@ -109,11 +111,11 @@ class RayReplica:
     async def call(
         self, operation: Operation, method: str, session: str, data: bytes, seconds: float, ended: Callable[[], None]
     ) -> tuple[Frame, bytes]:
-        """Have the host do it."""
+        """Send an operation to the host and return its response."""
         return await self._do({"operation": operation, "method": method, "session": session}, data, seconds, ended)
 
     async def end(self) -> None:
-        """Close the instances, and end the actor."""
+        """Close the instances and end the actor."""
         if self._watch is not None:
             self._watch.cancel()
         if self._actor is not None and not self._ended:
@@ -172,7 +174,7 @@ class RayReplica:
 
 
 def ray_replicas(spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
-    """Return what makes a replica. It does not use the index: Ray chooses node and GPU."""
+    """Return a function that creates a replica. It ignores the index, because Ray chooses node and GPU."""
     return lambda index, has_ended: RayReplica(spec, has_ended)
 
 
@@ -190,4 +192,4 @@ async def _awaited(call: Any) -> Answer:
 
 def _retrieved(answer: asyncio.Future[Answer]) -> None:
     if not answer.cancelled():
-        answer.exception()  # asyncio logs an exception that nothing has read
+        answer.exception()  # asyncio logs unread exceptions

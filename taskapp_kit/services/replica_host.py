@@ -1,7 +1,7 @@
-"""The replica's side of a service: imports the class, has its instances, and calls their methods. The same on each backend.
+"""The replica's side of a service, the same on each backend: the class, its instances, and calls of their methods.
 
-Asynchronous methods run on the replica's event loop; synchronous ones in a thread of their instance. A call's failure is part
-of its answer: only the process's end is a failure of the replica.
+Asynchronous methods run on the replica's event loop, synchronous methods on a thread of their instance. If a call fails, its
+response contains the failure; only the end of the process is a failure of the replica.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Answer = tuple[Frame, bytes]
 Result = TypeVar("Result")
 
 TEXT_LENGTH = 16_000
-"""Of an exception's text and of its traceback, at most."""
+"""Maximum length of an exception's message and of its traceback."""
 
 
 class HostedInstance:
@@ -34,7 +34,7 @@ class HostedInstance:
         self._object: Any = None
 
     async def make(self, cls: type[Any], arguments: bytes) -> None:
-        """Construct it."""
+        """Construct the instance."""
 
         def construct() -> Any:
             args, kwargs = decode(arguments, imports=True)
@@ -43,7 +43,7 @@ class HostedInstance:
         self._object = await self._in_thread(construct)
 
     async def call(self, method: str, data: bytes) -> bytes:
-        """Return the encoded result of a method. Raises what it raises."""
+        """Call a method and return its encoded result. Raises the method's exceptions."""
         args, kwargs = decode(data, imports=True)
         function = getattr(self._object, method)
         async with self._places:
@@ -52,7 +52,7 @@ class HostedInstance:
             return await self._in_thread(lambda: encode(function(*args, **kwargs)))
 
     async def close(self) -> None:
-        """Call its `close`, if it has one, and end the thread."""
+        """Call the instance's `close`, if it exists, and end the thread."""
         function = getattr(self._object, "close", None)
         try:
             if inspect.iscoroutinefunction(function):
@@ -63,7 +63,7 @@ class HostedInstance:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Return its result. Once it has begun, cancelling waits for its end: a thread cannot be stopped."""
+        """Run `work` on the thread. Once it has started, cancelling waits for its end, since threads cannot be stopped."""
 
         def outcome() -> tuple[Result, None] | tuple[None, BaseException]:
             try:
@@ -74,20 +74,20 @@ class HostedInstance:
         running = self._thread.submit(outcome)
         ended = asyncio.wrap_future(running)
         try:
-            found = await asyncio.shield(ended)
+            result = await asyncio.shield(ended)
         except asyncio.CancelledError:
             running.cancel()
-            while not ended.done():  # its call has not ended before, however often it is cancelled
+            while not ended.done():  # even if it is cancelled repeatedly
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((ended,))
             raise
-        if found[1] is not None:
-            raise found[1]
-        return found[0]
+        if result[1] is not None:
+            raise result[1]
+        return result[0]
 
 
 class ReplicaHost:
-    """The instances of one replica: one, or one for each session of a stateful class. Use it on one event loop."""
+    """The instance of one replica, or the instances of its sessions if the class is stateful. Use it on one event loop."""
 
     def __init__(self) -> None:
         self._cls: type[Any] = object
@@ -96,10 +96,11 @@ class ReplicaHost:
         self._instances: dict[str, HostedInstance] = {}
 
     async def answer(self, frame: Frame, data: bytes) -> Answer:
-        """Do an operation; return its result, or the failure. Cancelling it cancels an asynchronous method.
+        """Run an operation and return its result or failure. Cancelling cancels an asynchronous method.
 
-        frame: `operation`, with `method` and `session` ("" for the only instance); for `load` that of `ReplicaSpec`, and
-        data are the encoded arguments.
+        Args:
+            frame: `operation`, `method` and `session` ("" for the only instance). For `load`, the frame of `ReplicaSpec`.
+            data: The encoded arguments.
         """
         try:
             return {}, await self._result(frame["operation"], frame, data)
@@ -107,8 +108,8 @@ class ReplicaHost:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return failure(error), b""  # the method's own
-        except BaseException as error:  # SystemExit of a method is a failure of the call, too
+            return failure(error), b""  # the method itself raised it
+        except BaseException as error:  # SystemExit of a method is also a failure of the call
             return failure(error), b""
 
     async def _result(self, operation: Operation, frame: Frame, data: bytes) -> bytes:
@@ -145,12 +146,12 @@ class ReplicaHost:
     def _instance(self, session: str) -> HostedInstance:
         instance = self._instances.get(session)
         if instance is None:
-            raise ServiceError(f"The replica has no session {session!r}: it was closed.")
+            raise ServiceError(f"The session {session!r} of the replica was closed.")
         return instance
 
 
 def failure(error: BaseException) -> Frame:
-    """Return the answer that an exception makes. Its own `__str__` may fail."""
+    """Return the response for an exception, whose `__str__` may fail."""
     try:
         text = str(error)
     except Exception:

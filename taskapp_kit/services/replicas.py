@@ -1,6 +1,6 @@
-"""How a service runs: its options, the class as another process finds it, a replica on either backend, and its numbers.
+"""Options of a service, references to its class for other processes, the protocol of replicas, and statistics.
 
-`replica_host.py` is what runs in the replica's process.
+`replica_host.py` runs in the replica's process.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ BACKENDS: tuple[Backend, ...] = ("local", "ray")
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How a service runs.
+    """The options of a service.
 
     Attributes:
-        num_replicas: Processes, each with an instance of the class.
-        with_gpus: Each replica uses a GPU, if there is one.
-        backend: `local` or `ray`; None for the setting TASKAPP_SERVICES_BACKEND, else `local`.
-        concurrent_calls: Of one instance at once, which interleaves asynchronous methods only.
-        call_seconds: The longest time of one call, after which its replica is replaced.
-        queue_seconds: The longest time that a call or a session waits for a replica.
-        max_waiting: How many calls and sessions may wait.
-        start_seconds: The longest time until a replica is ready.
-        sessions_per_replica: Of a stateful class, at once.
-        environment: Variables of the replicas' process environment, added to those of this process without the server's
-            keys.
+        num_replicas: Number of processes, each with an instance of the class.
+        with_gpus: Whether each replica uses a GPU, if the machine has one.
+        backend: `local` or `ray`. Defaults to the variable TASKAPP_SERVICES_BACKEND, else `local`.
+        concurrent_calls: Limit on concurrent calls of one instance. Only asynchronous methods interleave.
+        call_seconds: Time limit of one call, after which its replica is replaced.
+        queue_seconds: Time limit for waiting for a replica.
+        max_waiting: Limit on waiting calls and sessions.
+        start_seconds: Time limit for starting a replica.
+        sessions_per_replica: Limit on concurrent sessions per replica of a stateful class.
+        environment: Additional environment variables of replicas, which inherit this process's variables without the
+            server's keys.
     """
 
     num_replicas: int = 1
@@ -58,40 +58,43 @@ class ServiceOptions:
         for name in ("num_replicas", "concurrent_calls", "max_waiting", "sessions_per_replica"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadArgument(f"{name} is {value!r}; expected a whole number of at least 1.")
+                raise BadArgument(f"{name} is {value!r}. Expected an integer of at least 1.")
         for name in ("call_seconds", "queue_seconds", "start_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise BadArgument(f"{name} is {value!r}; expected a number of seconds above 0.")
+                raise BadArgument(f"{name} is {value!r}. Expected a number of seconds above 0.")
         if self.backend is not None and self.backend not in BACKENDS:
-            raise BadArgument(f"backend is {self.backend!r}; expected one of {', '.join(BACKENDS)}.")
+            raise BadArgument(f"backend is {self.backend!r}. Expected one of {', '.join(BACKENDS)}.")
 
 
 OPTIONS = tuple(ServiceOptions.__dataclass_fields__)
 
 
 def changed(options: ServiceOptions, name: str, changes: Mapping[str, Any]) -> ServiceOptions:
-    """Return the options with changes. name: the class's. Raises BadArgument for unknown ones."""
+    """Return changed options of the class `name`. Raises BadArgument for an unknown option."""
     for option in changes:
         if option not in OPTIONS:
             near = closest(option, OPTIONS)
             raise BadArgument(
-                f"{name} has no option {option!r}; expected some of procs, {', '.join(OPTIONS)}.",
+                f"{name} has no option {option!r}. Its options are procs, {', '.join(OPTIONS)}.",
                 hint=f"Did you mean {near!r}?" if near else "",
             )
     return replace(options, **changes)
 
 
 MAIN, MAIN_OF_REPLICA = "__main__", "__mp_main__"
-"""The names under which a script's classes are known: where it was started, and in replicas (as multiprocessing does it)."""
+"""Names of a script's module: in the process that runs it, and in replicas (the name that multiprocessing uses)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassReference:
-    """A class, or a function, as another process finds it. module: its name. file: of a script that Python runs as
-    `__main__`, or of an app that was loaded from its path; else "".
+    """A reference with which another process can load a class or function.
 
-    folders: of this process's import path.
+    Attributes:
+        module: Name of the module.
+        name: Qualified name in the module.
+        file: File of a script that Python runs as `__main__`, or of an app that was loaded by path, else "".
+        folders: This process's import path.
     """
 
     module: str
@@ -101,48 +104,48 @@ class ClassReference:
 
     @classmethod
     def of(cls, target: Any, what: str = "class") -> ClassReference:
-        """what: for messages. Raises BadArgument for a class or function that another process cannot import."""
+        """Return a reference to a class or function. Raises BadArgument if another process cannot import it."""
         module = sys.modules.get(target.__module__)
-        found: Any = module
+        importable: Any = module
         for part in target.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if found is not target:
+            importable = getattr(importable, part, None)
+        if importable is not target:
             raise BadArgument(
-                f"{target.__qualname__} of {target.__module__} cannot be the {what} of a service: its replicas are other "
-                "processes, which have to import it, and it is not in its module under that name.",
-                hint="Define it at the top of a file.",
+                f"{target.__qualname__} of {target.__module__} cannot be the {what} of a service: the replicas must import "
+                "it, but its module has no attribute with this name.",
+                hint="Define it at the top level of a file.",
             )
         file = getattr(module, "__file__", None)
         if target.__module__ == MAIN and file is None:
             raise BadArgument(
-                f"{target.__qualname__} cannot be the {what} of a service: its replicas are other processes, which have to "
-                "import it, and it was typed into this one.",
-                hint="Put it into a file, and import it.",
+                f"{target.__qualname__} cannot be the {what} of a service: the replicas must import it, but it was defined "
+                "interactively.",
+                hint="Put it into a file and import it.",
             )
         by_path = file is not None and (target.__module__ == MAIN or loaded_from_file(target.__module__))
         path = str(Path(file).resolve()) if by_path and file else ""
         return cls(target.__module__, target.__qualname__, path, tuple(filter(None, sys.path)))
 
     def load(self) -> Any:
-        """Import the class here. A script is run under another name than `__main__`.
+        """Import the class or function in this process. A script gets a name other than `__main__`.
 
         Raises ServiceError, ImportError, DiscoveryError.
         """
         for folder in reversed(self.folders):
             add_import_folder(folder)
         if self.module == MAIN:
-            found: Any = _script(self.file)
+            target: Any = _script(self.file)
         else:
-            found = load_file(Path(self.file)) if self.file else importlib.import_module(self.module)
+            target = load_file(Path(self.file)) if self.file else importlib.import_module(self.module)
         for part in self.name.split("."):
-            found = getattr(found, part)
-        return found
+            target = getattr(target, part)
+        return target
 
 
 def _script(file: str) -> Any:
     spec = importlib.util.spec_from_file_location(MAIN_OF_REPLICA, file)
     if spec is None or spec.loader is None:
-        raise ServiceError(f"{file} cannot be imported; expected a Python file.")
+        raise ServiceError(f"{file} cannot be imported. Expected a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MAIN_OF_REPLICA] = sys.modules[MAIN] = module
     spec.loader.exec_module(module)
@@ -155,7 +158,7 @@ Frame = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """What a replica runs. arguments: of the class's constructor, encoded as (args, kwargs)."""
+    """What a replica runs. `arguments` are the encoded (args, kwargs) of the class's constructor."""
 
     reference: ClassReference
     arguments: bytes
@@ -163,7 +166,7 @@ class ReplicaSpec:
     options: ServiceOptions
 
     def frame(self) -> Frame:
-        """Return all but the arguments as JSON."""
+        """Return everything except the arguments as JSON."""
         return {
             "reference": asdict(self.reference),
             "stateful": self.stateful,
@@ -172,41 +175,53 @@ class ReplicaSpec:
 
 
 def check_loaded(frame: Frame) -> None:
-    """Raise ReplicaStartFailed if a host could not load the class, with what was raised there."""
+    """Raise ReplicaStartFailed, with the host's exception, if the host could not load the class."""
     if (raised := frame.get("raised")) is not None:
         log.error("a replica could not be started\n%s", raised["traceback"])
         raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
 
 
 class ReplicaHandle(Protocol):
-    """One process with instances of the class, from its start to its end."""
+    """One process with instances of the class."""
 
     @property
     def place(self) -> str:
-        """Where it runs: `pid 123`, or a node and an actor's id."""
+        """Where it runs: `pid 123`, or the ids of a node and an actor."""
         ...
 
     async def start(self) -> None:
-        """Start the process, and make the instance of a class that is not stateful. Raises ReplicaStartFailed."""
+        """Start the process and, for a stateless class, create the instance. Raises ReplicaStartFailed."""
         ...
 
     async def call(
         self, operation: Operation, method: str, session: str, data: bytes, seconds: float, ended: Callable[[], None]
     ) -> tuple[Frame, bytes]:
-        """Have the host do it; return its answer, `{}` and an encoded result, or `{"raised": …}`.
+        """Send an operation to the host.
 
-        ended: called once when the host is done with it, which is after the return where the caller was cancelled: a
-        synchronous method goes on. Raises ReplicaDied; CallTimeout after `seconds`: an asynchronous method was cancelled
-        then, or the process has ended.
+        Args:
+            operation: The operation.
+            method: Name of the method.
+            session: Name of the session.
+            data: The encoded arguments.
+            seconds: Time limit.
+            ended: Called once when the host has finished. If the caller is cancelled, this happens after the return,
+                because a synchronous method continues.
+
+        Returns:
+            `{}` and an encoded result, or `{"raised": …}`.
+
+        Raises:
+            ReplicaDied: The process ended.
+            CallTimeout: The time limit was exceeded. An asynchronous method was cancelled, or the process was killed.
         """
         ...
 
     async def end(self) -> None:
-        """Close the instances, and end the process. It may have ended before."""
+        """Close the instances and end the process, if it has not ended yet."""
         ...
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         ...
 
 
@@ -218,14 +233,14 @@ class ReplicaStats:
     """One replica.
 
     Attributes:
-        index: Its number in the service.
+        index: Its index in the service.
         place: Where it runs.
         state: starting, ready or ended.
-        in_flight: Calls that run on it now.
-        calls: Calls that were sent to it.
-        failures: Of these, those that raised or were lost.
+        in_flight: Number of running calls.
+        calls: Number of calls that were sent to it.
+        failures: Number of these calls that raised or were lost.
         restarts: How often it was restarted.
-        sessions: Open now.
+        sessions: Number of open sessions.
     """
 
     index: int
@@ -240,16 +255,16 @@ class ReplicaStats:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStats:
-    """A service since its start.
+    """Statistics of a service since its start.
 
     Attributes:
-        name: The class's name.
+        name: Name of the class.
         backend: Where its replicas run.
-        waiting: Calls and sessions without a replica now.
-        retried: Calls that were sent again.
-        latency_ms_median: Of the latest calls that returned, queue included; None before the first.
-        latency_ms_p99: Of the same calls.
-        replicas: One by one.
+        waiting: Number of calls and sessions that are waiting for a replica.
+        retried: Number of calls that were sent again.
+        latency_ms_median: Median latency of the most recent successful calls, including the queue. None before the first.
+        latency_ms_p99: 99th percentile of the same latencies.
+        replicas: Statistics of each replica.
     """
 
     name: str
@@ -267,9 +282,9 @@ class ServiceStats:
 
     @property
     def ready(self) -> int:
-        """The number of replicas that take calls."""
+        """The number of replicas that accept calls."""
         return sum(each.state == "ready" for each in self.replicas)
 
 
 HasEnded = Callable[[str], None]
-"""Called once when a replica that had started ends by itself, with the reason as a sentence without its full stop."""
+"""Called once when a started replica ends unexpectedly, with the reason as a sentence without a period."""

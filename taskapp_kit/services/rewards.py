@@ -1,10 +1,10 @@
-"""Rewards as services: a function, a reward model behind an endpoint, the rubrics and judges of an app.
+"""Rewards as services: a function, a reward model at an HTTP endpoint, or the rubrics and judges of an app.
 
     reward = RewardActor.options(num_replicas=2).as_service(correct)
     value = await reward.evaluate_response.route(prompt, response, target)
 
-Each gives a number, or None where there is none; what fails raises, and is never 0. In a rubric of a task app they are
-called with `route_sync`, or awaited, and a failure there is one of scoring.
+Each returns a number, or None if there is no reward. A failure raises and never becomes 0. Rubrics of task apps call them
+with `route_sync` or await them; a failure there is a scoring failure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from taskapp_kit.wire.chat.conversation import Endpoint, ModelFailed, role_varia
 
 ANY_NUMBER = (-math.inf, math.inf)
 MODEL_SECONDS = 120.0
-"""How long a reward model may take for one answer, its retries included."""
+"""Time limit of one call of a reward model, including retries."""
 
 RewardOf = Callable[[Any, str, Any], Any]
 """(prompt, response, target) -> a number or None, or an awaitable of it."""
@@ -47,11 +47,11 @@ RewardOf = Callable[[Any, str, Any], Any]
 class RewardActor(Actor, concurrent_calls=64):
     """A reward function as a service: `RewardActor.options(num_replicas=2).as_service(function)`.
 
-    An asynchronous function has up to `concurrent_calls` calls at once in each replica; any other one.
+    An asynchronous function runs up to `concurrent_calls` calls concurrently in each replica, a synchronous function one.
 
     Args:
-        function: `fn(prompt, response, target)`, asynchronous or not, at the top of a file; it returns a number, or None
-            where there is no reward. A subclass that overrides `reward` needs none.
+        function: Synchronous or asynchronous `fn(prompt, response, target)`, defined at the top level of a file. It returns
+            a number, or None if there is no reward. A subclass that overrides `reward` needs no function.
     """
 
     def __init__(self, function: ClassReference | RewardOf | None = None) -> None:
@@ -60,31 +60,31 @@ class RewardActor(Actor, concurrent_calls=64):
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put functions' references in their places. Raises BadArgument for one that another process cannot import."""
+        """Replace functions by references. Raises BadArgument for a function that another process cannot import."""
         if cls.reward is RewardActor.reward and not (args or kwargs):
             raise BadArgument(
-                f"{cls.__name__} was given no function; expected fn(prompt, response, target) -> float.",
-                hint="Give it to as_service, or override reward in a subclass.",
+                f"{cls.__name__} has no function. Expected fn(prompt, response, target) -> float.",
+                hint="Pass it to as_service, or override reward in a subclass.",
             )
         return tuple(map(_sent, args)), {name: _sent(value) for name, value in kwargs.items()}
 
     def reward(self, prompt: Any, response: str, target: Any) -> Any:
-        """Return the reward, a number or None, or an awaitable of it; a subclass overrides this."""
+        """Return the reward (a number or None) or an awaitable of it. Subclasses may override this."""
         if self._function is None:
             raise ServiceError(f"{type(self).__name__} has no function and does not override reward.")
         return self._function(prompt, response, target)
 
     @endpoint(idempotent=True)
     async def evaluate_response(self, prompt: Any, response: str, target: Any = None) -> float | None:
-        """Return the reward of a response; None where there is none.
+        """Return the reward of a response, or None if there is no reward.
 
         Args:
-            prompt: What the function, or the model, reads before the response.
-            response: The text to be scored.
-            target: What the function compares it with.
+            prompt: Prompt that precedes the response.
+            response: Text to score.
+            target: Value to which the function compares the response.
 
         Raises:
-            ServiceError: The function returned what is no number. What it raises itself passes through.
+            ServiceError: The function did not return a number. Exceptions of the function are passed on.
         """
         if inspect.iscoroutinefunction(self._function or self.reward):
             value = await self.reward(prompt, response, target)
@@ -100,22 +100,22 @@ class RewardActor(Actor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def evaluate(self, prompt: Any, response: str, target: Any = None) -> float | None:
-        """Another name of `evaluate_response`."""
+        """Return the reward of a response; an alias of `evaluate_response`."""
         return await self.evaluate_response(prompt, response, target)
 
 
 class RewardModel(RewardActor):
-    """A reward model behind an HTTP endpoint, as `@app.judge(kind="reward_model")` calls it (docs/environments/judges.md).
+    """A reward model at an HTTP endpoint, called like `@app.judge(kind="reward_model")` (docs/environments/judges.md).
 
-    It is sent the prompt and the response as messages; a subclass that overrides `reading` sends something else. Its key is
-    TASKAPP_REWARD_KEY in the replica and comes through the service's option `environment=` only.
+    The model receives the prompt and the response as messages. A subclass may override `reading` to send something else. Its
+    key is the replica's variable TASKAPP_REWARD_KEY, which only the service's option `environment=` can set.
 
     Args:
-        url: Of the endpoint (`http://127.0.0.1:8000/classify`); None for TASKAPP_REWARD_URL in the replica.
-        model: Of the endpoint; None for TASKAPP_REWARD_MODEL.
-        role: Whose variables are read where `url` is absent.
-        scale: Outside it an answer is an error.
-        seconds: For one answer, retries included.
+        url: URL of the endpoint, such as `http://127.0.0.1:8000/classify`. Defaults to the replica's TASKAPP_REWARD_URL.
+        model: Name of the model. Defaults to TASKAPP_REWARD_MODEL.
+        role: Role whose variables are read if `url` is not set.
+        scale: Lowest and highest valid score. A score outside is an error.
+        seconds: Time limit of one call, including retries.
 
     Raises:
         Unavailable: The model has no address.
@@ -133,33 +133,33 @@ class RewardModel(RewardActor):
         super().__init__()
         settings = from_environment()
         url_variable, _, key_variable = role_variables(role)
-        found = role_endpoint(settings, role, reward_model=True)
+        address = role_endpoint(settings, role, reward_model=True)
         if url is not None:
-            found = Endpoint(url, model, settings.variable(key_variable))
-        if found is None:
+            address = Endpoint(url, model, settings.variable(key_variable))
+        if address is None:
             raise Unavailable(
                 f"The reward model has no address: {url_variable} is not set.",
-                hint=f"Set it, or write {type(self).__name__}.as_service(url=…).",
+                hint=f"Set it, or call {type(self).__name__}.as_service(url=…).",
             )
-        self._endpoint = found
+        self._endpoint = address
         self._scale, self._seconds = scale, seconds
         self._client = HttpModelClient("local", settings)
 
     def reading(self, prompt: Any, response: str, target: Any) -> Any:
-        """Return what the model reads: a text, a list of messages, or the request's body."""
+        """Return the input of the model: a string, a list of messages, or the request's body."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         return [*messages, {"role": "assistant", "content": response}]
 
     async def reward(self, prompt: Any, response: str, target: Any) -> float:
-        """Return the model's number. Raises ServiceError when it cannot be called, or answers with anything else."""
+        """Return the model's score. Raises ServiceError if the call fails or does not return a number."""
         body = reward_request(self.reading(prompt, response, target))
         try:
             reply = await self._client.chat(self._endpoint, body, seconds=self._seconds)
             return read_reward(reply.message[ANSWER], self._scale)
         except ModelFailed as error:
-            raise ServiceError(f"The reward model gave no answer: {error.failure.message}") from error
+            raise ServiceError(f"The call of the reward model failed: {error.failure.message}") from error
         except UnreadableVerdict as error:
-            raise ServiceError(f"The reward model's answer cannot be used: {error}.") from error
+            raise ServiceError(f"The reward model's response is invalid: {error}.") from error
 
     async def close(self) -> None:
         """Close its connections."""
@@ -169,13 +169,13 @@ class RewardModel(RewardActor):
 class AppReward(RewardActor):
     """The rubrics and judges of a task app as a service: `AppReward.as_service("capitals.py")`.
 
-    For environments of one turn, whose episode a response ends. `target` names the episode: its seed, or a dict with `seed`
-    and, where they are not the default, `split` and `config`, as `taskapp export tasks` writes them. The prompt is not
-    read: the episode has it. Judges' keys come through the service's option `environment=` only.
+    It supports environments with one turn, in which a response ends the episode. `target` selects the episode: it is a seed,
+    or a dict with `seed` and optionally `split` and `config`, in the format of `taskapp export tasks`. The prompt is ignored,
+    because the episode has its own. Only the service's option `environment=` can set keys of judges.
 
     Args:
-        app: The app, or where it is, as `taskapp serve` takes it.
-        environment: None for the first declared.
+        app: The app, or a reference as `taskapp serve` takes it.
+        environment: Name of the environment. Defaults to the app's first environment.
     """
 
     def __init__(self, app: str, environment: str | None = None) -> None:
@@ -184,20 +184,20 @@ class AppReward(RewardActor):
 
     @classmethod
     def setup_worker(cls, app: str, environment: str | None = None) -> None:
-        """Make the app's service, once in each process. Raises Unavailable with what is missing."""
+        """Create the app's service once per process. Raises Unavailable with what is missing."""
         find_environment(service_here(app).spec, environment)
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put the app's reference in its place. Raises ConfigError for an environment of several turns."""
+        """Replace the app by its reference. Raises ConfigError for an environment with several turns."""
         return (), _one_turn(*args, **kwargs)
 
     async def reward(self, prompt: Any, response: str, target: Any) -> float | None:
-        """Play the response as an episode; return its reward. Raises RolloutFailed."""
+        """Play the response as an episode and return its reward. Raises RolloutFailed."""
         row = target if isinstance(target, Mapping) else {"seed": target}
         if not isinstance(row.get("seed"), int):
             raise BadArgument(
-                f"target is {str(target)[:80]!r}; expected the episode's seed, or a dict with seed, split, config."
+                f"target is {str(target)[:80]!r}. Expected the episode's seed, or a dict with seed, split, config."
             )
         service = await asyncio.to_thread(service_here, self._app)
         try:
@@ -211,21 +211,21 @@ class AppReward(RewardActor):
             await session.reset(row["seed"], split=row.get("split"), config=row.get("config"))
             step = await session.step(written=response)
             end = step.end or (await session.finish()).end
-            assert end is not None, "a finished episode has ended"
+            assert end is not None, "a finished episode has an end"
             return end.reward
         finally:
             await session.close()
 
 
 def _one_turn(app: TaskApp | str | Path, environment: str | None = None) -> dict[str, Any]:
-    found = app if isinstance(app, TaskApp) else find_app(str(app))
-    spec = find_environment(found.freeze(), environment)
+    task_app = app if isinstance(app, TaskApp) else find_app(str(app))
+    spec = find_environment(task_app.freeze(), environment)
     if spec.most_turns != 1 and spec.max_steps != 1:
         raise ConfigError(
-            f"An episode of environment {spec.name!r} may have more than one turn, and a reward service sees one response.",
-            hint="Play it: app.as_service().",
+            f"An episode of the environment {spec.name!r} may have several turns, but a reward service scores one response.",
+            hint="Use app.as_service() to play it.",
         )
-    return app_arguments(found, spec.name)
+    return app_arguments(task_app, spec.name)
 
 
 def _sent(value: Any) -> Any:

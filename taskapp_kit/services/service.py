@@ -1,4 +1,4 @@
-"""The handle of a service: its endpoints, sessions, start and end, from any loop and any thread."""
+"""The handle of a service, usable from any event loop and any thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BACKEND_VARIABLE = "TASKAPP_SERVICES_BACKEND"
 
 
 class ServiceEndpoint:
-    """One method of a service, or of a session of it."""
+    """One method of a service or of a session."""
 
     def __init__(self, name: str, dispatch: Dispatcher, session: ReplicaSession | None = None) -> None:
         self.name = name
@@ -40,33 +40,33 @@ class ServiceEndpoint:
         self._session = session
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it on the least loaded replica, or the session's; return its result.
+        """Call the method on the least loaded replica, or on the session's replica, and return its result.
 
         Raises:
-            EndpointRaised: The method raised.
-            ReplicaDied: Its replica ended meanwhile; an idempotent method is called once more before.
-            CallTimeout: It took longer than `call_seconds`.
+            EndpointRaised: The method raised an exception.
+            ReplicaDied: The replica ended during the call. An idempotent method is first called on another replica.
+            CallTimeout: The call took longer than `call_seconds`.
             Saturated: No replica was free in time.
-            ReplicaStartFailed: No replica can be started.
+            ReplicaStartFailed: The replicas cannot be started.
             BadArgument: An argument cannot be sent.
         """
         data = encode_arguments(args, kwargs)
         return decode(await on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     def route_sync(self, *args: Any, **kwargs: Any) -> Any:
-        """`route` for a thread that runs no event loop."""
+        """Call the method as `route` does, blocking. Do not use it inside a running event loop."""
         data = encode_arguments(args, kwargs)
         return decode(wait_on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call it on all replicas at once; return their results in order, None for each replica that failed.
+        """Call the method on all replicas concurrently, and return the results in order, with None for each failure.
 
         Raises:
-            ServiceError: No replica returned; it is the first failure.
+            ServiceError: All replicas failed. This is the first failure.
         """
         data = encode_arguments(args, kwargs)
-        found = await on_services_loop(self._dispatch.fanout(self.name, data, self._session))
-        return [None if result is None else decode(result) for result in found]
+        results = await on_services_loop(self._dispatch.fanout(self.name, data, self._session))
+        return [None if result is None else decode(result) for result in results]
 
 
 class ServiceSession:
@@ -88,7 +88,7 @@ class ServiceSession:
             try:
                 await on_services_loop(opened.aclose())
             except ServiceError:
-                if error is None:  # what the block raised says more
+                if error is None:  # the exception of the block is more informative
                     raise
 
     def __getattr__(self, name: str) -> ServiceEndpoint:
@@ -99,10 +99,10 @@ class ServiceSession:
 
 
 class ServiceHandle:
-    """A class on several replicas; made by `Actor.as_service`. Its endpoints are its attributes: `service.step.route(…)`.
+    """A class on several replicas, created by `Actor.as_service`. Endpoints are attributes: `service.step.route(…)`.
 
-    `async with service:` starts every replica, and ends them at the end of the block. Without, the first call starts them,
-    and `aclose`, or the end of this process, ends them.
+    `async with service:` starts all replicas and ends them at the end of the block. Otherwise the first call starts them, and
+    `aclose` or the end of this process ends them.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ServiceHandle:
         endpoints = endpoints_of(cls, stateful=stateful)
         backend = options.backend or _default_backend()
         if options.with_gpus and backend == "local" and not gpu_count():
-            log.warning("%s was asked to use GPUs, and this machine has none: it uses the CPU", cls.__name__)
+            log.warning("%s should use GPUs, but this machine has no GPU: it uses the CPU", cls.__name__)
         spec = ReplicaSpec(
             ClassReference.of(cls), encode_arguments(args, kwargs or {}), stateful, replace(options, backend=backend)
         )
@@ -129,27 +129,27 @@ class ServiceHandle:
         return self._dispatch.name
 
     async def start(self) -> Self:
-        """Start every replica and wait until all are ready.
+        """Start all replicas and wait until they are ready.
 
         Raises:
-            ReplicaStartFailed: One cannot be started; then none runs.
+            ReplicaStartFailed: A replica cannot be started. All replicas are stopped.
         """
         await on_services_loop(self._dispatch.start())
         return self
 
     async def aclose(self) -> None:
-        """End every replica. Calls under way and waiting ones fail. A second call does nothing."""
+        """End all replicas. Running and waiting calls fail. Further calls do nothing."""
         await on_services_loop(self._dispatch.aclose())
 
     def session(self) -> ServiceSession:
-        """Return a session, for `async with`: its calls go to one replica, and to its own instance if the class is stateful.
+        """Return a session for `async with`, whose calls go to one replica and, for a stateful class, to one instance.
 
-        Opening it raises Saturated when no replica was free in time.
+        Opening the session raises Saturated if no replica is free in time.
         """
         return ServiceSession(self._dispatch)
 
     def stats(self) -> ServiceStats:
-        """Return what the service has done, and the state of its replicas."""
+        """Return statistics of the service and its replicas."""
         return self._dispatch.stats()
 
     async def __aenter__(self) -> Self:
@@ -178,25 +178,25 @@ class ServiceHandle:
 
 
 def _check_endpoint(name: str, dispatch: Dispatcher) -> None:
-    """Raise AttributeError for a name that is no endpoint."""
+    """Raise AttributeError if the name is not an endpoint."""
     if name.startswith("__") or name not in dispatch.endpoints:
         near = closest(name, dispatch.endpoints)
         raise AttributeError(
-            f"{dispatch.name} has no endpoint {name!r}; it has {', '.join(dispatch.endpoints)}."
+            f"{dispatch.name} has no endpoint {name!r}. Its endpoints are {', '.join(dispatch.endpoints)}."
             + (f" Did you mean {near!r}?" if near else "")
         )
 
 
 def _default_backend() -> Backend:
-    found = (process_variable(BACKEND_VARIABLE) or "local").lower()
+    name = (process_variable(BACKEND_VARIABLE) or "local").lower()
     for backend in BACKENDS:
-        if found == backend:
+        if name == backend:
             return backend
-    raise BadArgument(f"{BACKEND_VARIABLE} is {found!r}; expected one of {', '.join(BACKENDS)}.")
+    raise BadArgument(f"{BACKEND_VARIABLE} is {name!r}. Expected one of {', '.join(BACKENDS)}.")
 
 
 def _maker(backend: Backend, spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
-    """Return what makes a replica from its index. Raises Unavailable without the extra `ray`."""
+    """Return a function that creates a replica from its index. Raises Unavailable without the extra `ray`."""
     if backend == "local":
         return lambda index, has_ended: LocalReplica(spec, index, has_ended)
     try:
@@ -205,7 +205,7 @@ def _maker(backend: Backend, spec: ReplicaSpec) -> Callable[[int, HasEnded], Rep
         if str(error.name).partition(".")[0] != "ray":
             raise
         raise Unavailable(
-            "Services with backend ray need the package ray, which is not installed.",
+            "Services with the backend ray require the package ray, which is not installed.",
             hint="Run: pip install 'taskapp-kit[ray]'",
         ) from error
     return ray_replicas(spec)

@@ -1,4 +1,4 @@
-"""Tools for tests of task apps: `play` for one rollout, and a real local model server, with faults on request.
+"""Tools for testing task apps: `play` for one rollout, and a real local model server with optional faults.
 
 from taskapp_kit.testing import Faults, MockModel, play
 
@@ -6,7 +6,7 @@ assert play(app, seed=3, policy="gold").scorecard.reward == 1.0
 with MockModel(latency_seconds=0.05, faults=Faults({"429": 0.02, "reset": 0.01})) as model:
     play(app, seed=3, policy=model)  # or point a policy at model.url; model.requests has the requests
 
-Each name is loaded when it is first used, so that the pytest plugin does not slow down other test runs.
+Names are imported at first use, so that the pytest plugin does not slow down other test runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,5 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     for module, names in _MODULES.items():
         if name in names:
-            found: object = getattr(import_module(f"{__name__}.{module}"), name)
-            globals()[name] = found
-            return found
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

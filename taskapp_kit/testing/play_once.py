@@ -1,4 +1,4 @@
-"""`play`: plays one rollout in the process of a test, through the service that a server uses, without a server."""
+"""`play`, which plays one rollout in the process of a test, with the same code as a server but without a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODEL_NAME = "mock"
 """The model's name in requests to a `MockModel`, which accepts any."""
 
 _reported: set[tuple[str, str]] = set()
-"""(app, environment) whose change of a global random state was reported."""
+"""The (app, environment) pairs for which a change of a global random state was reported."""
 
 
 class GlobalRandomnessWarning(UserWarning):
@@ -55,8 +55,8 @@ def play(
 ) -> Rollout:
     """Play and score one episode in this process: `assert play(app, seed=3, policy="gold").reward == 1.0`.
 
-    Nothing is stored. The function may be called while an event loop runs. It warns with GlobalRandomnessWarning, once for
-    each environment, if the episode changed a global random state. Imports, which may draw too, are not counted.
+    Nothing is stored. The function may be called while an event loop is running. It issues a GlobalRandomnessWarning, once
+    per environment, if the episode changed a global random state. Imports that draw random numbers do not count.
 
     Args:
         app: The app, or its path, such as "adder.py".
@@ -77,27 +77,31 @@ def play(
 
     Raises:
         RolloutFailed: The environment, the policy or the scoring failed.
-        RequestError: An argument does not fit the app.
+        RequestError: An argument is invalid for this app.
         ConfigError: An argument has an invalid value, or two arguments exclude each other.
         DeclarationError: The app's declarations have problems.
         Unavailable: A model or a package is missing.
         pydantic.ValidationError: The request is not valid.
     """
-    found = app if isinstance(app, TaskApp) else find_app(str(app))
-    spec = found.freeze()
+    task_app = app if isinstance(app, TaskApp) else find_app(str(app))
+    spec = task_app.freeze()
     request = RolloutRequest.model_validate(
         {
             "run_id": f"test-{uuid.uuid4().hex[:12]}",
             "mode": "eval",
             "ops": _ops(ops),
-            "env": {"env_name": environment, "seed": seed, "config": {**(config or {}), **_split(split)}},
+            "env": {
+                "env_name": environment,
+                "seed": seed,
+                "config": {**(config or {}), **({} if split is None else {"split": split})},
+            },
             "policy": {"config": _policy_config(policy, action)},
         }
     )
     _check_judges(judges)
     watch = global_random.GlobalRandomWatch()
-    with _settings(found, judges) as settings:
-        rollout = run(_once(found, request, settings, skip_judges=judges == "skip"))
+    with _settings(task_app, judges) as settings:
+        rollout = run(_once(task_app, request, settings, skip_judges=judges == "skip"))
     played = rollout.trajectory.environment
     sentence = watch.changed(played)
     if sentence is not None and (spec.name, played) not in _reported:
@@ -114,15 +118,11 @@ async def _once(app: TaskApp, request: RolloutRequest, settings: Settings, *, sk
         await service.close()
 
 
-def _split(split: str | None) -> dict[str, Json]:
-    return {} if split is None else {"split": split}
-
-
 def _ops(ops: int | Sequence[Json]) -> list[Json]:
     if not isinstance(ops, int):
         return list(ops)
     if ops < 1:
-        raise ConfigError(f"play was given ops={ops}.", hint="Give a number of turns from 1, or leave ops= out.")
+        raise ConfigError(f"play was called with ops={ops}.", hint="Pass at least 1 turn, or omit ops=.")
     return ["agent"] * ops
 
 
@@ -130,8 +130,8 @@ def _policy_config(policy: str | Mapping[str, Json] | MockModel | None, action: 
     if action is not None:
         if policy not in (None, "constant"):
             raise ConfigError(
-                "play was given action= and another policy than 'constant', which alone repeats an action.",
-                hint="Leave out policy= or action=.",
+                "play was called with action= and a policy other than 'constant', the only policy that repeats an action.",
+                hint="Omit policy= or action=.",
             )
         return {"policy": "constant", "action": action}
     if isinstance(policy, MockModel):
@@ -146,14 +146,14 @@ def _check_judges(judges: Any) -> None:
     functions = list(judges.values()) if isinstance(judges, Mapping) else [judges]
     if judges is not None and judges != "skip" and not all(callable(function) for function in functions):
         raise ConfigError(
-            f"play was given judges={judges!r}.",
-            hint='Give "skip", a function such as testing.judge(0.7), or a mapping from role to function.',
+            f"play was called with judges={judges!r}.",
+            hint='Pass "skip", a function such as testing.judge(0.7), or a mapping from role to function.',
         )
 
 
 @contextlib.contextmanager
 def _settings(app: TaskApp, judges: Any) -> Iterator[Settings]:
-    """The process's settings, with a mock model in place of each role that `judges` answers for."""
+    """Yield the process's settings, with a mock model for each role that `judges` replaces."""
     settings = load()
     if judges is None or judges == "skip":
         yield settings

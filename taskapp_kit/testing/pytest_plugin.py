@@ -1,4 +1,4 @@
-"""The pytest plugin, active wherever taskapp-kit is installed: fixtures for an author's own app. Loads pytest only.
+"""The pytest plugin: fixtures for testing an author's app. It is active when taskapp-kit is installed, and imports little.
 
 def test_it_pays(task_app):                 # pytest --taskapp adder.py, or `taskapp = "adder.py"` in its settings
     assert play(task_app, policy="gold").scorecard.reward == 1.0
@@ -9,8 +9,8 @@ def test_over_http(taskapp_served):         # .url and .key of a server on this 
 def test_with_a_model(task_app, taskapp_mock_model):
     play(task_app, policy=taskapp_mock_model)
 
-`pytest --taskapp adder.py` also runs the doctor: each line of `taskapp doctor adder.py --quick` is a test, named
-`doctor[ENVIRONMENT-CHECK]`. `--doctor full` plays more, `--doctor off` leaves it out.
+`pytest --taskapp adder.py` also runs the doctor: each line of `taskapp doctor adder.py --quick` becomes a test, named
+`doctor[ENVIRONMENT-CHECK]`. `--doctor full` plays more rollouts, `--doctor off` disables these tests.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class ServedTaskApp:
     """A task app that a server on this machine serves.
 
     Attributes:
-        url: The server's address, without a slash at its end.
-        key: The value for the header `X-API-Key`.
+        url: The server's address, without a trailing slash.
+        key: Value of the header `X-API-Key`.
     """
 
     url: str
@@ -43,7 +43,7 @@ class ServedTaskApp:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--taskapp APP`, and `taskapp = APP` in the settings file, relative to that file."""
+    """Add `--taskapp APP`, and the setting `taskapp = APP`, which is relative to the settings file."""
     parser.getgroup("taskapp").addoption("--taskapp", metavar="APP", help=HELP)
     parser.addini("taskapp", HELP)
     parser.getgroup("taskapp").addoption(
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the doctor's tests, before -k and -m choose."""
+    """Add the doctor's tests, before -k and -m select tests."""
     chosen = config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off")
     if chosen == "off":
         return
@@ -78,17 +78,17 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.fixture(scope="session")
 def task_app(pytestconfig: pytest.Config) -> TaskApp:
-    """The app that `--taskapp`, else the setting `taskapp`, names."""
+    """The app that `--taskapp` or the setting `taskapp` names."""
     return _named_app(pytestconfig)
 
 
 def _named_app(pytestconfig: pytest.Config) -> TaskApp:
-    """Return the app that the command line or the settings name; fails the test where none is named."""
+    """Return the app that the command line or the settings name. Without one, fail the test."""
     from taskapp_kit.declare.discovery import find_app
 
-    given = pytestconfig.getoption("--taskapp")
-    if given is not None:
-        return find_app(str(given))
+    option = pytestconfig.getoption("--taskapp")
+    if option is not None:
+        return find_app(str(option))
     configured = str(pytestconfig.getini("taskapp") or "")
     if not configured:
         pytest.fail(
@@ -98,15 +98,15 @@ def _named_app(pytestconfig: pytest.Config) -> TaskApp:
         )
     path, colon, attribute = configured.partition(":")
     settings_file = pytestconfig.inipath
-    beside = (pytestconfig.rootpath if settings_file is None else settings_file.parent) / path
-    return find_app(f"{beside}{colon}{attribute}" if beside.exists() else configured)
+    file = (pytestconfig.rootpath if settings_file is None else settings_file.parent) / path
+    return find_app(f"{file}{colon}{attribute}" if file.exists() else configured)
 
 
 @pytest.fixture(scope="session")
 def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
-    """The app, served on a free port of this machine with an API key of its own; nothing is stored.
+    """The app on a server on a free port of this machine, with a new API key and without a store.
 
-    Where a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped: their scores and rewards are null.
+    If a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped, and their scores and rewards are null.
     """
     import secrets
 
@@ -126,7 +126,7 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 
 @pytest.fixture
 def taskapp_mock_model() -> Iterator[MockModel]:
-    """A model server on this machine with random answers; use `MockModel` in a test to choose the answers."""
+    """A model server on this machine with random replies. To choose the replies, use `MockModel` in a test."""
     from taskapp_kit.testing.mock_model.server import MockModel
 
     with MockModel() as model:

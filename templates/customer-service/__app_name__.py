@@ -15,7 +15,7 @@ app = TaskApp("__app_name__", version="0.1.0", description="Serve the customers 
 
 
 class Ticket(BaseModel):
-    """A row: the shop's number is public; what the customer wants is read by the environment, the rubrics and `gold`."""
+    """A row. Only the shop's number is public. The environment, the rubrics and `gold` read what the customer wants."""
 
     shop: int
     kind: Private[str]
@@ -25,7 +25,7 @@ class Ticket(BaseModel):
 
 
 def tickets(numbers: Iterable[int]) -> list[dict[str, Any]]:
-    """A row for each number."""
+    """Return a row for each number."""
     return [ticket(number) for number in numbers]
 
 
@@ -51,7 +51,7 @@ class Customer:
         ]
 
     def begin(self) -> str:
-        """The first message. It shows whether there is a model: if not, the script speaks for the whole episode."""
+        """Return the first message. If the server has no model, the script plays the customer for the whole episode."""
         try:
             return self.asked()
         except Unavailable:
@@ -59,20 +59,20 @@ class Customer:
             return f"Hello, this is {self.ticket.name}. {self.ticket.wishes[0].words}"
 
     def answer(self, words: str) -> str:
-        """The customer's reply to the clerk."""
+        """Return the customer's reply to the clerk."""
         if self.model is None:
             return self.scripted(words)
         self.messages.append({"role": "user", "content": words})
         return self.asked()
 
     def asked(self) -> str:
-        """The model's reply. A failure of the model fails the rollout; it does not switch to the script."""
-        said = str(self.model.ask(self.messages, temperature=0).message.get("content") or "").strip()[:1000]
-        self.messages.append({"role": "assistant", "content": said})
-        return said or "…"
+        """Return the model's reply. If the model fails, the rollout fails; it does not switch to the script."""
+        reply = str(self.model.ask(self.messages, temperature=0).message.get("content") or "").strip()[:1000]
+        self.messages.append({"role": "assistant", "content": reply})
+        return reply or "…"
 
     def scripted(self, words: str) -> str:
-        """Answers a question with everything known; takes anything else as the result of the current wish."""
+        """Answer a question with everything that is known. Any other text is the result of the current wish."""
         wishes = self.ticket.wishes
         if "?" in words and "else" not in words:
             return f"My e-mail is {self.ticket.email}. {wishes[min(self.served, len(wishes) - 1)].words}"
@@ -94,8 +94,8 @@ Sentence = Annotated[str, Field(min_length=5, max_length=500)]
     row=Ticket,
     max_steps=40,
     models=("user",),
-    baselines={"noop": 0.0, "random": 0.02},  # where idling or chance earn more, the rubrics are at fault
-    accept={"private": "The customer says in their own words what the row calls a kind."},  # of `taskapp doctor`
+    baselines={"noop": 0.0, "random": 0.02},  # if doing nothing or random play earns more, the rubrics are wrong
+    accept={"private": "The customer's messages describe what the row calls a kind."},  # of `taskapp doctor`
 )
 class Desk:
     """You are the clerk at a shop's customer service. Help the customer who writes to you, by these rules.
@@ -136,7 +136,7 @@ class Desk:
         return f"Entry {self.entries}: {told}"
 
     def order(self, order_id: int) -> dict[str, Any]:
-        """The order's row; refused if there is none, and before the customer was found."""
+        """Return the order's row. Refuse an unknown order, and any order before the customer was found."""
         if not self.found:
             raise InvalidAction("Find the customer by e-mail first.")
         rows = self.rows("select * from orders where id = ?", order_id)
@@ -229,7 +229,7 @@ class Desk:
         return {**tables(self.database), "customer": "script" if self.customer.model is None else "model"}
 
 
-# -- scoring: by the database, not by what was said -------------------------------------------------------------------
+# -- scoring: by the database, not by the conversation ----------------------------------------------------------------
 
 
 def states(task: Ticket) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
@@ -284,7 +284,7 @@ def scripted_customer(trajectory: Trajectory) -> float:
 # The example of good play: the one policy that may read a row's private fields.
 @app.policy("gold")
 def gold(observation: Any, task: Ticket) -> dict[str, Any] | str:
-    """Finds the customer, serves every wish, then tells the result until the customer is content."""
+    """Find the customer, serve every wish, then report the results until the customer is content."""
     if isinstance(observation, str) and observation.startswith("Today"):
         return {"find_customer": {"email": task.email}}
     entry = re.match(r"Entry (\d+)", observation) if isinstance(observation, str) else None

@@ -1,4 +1,4 @@
-"""__app_title__: FrozenLake-v1 of Gymnasium, told in words, scored and served."""
+"""__app_title__: FrozenLake-v1 of Gymnasium, described as text, scored and served."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from taskapp_kit.interop.gymnasium import from_gymnasium
 
 app = TaskApp("__app_name__", version="0.1.0", description="Cross a frozen lake without falling into a hole.")
 
-ACTIONS = ["left", "down", "right", "up"]  # the names of the values 0 to 3, so that no one has to guess what 2 means
+ACTIONS = ["left", "down", "right", "up"]  # names for the values 0 to 3
 
 
 def describe(square: int, env: Any) -> str:
-    """The observation, instead of the bare number of the player's square.
+    """Return the observation as text, instead of the number of the player's square.
 
-    square: Gymnasium's observation. env: the Gymnasium environment itself, here for its map.
+    `square` is Gymnasium's observation, `env` the Gymnasium environment, whose map is used here.
     """
     rows = ["".join(letter.decode() for letter in row) for row in env.desc]
     row, column = divmod(square, len(rows[0]))
@@ -21,14 +21,14 @@ def describe(square: int, env: Any) -> str:
     return f"You are at row {row}, column {column} of this lake, on {here}.\n" + "\n".join(rows)
 
 
-# from_gymnasium returns a class, and app.environment declares it, like a class of your own. Gymnasium's time limit
-# (100 steps here) truncates; max_steps also counts refused actions, which never reach Gymnasium.
+# from_gymnasium returns a class, which app.environment declares like any other class. Gymnasium's time limit (100 steps
+# here) truncates the episode. max_steps also counts refused actions, which never reach Gymnasium.
 app.environment(
     "__app_name__",
     splits={"train": range(1000), "test": range(1000, 1200)},
     max_steps=120,
     reward_range=(0.0, 1.0),
-    baselines={"random": 0.1},  # if playing at random earned more, the rubric would be wrong
+    baselines={"random": 0.1},  # if random play earned more, the rubric would be wrong
 )(
     from_gymnasium(
         "FrozenLake-v1",
@@ -38,7 +38,7 @@ app.environment(
             "Take one step on the ice, from S to G and never onto H. The ice is slippery: you go where you meant to "
             "one time in three, else to the left or to the right of it."
         ),
-        configurable={"is_slippery": True},  # a caller may set it in env.config; further keywords would be fixed
+        configurable={"is_slippery": True},  # callers may set it in env.config; other keywords are fixed
     )
 )
 
@@ -49,10 +49,10 @@ def arrived(trajectory: Trajectory) -> float:
     return 1.0 if trajectory.total_reward == 1.0 else 0.0
 
 
-# A metric is recorded beside the score and pays nothing.
+# A metric is recorded, but does not affect the reward.
 @app.metric
 def squares_seen(trajectory: Trajectory) -> float:
-    """How many different squares were stood on."""
+    """The number of different squares that were visited."""
     return float(len({trajectory.initial, *(step.observation for step in trajectory.steps)}))
 
 
@@ -62,7 +62,7 @@ BEST = "LUUU L.L. UDL. .RD."
 
 @app.policy("gold")
 def gold(observation: str) -> dict[str, dict[str, str]]:
-    """Moves so that slipping is harmless: away from the holes rather than towards the goal."""
+    """Move so that slipping is harmless: away from the holes rather than towards the goal."""
     words = observation.replace(",", "").split()
     row, column = int(words[words.index("row") + 1]), int(words[words.index("column") + 1])
     letter = BEST.split()[row][column]

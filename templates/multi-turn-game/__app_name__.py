@@ -1,4 +1,4 @@
-"""__app_title__: open a safe with three dials; each pull of the handle tells how many of them are right."""
+"""__app_title__: open a safe with three dials. Each pull of the handle reveals how many dials are right."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from taskapp_kit import Blend, InvalidAction, PlayedStep, Step, TaskApp, Traject
 
 DIALS = 3
 
-# The reward is the outcome score plus a little for progress; without `reward=` it would be the outcome score alone.
+# The reward is the outcome score plus a small part for progress. Without `reward=`, it would be the outcome score only.
 app = TaskApp(
     "__app_name__",
     version="0.1.0",
@@ -24,17 +24,17 @@ app = TaskApp(
     "__app_name__",
     splits={"train": range(1000), "test": range(1000, 1200)},  # disjoint, so a seed determines its split
     max_steps=60,  # truncates; running out of pulls terminates
-    baselines={"noop": 0.0, "random": 0.35},  # if idling or chance earn more, the rubrics are wrong
+    baselines={"noop": 0.0, "random": 0.35},  # if doing nothing or random play earns more, the rubrics are wrong
 )
 class Safe:
     """A safe with three dials. Set every dial to its secret position and pull the handle; you have a few pulls."""
 
     def __init__(self, positions: Annotated[int, Field(ge=2, le=9)] = 5, pulls: Annotated[int, Field(ge=1)] = 8):
-        # The parameters are env.config: a caller may set them, within these bounds.
+        # These parameters are env.config: callers may set them within these bounds.
         self.positions, self.pulls_left = positions, pulls
 
     def reset(self, seed: int) -> str:
-        # All chance comes from the seed, through a generator of our own: the same seed is the same safe everywhere.
+        # A generator that is seeded here makes all random choices, so the same seed gives the same safe everywhere.
         rng = random.Random(seed)
         self.secret = [rng.randrange(self.positions) for _ in range(DIALS)]
         self.dials = [rng.randrange(self.positions) for _ in range(DIALS)]
@@ -43,7 +43,7 @@ class Safe:
         return self.view()
 
     def view(self) -> str:
-        """The observation. Everything that the policy needs is in the text; nothing of the secret is."""
+        """Return the observation. It contains everything that the policy needs, but not the secret."""
         lines = [f"Dials: {shown(self.dials)} (each 0 to {self.positions - 1}). Pulls left: {self.pulls_left}."]
         return "\n".join(lines + self.pulled)
 
@@ -52,7 +52,7 @@ class Safe:
         """Turn a dial by some clicks: up if positive, down if negative. A dial stops at its ends."""
         position = self.dials[dial - 1] + clicks
         if not 0 <= position < self.positions:
-            # Goes back to the policy as its next observation and costs a step; it is not a failure.
+            # The message becomes the policy's next observation and costs a step. It is not a failure.
             raise InvalidAction(f"Dial {dial} stands at {self.dials[dial - 1]} and cannot turn by {clicks}.")
         self.dials[dial - 1] = position
         return Step(self.view())
@@ -72,16 +72,16 @@ class Safe:
             "The safe is open." if opened else self.view(),
             reward=1.0 if opened else 0.0,
             terminated=opened or self.pulls_left == 0,
-            info={"right": right, "closer": closer},  # for rubrics and readers of the rollout; no policy sees it
+            info={"right": right, "closer": closer},  # for rubrics and readers of the rollout, not for policies
         )
 
 
 def shown(dials: list[int]) -> str:
-    """Formats positions for the policy: "2-0-4"."""
+    """Format positions for the policy: "2-0-4"."""
     return "-".join(map(str, dials))
 
 
-# An outcome criterion scores the finished episode; two of them are averaged by weight.
+# An outcome criterion scores the finished episode. Several criteria are averaged by weight.
 @app.rubric(weight=3)
 def opened(trajectory: Trajectory) -> float:
     """The safe was opened."""
@@ -103,14 +103,14 @@ def closer(step: PlayedStep) -> float:
 
 @app.metric
 def pulls(trajectory: Trajectory) -> float:
-    """How many times the handle was pulled."""
+    """The number of times that the handle was pulled."""
     return float(sum(step.refused is None for step in trajectory.actions("pull")))
 
 
-# The example of good play. It takes what any policy takes: the observation (and `rng`, if it names it).
+# A demonstration of good play. Like every policy, it takes the observation and optionally `rng`.
 @app.policy("gold")
 def gold(observation: str) -> dict[str, object]:
-    """Tries a setting that agrees with every pull so far."""
+    """Try a setting that is consistent with every pull so far."""
     now, *tried = [list(map(int, found.split("-"))) for found in re.findall(r"\d(?:-\d)+", observation)]
     heard = list(map(int, re.findall(r"(\d) right", observation)))
     highest = int(re.findall(r"0 to (\d)", observation)[0])
@@ -118,7 +118,7 @@ def gold(observation: str) -> dict[str, object]:
         agreed = [sum(a == b for a, b in zip(setting, old, strict=True)) for old in tried]
         if agreed == heard:
             break
-    for index, (stands, wanted) in enumerate(zip(now, setting, strict=True)):
-        if stands != wanted:
-            return {"turn": {"dial": index + 1, "clicks": wanted - stands}}
+    for index, (position, target) in enumerate(zip(now, setting, strict=True)):
+        if position != target:
+            return {"turn": {"dial": index + 1, "clicks": target - position}}
     return {"pull": {}}

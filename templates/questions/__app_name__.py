@@ -9,15 +9,15 @@ app = TaskApp("__app_name__", version="0.1.0", description="Short questions with
 
 
 class Row(BaseModel):
-    """One line of train.jsonl or test.jsonl, checked when the app starts: a bad line is reported as file:line."""
+    """One line of train.jsonl or test.jsonl. Lines are validated at startup, and errors are reported as file:line."""
 
     question: str
-    answer: Private[str]  # rubrics may read it; it is in no prompt, no response, no /task_info and no store
-    difficulty: str = "easy"  # a request may filter by `difficulty` and `tags` in env.config
+    answer: Private[str]  # rubrics may read it; prompts, responses, /task_info and the store never contain it
+    difficulty: str = "easy"  # requests may filter by `difficulty` and `tags` in env.config
     tags: list[str] = []
 
 
-# Each keyword is a split; a seed is the number of a row in its split. The prompt may use public fields only.
+# Each keyword is a split. A seed is the index of a row in its split. The prompt may use public fields only.
 app.tasks(
     "__app_name__",
     row=Row,
@@ -28,7 +28,7 @@ app.tasks(
 
 
 def final_answer(text: str) -> str | None:
-    """Return the text after the last "Answer:", None without one. Only that line is read."""
+    """Return the rest of the last line that starts with "Answer:", or None."""
     for line in reversed(text.splitlines()):
         label, colon, rest = line.strip().strip("*`").partition(":")
         if colon and label.strip().lower() == "answer":
@@ -42,7 +42,7 @@ def correct(answer_text: str, task: Row) -> Grade:
     return equal_text(final_answer(answer_text) or "", task.answer)
 
 
-# weight=0 measures without paying: a criterion to observe before you decide whether it should count.
+# weight=0 reports a score without affecting the reward, so that you can observe a criterion before it counts.
 @app.rubric(weight=0)
 def brief(answer_text: str) -> float:
     """The answer takes few words: 1 up to 40, then falling to 0 at 200."""
@@ -51,12 +51,12 @@ def brief(answer_text: str) -> float:
 
 @app.metric
 def words(answer_text: str) -> float:
-    """How many words were written."""
+    """The number of words in the answer."""
     return float(len(answer_text.split()))
 
 
-# "gold" is the example of good play: the one policy that receives the row, private fields included.
+# "gold" demonstrates good play. It is the only policy that receives the row with its private fields.
 @app.policy("gold")
 def gold(task: Row) -> str:
-    """Writes the right answer."""
+    """Write the right answer."""
     return f"Answer: {task.answer}"

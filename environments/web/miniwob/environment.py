@@ -22,7 +22,7 @@ ACTIONS: tuple[ActionName, ...] = (
     "click", "dblclick", "hover", "fill", "select_option", "press", "focus", "clear", "drag_and_drop", "scroll",
     "keyboard_press", "keyboard_type", "mouse_move", "mouse_click", "mouse_dblclick", "mouse_drag_and_drop", "noop",
 )  # fmt: skip
-"""A task is one page, which says itself when it is done: there are no addresses, tabs or messages."""
+"""A task is one page, which itself reports when it is done, so there are no actions for addresses, tabs or messages."""
 
 
 class Miniwob(Acting):
@@ -44,15 +44,15 @@ class Miniwob(Acting):
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Starts the browser of this process. Raises Unavailable, which names what is missing."""
+        """Start the browser of this process. Raises Unavailable, which names what is missing."""
         browser.shared().version()
 
     def actions(self) -> list[str]:
-        """The tools of the episode: all that act on one page, or those that the config names in `only`."""
+        """Return the tools of the episode: all that act on one page, or those that the config names in `only`."""
         return list(self.only or ACTIONS)
 
     def reset(self, task: MiniwobTask, context: Any = None) -> str | list[Text | Image]:
-        """The goal, and the page. Raises Unavailable where the package with the pages is not installed."""
+        """Return the goal, and the page. Raises Unavailable where the package with the pages is not installed."""
         pages.check()
         self.screenshot = self.screenshot and (context is None or context.wants_images)
         self.outcome = episode.Outcome(done=False, raw=0.0)
@@ -89,12 +89,12 @@ class Miniwob(Acting):
         return await window.picture(*await episode.shown(window))
 
     def final_state(self) -> dict[str, Any]:
-        """The end, for rubrics only: whether the page ended the episode, its reward, and whether it was left."""
+        """Return the end, for rubrics only: whether the page ended the episode, its reward, and whether it was left."""
         return {"done": self.outcome.done, "raw_reward": self.outcome.raw, "left": self.outcome.left}
 
 
 def solved(trajectory: Trajectory) -> float:
-    """The page's own reward, without its discount for time, is above 0: the measure of BrowserGym."""
+    """Return the page's own reward, without its discount for time, is above 0: the measure of BrowserGym."""
     return float(trajectory.final_state["raw_reward"] > 0)
 
 
@@ -105,7 +105,7 @@ def ending(trajectory: Trajectory) -> dict[str, float]:
 
 
 def declare(app: TaskApp) -> None:
-    """Adds the environment to the app."""
+    """Add the environment to the app."""
     app.environment(
         NAME,
         tasks={"train": lambda: rows(TRAIN_SEEDS), "test": lambda: rows(TEST_SEEDS)},

@@ -28,7 +28,7 @@ POLICY = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """done: the episode is over. raw: the page's reward, -1 to 1. left: the window shows another page than the task's."""
+    """The state of an episode: whether it is `done`, the page's reward from -1 to 1, and whether the task's page was left."""
 
     done: bool
     raw: float
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def answer(method: str, url: str, body: str) -> Reply:
-    """What the browser receives for a request to the origin: files. Nothing can be sent there."""
+    """Return what the browser receives for a request to the origin: files. Nothing can be sent there."""
     if method != "GET" or body:
         return Reply(b"", "text/plain", 405, POLICY)
     parts = urlsplit(url)
@@ -45,24 +45,24 @@ def answer(method: str, url: str, body: str) -> Reply:
 
 
 async def start(window: Window, seed: int) -> str:
-    """Begins the episode, once the page has loaded. The same seed gives the same task. Returns the goal in words."""
+    """Start the episode when the page has loaded, and return the goal as text. The same seed gives the same task."""
     goal: str = await window.within(window.page.evaluate(START, seed))
     return goal
 
 
 async def outcome(window: Window) -> Outcome:
-    """Where the episode stands."""
+    """Return the state of the episode."""
     found: list[bool | float] | None = await window.within(window.page.evaluate(OUTCOME))
     return Outcome(done=True, raw=0.0, left=True) if found is None else read_outcome(bool(found[0]), float(found[1]))
 
 
 def read_outcome(done: bool, raw: float) -> Outcome:
-    """The outcome as the page states it. A few pages compute less than -1, and nothing from an answer that is no number."""
+    """Return the outcome of a page. Some pages compute rewards below -1, or NaN for an answer that is not a number."""
     return Outcome(done, 0.0 if math.isnan(raw) or not done else min(1.0, max(-1.0, raw)))
 
 
 async def describe(window: Window) -> None:
-    """Describes what has no text, so that the tree shows it. A page that was left is not changed."""
+    """Describe what has no text, so that the tree shows it. A page that was left is not changed."""
     await window.within(window.page.evaluate(DESCRIBE))
 
 

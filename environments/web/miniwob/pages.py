@@ -11,7 +11,7 @@ from taskapp_kit.errors import Unavailable
 ORIGIN = "https://miniwob.test"
 
 SERVED = ("core", "common", "miniwob")
-"""The folders that the tasks' pages are made of. The flight bookings of `flight` are no tasks of the list."""
+"""The directories of the tasks' pages. The flight bookings in `flight` are not part of the task list."""
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -23,7 +23,7 @@ CONTENT_TYPES = {
 
 
 def url(task: str) -> str:
-    """The address of a task's page."""
+    """Return the address of a task's page."""
     return f"{ORIGIN}/miniwob/{task}.html"
 
 
@@ -40,24 +40,24 @@ def handle(path: str, query: str = "") -> tuple[int, str, bytes]:
 
 
 def check() -> None:
-    """Raises Unavailable where the package, or its pages, are not installed."""
+    """Raise Unavailable where the package, or its pages, are not installed."""
     _files()
 
 
 def folder() -> Path:
-    """Where the pages are. Raises Unavailable where the package is not installed."""
+    """Return the directory of the pages. Raises Unavailable if the package is not installed."""
     spec = importlib.util.find_spec("miniwob")
-    if spec is None or spec.origin is None:  # a folder beside an app that has the name is not the package
+    if spec is None or spec.origin is None:  # a directory of this name next to an app is not the package
         raise Unavailable(
-            "environment 'miniwob' needs the package miniwob, which is not installed here; install the extra that has "
-            "it: pip install 'taskapp-kit[miniwob]'."
+            "The environment 'miniwob' needs the package miniwob, which is not installed. "
+            "Run: pip install 'taskapp-kit[miniwob]'."
         )
     return Path(spec.origin).resolve().parent / "html"
 
 
 @functools.cache
 def _files() -> dict[str, Path]:
-    """Each path that is served, with its file: a request finds one of these or none, whatever its path contains."""
+    """Return the file of each served path. Requests can only reach these files."""
     root = folder()
     found = {
         f"/{file.relative_to(root).as_posix()}": file

@@ -10,7 +10,7 @@ Level = Literal["easy", "medium", "hard"]
 
 TRAIN_SEEDS = range(80)
 TEST_SEEDS = range(10_000, 10_008)
-"""The seeds that each task is posed with. MiniWoB++ has no split of its own."""
+"""The seeds of each task. MiniWoB++ does not define splits."""
 
 
 class MiniwobTask(BaseModel):
@@ -149,20 +149,20 @@ TASKS: dict[str, tuple[Level, str]] = {
     "use-spinner": ("medium", "click"),
     "visual-addition": ("easy", "text picture"),
 }
-"""Each task with its level and how it is done. Both are our judgement: the pages come with neither.
+"""The level and tags of each task. Both are our judgment, because the pages define neither.
 
-easy: one or two actions, or one field. medium: several, or a place to be found first. hard: many, or a picture or
-measure that decides. Tags: click, hover, text (typing), choose (a list), drag, mouse (places of the picture count),
-read (what to do follows from the page's text), search (not all is shown at first), picture (what decides is not written).
+A task is easy with one or two actions or one field, medium with several actions or something to find first, and hard with
+many actions or if an image or a measurement decides. Tags: click, hover, text (typing), choose (a list), drag, mouse
+(positions in the image matter), read (the page's text determines what to do), search (not everything is visible at first),
+picture (what decides is not written as text).
 
-Of the package's 130 pages, five are left out, as in BrowserGym: in button-delay, chase-circle, hover-shape,
-moving-items and simon-says it matters how fast an action follows the one before, and here the page's clock moves with
-the actions only.
+Five of the package's 130 pages are excluded, as in BrowserGym: in button-delay, chase-circle, hover-shape, moving-items and
+simon-says, the time between actions matters, but here the page's clock moves only with actions.
 """
 
 
 def rows(seeds: range) -> list[MiniwobTask]:
-    """All tasks with the first seed, then all with the second, and so on."""
+    """Return all tasks with the first seed, then all with the second, and so on."""
     return [
         MiniwobTask(name=name, difficulty=level, seed=seed, tags=[*how.split(), name])
         for seed in seeds

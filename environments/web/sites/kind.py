@@ -21,11 +21,11 @@ Action = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Problem:
-    """One task: a site in its first state, the goal in words, and what makes it solved.
+    """One task: a site in its initial state, the goal as text, and the solution.
 
-    It is solved when the episode ends with the message `answer` (None: any message) and the site's record equal to
-    `expected`; where `feasible` is false, when the policy reports that it cannot be done and nothing was changed.
-    `gold` decides the next action from what the page shows, by rules that know the solution.
+    It is solved if the episode ends with the message `answer` (None accepts any message) and the site's record equals
+    `expected`. If it is not `feasible`, it is solved if the policy reports that and has changed nothing. `gold` decides the
+    next action from the page, with rules that know the solution.
     """
 
     goal: str

@@ -1,4 +1,4 @@
-"""What a site is: a function of requests over a state of its own. No browser, no network and no clock is involved."""
+"""The interface of a site: a function of requests with its own state, without a browser, a network or a clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request:
     form: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def value(self, name: str) -> str:
-        """The form's field without surrounding space; "" where it is absent."""
+        """Return the form's field without surrounding space; "" where it is absent."""
         values = self.form.get(name, ())
         return values[-1].strip() if values else ""
 
@@ -46,16 +46,16 @@ class Site(Protocol):
     """Such as `https://shop.test`."""
 
     def handle(self, request: Request) -> Page:
-        """The page that is asked for. A POST may change the state."""
+        """Return the page that is asked for. A POST may change the state."""
         ...
 
     def record(self) -> dict[str, Json]:
-        """What the site holds and a task can be about: compared at the end with what it should hold."""
+        """Return what the site holds and a task can be about: compared at the end with what it should hold."""
         ...
 
 
 class Pages:
-    """The Jinja templates of a site, beside those of all sites; what is inserted is escaped."""
+    """The Jinja templates of a site and the shared templates. Inserted values are escaped."""
 
     def __init__(self, folder: Path) -> None:
         self._templates = jinja2.Environment(
@@ -67,5 +67,5 @@ class Pages:
         )
 
     def render(self, template: str, status: int = 200, **values: Any) -> Page:
-        """A template with its values."""
+        """Return a template with its values."""
         return Page(self._templates.get_template(template).render(**values), status)

@@ -11,7 +11,7 @@ from taskapp_kit.testing import ChatRequest, MockModel
 
 
 def answer(request: ChatRequest) -> str:
-    """The number."""
+    """Return the number."""
     first, sign, second = re.findall(r"(\d+) ([+-]) (\d+)", request.last_text)[0]
     return str(int(first) + int(second) if sign == "+" else int(first) - int(second))
 

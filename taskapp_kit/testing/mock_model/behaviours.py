@@ -1,4 +1,4 @@
-"""Behaviours of the mock model: functions from a ChatRequest to an answer (see `reply.reply_of`)."""
+"""Behaviours of the mock model: functions from a ChatRequest to a reply (see `reply.reply_of`)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MISDEEDS = (
     "words",
     "blank",
 )
-"""The faulty answers of `bad`."""
+"""The kinds of faulty replies of `bad`."""
 
 
 def random_answers(parallel: int = 1) -> Behaviour:
-    """Answer with what the request allows, drawn by the conversation: tool calls or JSON that fit, else a few words.
+    """Draw a valid reply from the conversation: tool calls or JSON that match the request's schemas, else a few words.
 
     Args:
-        parallel: The most calls in one answer, if the request allows several.
+        parallel: Maximum number of calls in one reply, if the request allows several.
 
     Returns:
         The behaviour.
@@ -60,7 +60,7 @@ def random_answers(parallel: int = 1) -> Behaviour:
 
 
 def _arguments(function: Mapping[str, Any], rng: random.Random) -> Json:
-    """Arguments for a call of the function."""
+    """Draw arguments for a call of the function."""
     schema = function.get("parameters") or {"type": "object"}
     return _fitting(schema, rng, f"function '{function['name']}'", "invalid_function_parameters")
 
@@ -84,12 +84,12 @@ def empty(_: ChatRequest) -> Reply:
 
 
 def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
-    """Answer like a weak model: some turns are faulty, the others are drawn as by `random_answers`.
+    """Reply like a weak model: a share of the replies is faulty, the others are drawn as by `random_answers`.
 
     Args:
-        share: The share of faulty turns.
-        misdeeds: The kinds of faulty answers to choose from. Without tools in the request a faulty answer is JSON that breaks
-            off if JSON was requested, else an empty string.
+        share: Share of faulty replies.
+        misdeeds: Kinds of faulty replies to choose from. If the request has no tools, a faulty reply is incomplete JSON if
+            JSON was requested, else an empty string.
 
     Returns:
         The behaviour.
@@ -99,7 +99,7 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
     """
     for name in misdeeds:
         if name not in MISDEEDS:
-            raise ConfigError(f"There is no misdeed {name!r}.", hint=f"There are {', '.join(MISDEEDS)}.")
+            raise ConfigError(f"The misdeed {name!r} does not exist.", hint=f"Use one of {', '.join(MISDEEDS)}.")
     well = random_answers()
 
     def answer(request: ChatRequest) -> Any:
@@ -107,8 +107,8 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
         if rng.random() >= share:
             return well(request)
         if not request.tools:
-            asked = (request.body.get("response_format") or {}).get("type", "text")
-            return Reply('{"answer": ') if asked != "text" else Reply("")
+            requested = (request.body.get("response_format") or {}).get("type", "text")
+            return Reply('{"answer": ') if requested != "text" else Reply("")
         tool = rng.choice(request.tools)
         name, properties = tool["name"], (tool.get("parameters") or {}).get("properties", {})
         match rng.choice(misdeeds):
@@ -137,22 +137,22 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
 
 
 def scripted(answers: Sequence[Any]) -> Behaviour:
-    """Answer each turn of the conversation with the next of these; after the last one, with the last one again.
+    """Reply to each turn of the conversation with the next of these answers, and repeat the last one.
 
-    The turn is counted in the conversation, so that many conversations can run at the same time.
+    The turn is counted from the conversation, so that many conversations can run at the same time.
 
     Args:
-        answers: The answers in the forms of `reply_of`.
+        answers: The replies, in any form that `reply_of` accepts.
 
     Returns:
         The behaviour.
 
     Raises:
-        ConfigError: There is no answer, or one has another form.
+        ConfigError: The list is empty, or an answer has an invalid form.
     """
-    replies = [reply_of(given) for given in answers]
+    replies = [reply_of(answer) for answer in answers]
     if not replies:
-        raise ConfigError("A script has no answers.", hint="Give at least one.")
+        raise ConfigError("The script has no answers.", hint="Add at least one.")
 
     def answer(request: ChatRequest) -> Reply:
         return replies[min(request.turn, len(replies) - 1)]
@@ -161,27 +161,27 @@ def scripted(answers: Sequence[Any]) -> Behaviour:
 
 
 def from_file(path: str | Path) -> Behaviour:
-    """Return a script in a file: a JSON list, or JSON Lines, one answer for each turn. Raises ConfigError."""
+    """Read a script from a file: a JSON list or JSON Lines, with an answer for each turn. Raises ConfigError."""
     file = Path(path)
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
-            f"The script {file} cannot be read: {why}.", hint="Name a file with JSON or JSON Lines."
+            f"The script {file} cannot be read: {reason}.", hint="Pass a file with JSON or JSON Lines."
         ) from None
     if text.lstrip().startswith("["):
         try:
             return scripted(orjson.loads(text))
         except orjson.JSONDecodeError as error:
-            raise ConfigError(f"The script {file} is no JSON: {error}.", hint="Write a list of answers.") from None
+            raise ConfigError(f"The script {file} is not JSON: {error}.", hint="Write a list of answers.") from None
     answers = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 answers.append(orjson.loads(line))
             except orjson.JSONDecodeError as error:
-                raise ConfigError(f"{file}:{number} is no JSON: {error}.", hint="Write one answer a line.") from None
+                raise ConfigError(f"{file}:{number} is not JSON: {error}.", hint="Write one answer per line.") from None
     return scripted(answers)
 
 
@@ -203,21 +203,21 @@ def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Beha
 
     Args:
         name: random, echo, bad, empty, judge or obedient-judge.
-        parallel: The most calls in one answer of `random`.
-        score: The score of a judge (see `judge`); None leaves its default.
+        parallel: Maximum number of calls in one reply of `random`.
+        score: Score of a judge (see `judge`). None keeps its default.
 
     Returns:
         The behaviour.
 
     Raises:
-        ConfigError: There is no such behaviour, or a score was given for one that gives none.
+        ConfigError: The behaviour does not exist, or a score was passed for a behaviour that is not a judge.
     """
     name = name.replace("_", "-")
     if score is not None:
         if name not in JUDGES:
             raise ConfigError(
-                f"A score was given, and the behaviour {name!r} gives none.",
-                hint=f"A score goes with {' or '.join(JUDGES)}.",
+                f"A score was passed, but the behaviour {name!r} is not a judge.",
+                hint=f"Use a score with {' or '.join(JUDGES)}.",
             )
         return JUDGES[name](score)
     if name == "random":
@@ -225,12 +225,12 @@ def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Beha
     if name in BEHAVIOURS:
         return BEHAVIOURS[name]()
     close = closest(name, BEHAVIOURS)
-    meant = f"Did you mean {close!r}?" if close else f"There are {', '.join(BEHAVIOURS)}."
-    raise ConfigError(f"There is no behaviour {name!r}.", hint=meant)
+    suggestion = f"Did you mean {close!r}?" if close else f"Use one of {', '.join(BEHAVIOURS)}."
+    raise ConfigError(f"The behaviour {name!r} does not exist.", hint=suggestion)
 
 
 def of_script(script: Script) -> Behaviour:
-    """Return a script in whatever form: a function, a list of answers, a file. Raises ConfigError."""
+    """Return the behaviour of a script: a function, a list of answers or a file. Raises ConfigError."""
     if isinstance(script, str | Path):
         return from_file(script)
     if callable(script):

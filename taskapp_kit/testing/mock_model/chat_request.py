@@ -1,4 +1,4 @@
-"""A request for a chat completion: checked as strictly as by the strictest vendor, and easy to read for a script."""
+"""Requests for chat completions, validated as strictly as the strictest vendor does, and easy to read for scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Refused(Exception):
-    """The request is answered with an error object. param: the wrong parameter. code: the vendor's error code."""
+    """The request gets an error object, with the invalid parameter (`param`) and the vendor's error code."""
 
     def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class ChatRequest:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The functions on offer: name, description, parameters; none when `tool_choice` is `none`."""
+        """The offered functions (name, description, parameters). Empty if `tool_choice` is `none`."""
         if self.body.get("tool_choice") == "none":
             return []
         named = self.named_tool
@@ -78,12 +78,12 @@ class ChatRequest:
 
     @property
     def last_text(self) -> str:
-        """The text of the last message that is not the assistant's, which is to be answered."""
+        """The text of the last message that is not the assistant's."""
         return next((text_of(item) for item in reversed(self.messages) if item["role"] != "assistant"), "")
 
     @property
     def text(self) -> str:
-        """All words of the conversation, a blank line between messages."""
+        """The text of the conversation, with a blank line between messages."""
         return "\n\n".join(map(text_of, self.messages))
 
     @property
@@ -97,7 +97,7 @@ class ChatRequest:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return a message's words, pictures left out."""
+    """Return a message's text, without images."""
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
@@ -105,13 +105,13 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 class Strict(BaseModel):
-    """A part of a request. Further members are ignored."""
+    """A part of a request. Unknown members are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
 class ImageAddress(Strict):
-    """Where an image is."""
+    """The address of an image."""
 
     url: str
 
@@ -125,14 +125,14 @@ class ContentPart(Strict):
 
     @model_validator(mode="after")
     def check_member(self) -> Self:
-        """Check that words and images are there."""
+        """Check that text parts have a text and image parts an image."""
         if self.type in ("text", "image_url") and getattr(self, self.type) is None:
             raise ValueError(f"should have {self.type}")
         return self
 
 
 class CalledFunction(Strict):
-    """The function of a call. arguments: any text."""
+    """The function of a call. The arguments may be any string."""
 
     name: str
     arguments: str
@@ -158,7 +158,7 @@ class StrictMessage(Strict):
 
 
 class OfferedFunction(Strict):
-    """A function that may be called, or has to be."""
+    """A function that the model may call."""
 
     name: str
     parameters: dict[str, Any] | None = None
@@ -172,7 +172,7 @@ class OfferedTool(Strict):
 
 
 class NamedSchema(Strict):
-    """The schema of an answer."""
+    """The schema of a reply."""
 
     name: str
     json_schema: dict[str, Any] = Field(alias="schema")
@@ -186,14 +186,14 @@ class AnswerForm(Strict):
 
     @model_validator(mode="after")
     def check_schema(self) -> Self:
-        """Check that a schema is there where one is announced."""
+        """Check that the type `json_schema` comes with a schema."""
         if self.type == "json_schema" and self.json_schema is None:
             raise ValueError("should have json_schema")
         return self
 
 
 class StrictChatRequest(CompletionRequest):
-    """A request of chat completions, as the strictest vendor takes it."""
+    """A request for chat completions, as the strictest vendor accepts it."""
 
     messages: Annotated[list[StrictMessage], Field(min_length=1)]
     tools: Annotated[list[OfferedTool], Field(min_length=1)] | None = None
@@ -211,7 +211,7 @@ class StrictChatRequest(CompletionRequest):
 
 
 def check(body: Any) -> None:
-    """Raise Refused where a vendor would answer 400."""
+    """Raise Refused if a vendor would return 400."""
     try:
         request = read_request(StrictChatRequest, body)
     except RequestError as error:
@@ -227,7 +227,7 @@ def check(body: Any) -> None:
 
 
 def _check_messages(messages: list[StrictMessage]) -> None:
-    """Check that each message says something, and that each call has its result next to it."""
+    """Check that no message is empty, and that a tool message follows each call."""
     unanswered: set[str] = set()
     for index, message in enumerate(messages):
         calls = message.tool_calls or []
@@ -262,7 +262,7 @@ def _check_messages(messages: list[StrictMessage]) -> None:
 
 
 def _check_tools(request: StrictChatRequest) -> None:
-    """Check that the functions' names can be used, that they take an object, and that `tool_choice` is one of them."""
+    """Check that functions have valid names and take an object, and that `tool_choice` names one of them."""
     names: set[str] = set()
     for index, tool in enumerate(request.tools or ()):
         name, parameters = tool.function.name, tool.function.parameters

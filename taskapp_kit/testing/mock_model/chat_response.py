@@ -1,4 +1,4 @@
-"""A reply as a chat completion on the wire: one JSON object, or a stream of events that adds up to the same."""
+"""Encoding of a reply as a chat completion: one JSON object, or an equivalent stream of events."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from taskapp_kit.wire.chat.completion import StreamEvent, chunks, completion, to
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 LETTERS_AT_ONCE = 12
-"""How much text one event of a stream carries."""
+"""Characters of text in one event of a stream."""
 
 Fragment = tuple[dict[str, Json], list[int]]
-"""A `delta` of a stream, and the ids of the tokens that it is made of."""
+"""A `delta` of a stream, and the ids of its tokens."""
 
 
 @dataclass(slots=True)
 class WrittenChoice:
-    """One choice, written: the reply as far as the token limit let it, its token ids and their log-probabilities.
+    """One choice: the reply within the token limit, its token ids and their log-probabilities.
 
-    ids: None unless they or log-probabilities were requested. uneven: the last log-probability is left out.
+    `ids` is None unless the request asked for ids or log-probabilities. If `uneven`, the last log-probability is missing.
     """
 
     reply: Reply
@@ -35,7 +35,7 @@ class WrittenChoice:
 
 
 def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> WrittenChoice:
-    """Return the reply within the request's token limit, with what the request asks for besides."""
+    """Return the reply within the request's token limit, with the ids and log-probabilities that it requested."""
     body = request.body
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     if limit is not None:
@@ -52,7 +52,7 @@ def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Writte
 
 
 def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, Json]:
-    """Return the tokens of prompt and answers, as `usage`. A reply's thoughts are counted apart as well."""
+    """Return `usage`: the tokens of the prompt and of the replies, including a separate count of reasoning tokens."""
     thought = sum(len(choice.reply.reasoning.encode()) for choice in choices if choice.reply.reasoning)
     return {
         **token_usage(prompt_tokens, sum(choice.length for choice in choices)),
@@ -62,12 +62,12 @@ def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, 
 
 
 def identity(request: ChatRequest) -> str:
-    """Return a part of the completion's id: another one each time that a conversation is sent."""
+    """Return a part of the completion's id, which differs each time that a conversation is sent."""
     return f"{request.digest[:20]}{request.attempt:04x}"
 
 
 def call_ids(request: ChatRequest, written: WrittenChoice, choice: int) -> list[str]:
-    """Return an id for each call, fixed by the conversation and the place of the call."""
+    """Return an id for each call, which depends only on the conversation and the position of the call."""
     return [f"call_{request.digest[:16]}{choice:02x}{index:02x}" for index in range(len(written.reply.calls))]
 
 
@@ -157,7 +157,7 @@ def events(
 
 
 def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[Fragment]:
-    """Return the deltas of one choice, the role first; their ids, one after the other, are those of the whole answer."""
+    """Return the deltas of one choice, starting with the role. Together, their ids are the ids of the whole reply."""
     reply = written.reply
     deltas: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]
     if reply.reasoning:
@@ -186,6 +186,6 @@ def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[
 
 
 def _texts(name: str, words: str, *, spoken: bool = True) -> list[Fragment]:
-    """Return the words in pieces; `spoken`: they are what the model wrote, so their tokens count."""
+    """Return the text in pieces. Only if `spoken`, the text is part of the model's output and has tokens."""
     pieces = [words[at : at + LETTERS_AT_ONCE] for at in range(0, len(words), LETTERS_AT_ONCE)]
     return [({name: piece}, list(piece.encode()) if spoken else []) for piece in pieces]

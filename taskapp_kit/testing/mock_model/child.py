@@ -1,4 +1,4 @@
-"""The program of a mock model in a process of its own; `process.py` starts it."""
+"""The program of a mock model in a separate process, which `process.py` starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.testing.mock_model.server import MockModel
 
 
 def main() -> None:
-    """Read settings from a line of standard input, prints the address, and serves until the input ends."""
+    """Read settings from a line of standard input, print the address, and serve until the input ends."""
     message = orjson.loads(sys.stdin.buffer.readline())
 
     def say(answer: dict[str, Json]) -> None:

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection of the mock model: reads requests and carries out the write plan of each.
+"""One HTTP/1.1 connection of the mock model, which reads requests and executes a write plan for each.
 
-A bare asyncio protocol over httptools, because in benchmarks the mock's CPU time would be counted as its client's. A plan
-says what is written when, and how it ends; a broken connection is a plan, too.
+It is a bare asyncio protocol over httptools, because benchmarks would count the mock's CPU time as its client's. A plan
+specifies what is written when, and how the connection ends, possibly broken.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from taskapp_kit.testing.mock_model.request_log import RequestLog
 
 LARGEST_BODY = 64 * 2**20
 WAITING_REQUESTS = 64
-"""A client that pipelines more requests than this is not read until some are answered."""
+"""Limit on pipelined requests, above which the client is not read until some have been answered."""
 
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """A request as it came. headers: names in lower case."""
+    """A request as it arrived, with header names in lowercase."""
 
     method: str
     target: bytes
@@ -37,10 +37,12 @@ class ReceivedRequest:
 
 @dataclass(slots=True)
 class WritePlan:
-    """What is written: (seconds to wait, bytes) one after the other, then the connection's end.
+    """A response as a sequence of writes.
 
-    end: `keep` it for the next request, `close` it, `reset` it (RST), or `hang`: do nothing until the client goes.
-    status: the HTTP status that stands in the parts, 0 when there is none.
+    Attributes:
+        parts: Pairs of seconds to wait and bytes to write.
+        end: `keep` the connection for the next request, `close` it, `reset` it (RST), or `hang` until the client leaves.
+        status: HTTP status of the response, or 0 without a response.
     """
 
     parts: list[tuple[float, bytes]]
@@ -52,7 +54,7 @@ Handle = Callable[[ReceivedRequest], WritePlan | Awaitable[WritePlan]]
 
 
 def head(status: int, content_type: str, length: int | None, *extra: tuple[str, str], keep_alive: bool = True) -> bytes:
-    """Return the beginning of an answer. length: of its body in bytes; None sends it in chunks."""
+    """Return the head of a response whose body has `length` bytes, or is sent in chunks if `length` is None."""
     size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     more = "".join(f"{name}: {value}\r\n" for name, value in extra)
     ending = "" if keep_alive else "connection: close\r\n"
@@ -61,7 +63,7 @@ def head(status: int, content_type: str, length: int | None, *extra: tuple[str, 
 
 
 def chunk(data: bytes) -> bytes:
-    """Return a chunk of a body sent in chunks; an empty one ends the body."""
+    """Return a chunk of a chunked body. An empty chunk ends the body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
@@ -89,14 +91,14 @@ class MockConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Return a client connected."""
+        """Handle a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._everyone.add(self)
         self._records.connections += 1
         self._records.open_connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Return the client disconnected, or we closed."""
+        """Handle the end of the connection."""
         self._gone = True
         self._everyone.discard(self)
         self._records.open_connections -= 1
@@ -109,7 +111,7 @@ class MockConnection(asyncio.Protocol):
             self._records.abandoned += 1
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Parse bytes of a request."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -118,33 +120,33 @@ class MockConnection(asyncio.Protocol):
             self._refuse(400, b"this is not HTTP/1.1")
 
     def stop(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         self._transport.abort()
 
     # httptools
 
     def on_url(self, url: bytes) -> None:
-        """Return a part of the target."""
+        """Collect a part of the request target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Collect a header."""
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Return all headers are read; sends 100 to a client that waits for it."""
+        """Send 100 to a client that waits for it, after all headers."""
         for name, value in self._headers:
             if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """Return a part of the body."""
+        """Collect a part of the body."""
         self._size += len(body)
         if self._size <= LARGEST_BODY:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Return a request is there."""
+        """Answer or queue a complete request."""
         if self._size > LARGEST_BODY:
             self._refuse(413, b"the body is longer than 64 MiB")
             return
@@ -183,7 +185,7 @@ class MockConnection(asyncio.Protocol):
         self._play(plan, 0, keep_alive)
 
     def _play(self, plan: WritePlan, at: int, keep_alive: bool) -> None:
-        """Wait for part `at`; parts that need no waiting are written together."""
+        """Write the plan from part `at` on, as far as possible without waiting."""
         parts = plan.parts
         while at < len(parts):
             delay, data = parts[at]
@@ -221,7 +223,7 @@ class MockConnection(asyncio.Protocol):
             self._answer(self._waiting.popleft())
 
     def _reset(self) -> None:
-        """Close abruptly: without a linger time the kernel sends RST."""
+        """Close abruptly. Without a linger time, the kernel sends RST."""
         connected = self._transport.get_extra_info("socket")
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

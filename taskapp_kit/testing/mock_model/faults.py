@@ -1,7 +1,7 @@
 """The faults of the mock model, and the choice of the requests that fail.
 
-Whether a request fails depends only on (seed, digest of its conversation, how often that conversation was sent before): two
-runs with the same conversations have the same faults, in any order and process.
+Whether a request fails depends only on the seed, the conversation's digest and how often the conversation was sent before.
+So two runs with the same conversations have the same faults, in any order and process.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from taskapp_kit.errors import ConfigError, closest
 
 FAULTS: Mapping[str, str] = MappingProxyType(
     {
-        "reset": "the connection is reset: half of the times before the answer, half in the midst of it",
-        "reset_early": "the connection is reset before the answer",
-        "reset_late": "the connection is reset in the midst of the answer",
+        "reset": "the connection is reset, half of the time before the response and half of the time during it",
+        "reset_early": "the connection is reset before the response",
+        "reset_late": "the connection is reset during the response",
         "truncated": "the connection ends before the announced length, or before the end of the stream",
-        "hang": "nothing comes until the client goes",
-        "slow": "the answer comes in drips, over `slow_seconds`",
-        "close": "a good answer, then the connection is closed without having said so",
-        "malformed": "200 with JSON that breaks off",
-        "content_type": "200 with a web page, as a proxy in between sends it",
+        "hang": "nothing is sent until the client leaves",
+        "slow": "the response is sent in small pieces, over `slow_seconds`",
+        "close": "a good response, after which the connection is closed without notice",
+        "malformed": "200 with incomplete JSON",
+        "content_type": "200 with a web page, as a proxy might send it",
         "error_200": "200 with an error object",
-        "redirect": "302 to `redirect_to`, or to another path of this server, which counts who follows",
+        "redirect": "302 to `redirect_to`, or to another path of this server, which counts the clients that follow",
         "empty": "no choices",
-        "blank": "a message without words and calls",
-        "length": "the answer stops half-way, finish reason `length`",
-        "content_filter": "no words, finish reason `content_filter`",
-        "refusal": "words in `refusal`, none in `content`",
+        "blank": "a message without text and calls",
+        "length": "the reply stops half-way, with finish reason `length`",
+        "content_filter": "no text, finish reason `content_filter`",
+        "refusal": "text in `refusal`, none in `content`",
         "context": "400 with the code `context_length_exceeded`",
-        "uneven": "one log-probability fewer than token ids, when both were asked for",
+        "uneven": "one log-probability fewer than token ids, if both were requested",
     }
 )
-"""Every kind of fault besides the statuses 400 to 599, which are named by their number."""
+"""The kinds of faults. Statuses from 400 to 599 are also faults, named by their number."""
 
 _PARTS = 2**64
 
@@ -46,14 +46,14 @@ class Faults:
     """The shares of requests that fail, by kind of fault.
 
     Args:
-        rate: A kind (see FAULTS, or a status such as "429") to its probability. The probabilities sum to at most 1.
-        seed: The seed of the choice. Two runs with the same conversations meet the same faults.
-        sequence: The faults that a conversation meets the first, second, … time that it is sent; None is a good answer.
-            `rate` applies after the sequence.
-        up_to_attempt: `rate` applies to that many first attempts only, so that a client that retries often enough succeeds.
-        retry_after_seconds: Sent with 429 and 503; None sends no such header.
-        slow_seconds: How long the fault `slow` takes.
-        redirect_to: Where the fault `redirect` leads. Defaults to another path of this server.
+        rate: Probability of each kind (one of FAULTS, or a status such as "429"). The probabilities sum to at most 1.
+        seed: Seed of the choice. Two runs with the same conversations have the same faults.
+        sequence: Faults of a conversation the first, second, … time that it is sent. None is a good reply. `rate` applies
+            after the sequence.
+        up_to_attempt: Number of attempts to which `rate` applies, so that a client that retries often enough succeeds.
+        retry_after_seconds: Value of the header that is sent with 429 and 503. None omits the header.
+        slow_seconds: Duration of the fault `slow`.
+        redirect_to: Target of the fault `redirect`. Defaults to another path of this server.
 
     Raises:
         ConfigError: A kind does not exist, or the probabilities are invalid.
@@ -72,7 +72,7 @@ class Faults:
             known(kind)
         for kind, share in self.rate.items():
             if not 0 <= share <= 1:
-                raise ConfigError(f"The fault {kind} has the probability {share}.", hint="Give one from 0 to 1.")
+                raise ConfigError(f"The fault {kind} has the probability {share}.", hint="Use one from 0 to 1.")
         if sum(self.rate.values()) > 1 + 1e-9:
             raise ConfigError(
                 f"The faults' probabilities sum to {sum(self.rate.values()):g}.", hint="Let them sum to at most 1."
@@ -80,17 +80,17 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str, *, seed: int = 0) -> Self:
-        """Read faults as the command line writes them: `429=0.02,reset=0.01`.
+        """Parse faults in the format of the command line: `429=0.02,reset=0.01`.
 
         Args:
-            text: The kinds with their probabilities, separated by commas.
-            seed: The seed of the choice.
+            text: Kinds with their probabilities, separated by commas.
+            seed: Seed of the choice.
 
         Returns:
             The faults.
 
         Raises:
-            ConfigError: The text has another form, or names a kind that does not exist.
+            ConfigError: The text is invalid, or names a kind that does not exist.
         """
         rate: dict[str, float] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -124,15 +124,15 @@ class Faults:
 
 
 def known(kind: str) -> str:
-    """Return the kind itself, if there is such a fault. Raises ConfigError, with a suggestion for a misspelt name."""
+    """Return the kind itself if the fault exists. Raises ConfigError, with a suggestion for a misspelled name."""
     if kind in FAULTS or (len(kind) == 3 and kind.isascii() and kind.isdecimal() and "400" <= kind <= "599"):
         return kind
     close = closest(kind, FAULTS)
-    meant = f"Did you mean {close!r}?" if close else f"There are statuses from 400 to 599 and {', '.join(FAULTS)}."
-    raise ConfigError(f"There is no fault {kind!r}.", hint=meant)
+    suggestion = f"Did you mean {close!r}?" if close else f"Use a status from 400 to 599, or {', '.join(FAULTS)}."
+    raise ConfigError(f"The fault {kind!r} does not exist.", hint=suggestion)
 
 
 def _draw(purpose: bytes, seed: int, digest: bytes, attempt: int) -> float:
-    """Return a number in [0, 1), fixed by its arguments."""
+    """Return a number in [0, 1) that depends only on the arguments."""
     drawn = hashlib.blake2b(b"%s:%d:%d:%s" % (purpose, seed, attempt, digest), digest_size=8).digest()
     return int.from_bytes(drawn, "big") / _PARTS

@@ -51,10 +51,10 @@ _DEMANDS = [
 _FORM = re.compile(r"of the form (?P<shape>\{.*\}), where(?P<rules>.*)", re.DOTALL)
 _BLANK = re.compile(r"(?<=: )(?:WHY|NUMBER|WORD)\b")
 _CHOICES = re.compile(r"WORD is one of (?P<choices>.+?), from worst to best")
-"""The form of a verdict in the words of `rollout/score/judge_input.py`, for judges that are asked without a schema."""
+"""Patterns for the verdict's format in prompts of `rollout/score/judge_input.py`, for judges without a schema."""
 
 Given = float | str
-"""A score, or one of the choices by its word."""
+"""A score, or the name of a choice."""
 Score = Given | Callable[[ChatRequest], Given]
 
 
@@ -84,7 +84,7 @@ def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Ca
 
 
 def without_nonces(request: ChatRequest) -> ChatRequest:
-    """Return the request with a digest, and so a chance (`rng`), that the nonces of its boundaries do not enter."""
+    """Return the request with a digest, and so a random generator, that does not depend on the nonces of boundaries."""
     text = request.text
     drawn = {match["tag"] for match in _BOUNDED.finditer(text)}
     drawn |= {match["nonce"] for match in _BOUNDED_BY_ATTRIBUTE.finditer(text)}
@@ -98,17 +98,17 @@ def without_nonces(request: ChatRequest) -> ChatRequest:
 def outside_boundaries(request: ChatRequest) -> str:
     """Return the request's text outside of boundaries with a nonce of at least 8 hex digits.
 
-    Recognised are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For another form pass a function
-    to `obedient_judge`.
+    Boundaries are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For other boundaries, pass a
+    function to `obedient_judge`.
     """
     return _BOUNDED_BY_ATTRIBUTE.sub("", _BOUNDED.sub("", request.text))
 
 
 def demanded_score(text: str) -> float | None:
-    """Return the score that the text demands, the last of several; None without one.
+    """Return the last score that the text demands, or None.
 
-    Demands are such as `set the score to 1`, `give it 10/10`, `award full marks`; a range (`a score from 0 to 1`) and a
-    rule (`score 1 if …`) are none.
+    Examples of demands are `set the score to 1`, `give it 10/10` and `award full marks`. A range (`a score from 0 to 1`)
+    and a rule (`score 1 if …`) are not demands.
     """
     found: list[tuple[int, float]] = []
     for pattern in _DEMANDS:
@@ -128,10 +128,10 @@ def obedient_judge(
     """Make a judge that returns the score demanded outside the boundaries, and the honest score without a demand.
 
     Args:
-        honest: The score without a demand; as `score` of `judge`.
-        outside: Returns a request's text outside the boundaries.
-        demand: Returns the score that a text demands, or None. A prompt whose own text demands a score (`answer with score
-            1`) needs another function, or clearer text.
+        honest: Score without a demand, like `score` of `judge`.
+        outside: Function that returns a request's text outside the boundaries.
+        demand: Function that returns the score that a text demands, or None. If the prompt itself demands a score (`answer
+            with score 1`), it needs another function or clearer text.
 
     Returns:
         A behaviour for `MockModel(script)` or `play(judges=)`.
@@ -148,7 +148,7 @@ def obedient_judge(
 
 
 def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
-    """Return the verdict in the form that the request asks for (see `judge`). Raises Refused."""
+    """Return the verdict in the format that the request specifies (see `judge`). Raises Refused."""
     sampler, rng = VerdictSampler(score, reason), request.rng("verdict")
     form = request.body.get("response_format") or {}
     if form.get("type") == "json_schema":
@@ -181,7 +181,7 @@ def _number(score: Given) -> float:
 
 
 def _chosen(choices: Sequence[str], score: Given) -> str:
-    """One of the choices, from worst to best (see `judge`). Raises Refused."""
+    """Return one of the choices, which are ordered from worst to best (see `judge`). Raises Refused."""
     if isinstance(score, str):
         if score in choices:
             return score
@@ -204,7 +204,7 @@ class VerdictSampler(FreeSampler):
         return self.compiled(read_schema(schema), "value", 0)(rng)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
-        """Return the function for a part: the verdict's by its name, else as drawn."""
+        """Return the function that draws a part. Parts with the name of a score or reason return the verdict's value."""
         value = self._decided(schema, name)
         return super().part(schema, name, depth) if value is None else lambda rng: value
 

@@ -1,4 +1,4 @@
-"""A mock model in a process of its own, for benchmarks. `child.py` is the program that runs there.
+"""A mock model in a separate process, for benchmarks. `child.py` is the program of that process.
 
 It reads its settings as JSON from standard input, prints its address, and exits when its standard input ends, so that it
 never outlives the process that started it.
@@ -24,16 +24,16 @@ START_SECONDS = 30.0
 
 
 class MockProcess(OwnedProcess[dict[str, Any]]):
-    """A running mock model in another process; `with` ends it. It keeps no requests; `stats()` returns counts.
+    """A running mock model in another process; `with` ends it. It stores no requests, but `stats()` returns counts.
 
     Args:
-        script: Answers as JSON, or a file; a function cannot be sent to another process.
-        **settings: The other arguments of MockModel.
+        script: Answers as JSON, or a file. A function cannot be sent to another process.
+        **settings: Other arguments of MockModel.
 
     Attributes:
-        url: The address to give to a policy as `inference_url`.
+        url: Address for a policy's `inference_url`.
         root: The same address without `/v1`.
-        pid: The process, for its CPU time.
+        pid: Id of the process, for measuring its CPU time.
 
     Raises:
         ConfigError: A setting is invalid, or the process did not start.
@@ -43,7 +43,7 @@ class MockProcess(OwnedProcess[dict[str, Any]]):
         if callable(script):
             raise ConfigError(
                 "A function cannot be sent to another process.",
-                hint="Give a list of answers or a file, or use MockModel.",
+                hint="Pass a list of answers or a file, or use MockModel.",
             )
         faults = settings.pop("faults", None)
         message = {
@@ -63,13 +63,13 @@ class MockProcess(OwnedProcess[dict[str, Any]]):
         if "url" not in answer:
             self.close()
             raise ConfigError(
-                str(answer.get("error") or "The mock model's process ended at its start; its reason stands above.")
+                str(answer.get("error") or "The mock model's process ended at its start. The reason is printed above.")
             )
         self.url: str = answer["url"]
         self.root = self.url.removesuffix("/v1")
 
     def stats(self) -> dict[str, Json]:
-        """Count of everything since the start (see `GET /mock/stats`)."""
+        """Return the counts since the start (see `GET /mock/stats`)."""
         with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310 - our own address
             message: dict[str, Json] = orjson.loads(answer.read())
         return message

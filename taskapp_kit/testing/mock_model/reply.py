@@ -18,7 +18,7 @@ class Call:
 
     Attributes:
         name: The tool's name.
-        arguments: The string that is sent: normally JSON, but any string that a test needs.
+        arguments: The string to send, normally JSON, but tests may use any string.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Call:
 
     @classmethod
     def of(cls, name: str, arguments: Json) -> Self:
-        """Make a call whose arguments are written as JSON; a string is sent as it is."""
+        """Make a call whose arguments are encoded as JSON. A string is sent unchanged."""
         return cls(name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
 
 
@@ -39,8 +39,8 @@ class Reply:
         calls: The tool calls.
         reasoning: The text of `reasoning_content`.
         refusal: The text of `refusal`.
-        finish_reason: None sends `tool_calls` with calls and `stop` without.
-        fault: A kind of fault (see FAULTS) to send in place of the answer.
+        finish_reason: The finish reason. None means `tool_calls` with calls and `stop` without.
+        fault: A kind of fault (see FAULTS) to send instead of the reply.
     """
 
     content: str | None = None
@@ -52,7 +52,7 @@ class Reply:
 
     @property
     def finish(self) -> str:
-        """The finish reason that goes out."""
+        """The finish reason that is sent."""
         return self.finish_reason or ("tool_calls" if self.calls else "stop")
 
 
@@ -82,8 +82,8 @@ def reply_of(given: Any) -> Reply:
         if given and all(isinstance(value, Mapping) for value in given.values()):
             return Reply(calls=[Call.of(str(name), dict(value)) for name, value in given.items()])
     raise ConfigError(
-        f"A script's answer cannot be used: {type(given).__name__} {str(given)[:80]!r}.",
-        hint='Write words, {"tool": {arguments}}, or a message with content and tool_calls.',
+        f"A script's answer is invalid: {type(given).__name__} {str(given)[:80]!r}.",
+        hint='Use a string, {"tool": {arguments}}, or a message with content and tool_calls.',
     )
 
 

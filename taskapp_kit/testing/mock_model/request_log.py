@@ -1,4 +1,4 @@
-"""Requests recorded by the mock model for tests: the last ones, and counts of all."""
+"""The requests that the mock model records for tests: the most recent requests, and counts of all requests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Recorded:
         method: The HTTP method.
         path: The path, percent-decoded.
         query: The query string.
-        headers: Names in lower case, and values with credentials, so that a test can check which keys arrived. They are
-            left out when the record is printed.
-        body: The parsed body, or its bytes if the request was rejected unread.
-        at: When it arrived, in Unix seconds.
-        fault: The fault that it met, or None.
-        attempt: How often the same conversation was sent before, from 0.
-        status: The HTTP status of the answer; 0 if none was sent.
+        headers: Names in lowercase, and values with credentials, so that tests can check which keys arrived. They are not
+            part of the record's repr.
+        body: The parsed body, or its bytes if the request was rejected without parsing.
+        at: Time of arrival, in Unix seconds.
+        fault: The request's fault, or None.
+        attempt: How often the same conversation was sent before, starting at 0.
+        status: HTTP status of the response, or 0 without a response.
     """
 
     method: str
@@ -45,13 +45,13 @@ class Recorded:
         return parse_qs(self.query).get("cid", [None])[0]
 
     def header(self, name: str) -> str | None:
-        """Return the first header of that name, in any case."""
+        """Return the first header with this name, ignoring case."""
         return next((value for key, value in self.headers if key == name.lower()), None)
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Counts of all requests since the start. watched: of each watched text, in their order."""
+    """Counts of all requests since the start. `watched` are the counts of the watched strings, in their order."""
 
     requests: int = 0
     answers: int = 0
@@ -71,9 +71,9 @@ class RequestCounts:
 
 
 class RequestLog(RequestCounts):
-    """The last `keep` requests and the counts of all. watch: texts that are looked for in every request, and counted.
+    """The last `keep` requests, and counts of all requests and of the `watch` strings in them.
 
-    Written on the server's thread; may be read on any.
+    The server's thread writes it; any thread may read it.
     """
 
     def __init__(self, keep: int, watch: Sequence[str]) -> None:
@@ -84,16 +84,16 @@ class RequestLog(RequestCounts):
         self._started = time.monotonic()
 
     def look(self, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        """Count each watched text that is anywhere in the request."""
+        """Count each watched string that appears anywhere in the request."""
         for index, text in enumerate(self._watch):
             if text in target or text in body or any(text in name or text in value for name, value in headers):
                 self.watched[index] += 1
 
     def begun(self) -> None:
-        """Return a request is being answered."""
+        """Count a request as in flight."""
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def stats(self) -> dict[str, Json]:
-        """Return the counts as JSON; the watched texts are not included."""
+        """Return the counts as JSON, without the watched strings themselves."""
         return {**asdict(self), "seconds": round(time.monotonic() - self._started, 3)}

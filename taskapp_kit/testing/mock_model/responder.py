@@ -1,4 +1,4 @@
-"""The mock model without its connections: turns a received request into a write plan."""
+"""The mock model without its connections: from a received request to a write plan."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 REDIRECTED = "/redirected"
 SITES = SiteRules(any_host=True)
-"""The mock has no keys, and tests give it names of their choice. Pages of other sites get no answer."""
+"""The mock accepts any host name, because it has no keys. Requests from web pages of other sites are rejected."""
 
 
 @dataclass(slots=True)
 class Responder:
     """A mock model without its address. `MockModel` documents the fields.
 
-    remembered: the number of conversations whose repetitions are counted; older ones count as new.
+    `remembered` is the number of conversations whose repetitions are counted. Older conversations count as new.
     """
 
     behaviour: Behaviour = field(default_factory=random_answers)
@@ -56,7 +56,7 @@ class Responder:
     _sent: dict[bytes, int] = field(default_factory=dict)
 
     def handle(self, arrived: ReceivedRequest) -> WritePlan | Awaitable[WritePlan]:
-        """Return what is sent for this request."""
+        """Return the write plan for this request."""
         self.records.look(arrived.target, arrived.headers, arrived.body)
         path, _, query = arrived.target.decode("latin-1").partition("?")
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in arrived.headers)
@@ -120,7 +120,7 @@ class Responder:
             raise _too_long(self.context_tokens, prompt.length)
         self.records.prompt_tokens += prompt.length
         choices = [request, *(dataclasses.replace(request, choice=index) for index in range(1, body.get("n") or 1))]
-        replies = [self.behaviour(one) for one in choices]
+        replies = [self.behaviour(choice) for choice in choices]
         if any(inspect.isawaitable(reply) for reply in replies):
             return self._later(request, record, prompt, replies, kind)
         return self._finish(request, record, prompt, [reply_of(reply) for reply in replies], kind)
@@ -150,13 +150,13 @@ class Responder:
         kind: str | None,
     ) -> WritePlan:
         try:
-            said = [reply_of(await reply if inspect.isawaitable(reply) else reply) for reply in replies]
-            return self._finish(request, record, prompt, said, kind)
+            awaited = [reply_of(await reply if inspect.isawaitable(reply) else reply) for reply in replies]
+            return self._finish(request, record, prompt, awaited, kind)
         except Exception as error:
             return self._failed(error, record)
 
     def _failed(self, error: Exception, record: Recorded) -> WritePlan:
-        """Return the answer to a request that is refused, or whose script raised whatever an author's script may raise."""
+        """Return the error response for a rejected request, or for a script that raised an exception."""
         if isinstance(error, Refused):
             self.records.refused += 1
             return self._refusal(error, record)
@@ -168,7 +168,7 @@ class Responder:
     # faults
 
     def _early(self, kind: str, request: ChatRequest, record: Recorded) -> WritePlan | None:
-        """Return the plan of a fault that needs no answer; None for the others. Either way the fault is counted."""
+        """Count a fault, and return its plan if no reply must be computed for it."""
         record.fault = kind
         self.records.faults[kind] = self.records.faults.get(kind, 0) + 1
         delay = self._latency(request)
@@ -189,7 +189,7 @@ class Responder:
         return early
 
     def _changed(self, reply: Reply, kind: str) -> Reply:
-        """Return the reply under a fault of what is said, not of how."""
+        """Return the reply after a fault that changes its content."""
         if kind == "blank":
             return Reply()
         if kind == "content_filter":
@@ -210,9 +210,9 @@ class Responder:
         replies: list[Reply],
         kind: str | None,
     ) -> WritePlan:
-        asked = next((reply.fault for reply in replies if reply.fault is not None), None)
-        if kind is None and asked is not None:
-            kind = known("reset_early" if asked == "reset" else asked)
+        scripted = next((reply.fault for reply in replies if reply.fault is not None), None)
+        if kind is None and scripted is not None:
+            kind = known("reset_early" if scripted == "reset" else scripted)
             early = self._early(kind, request, record)
             if early is not None:
                 return early
@@ -254,10 +254,10 @@ class Responder:
         record.status = refused.status
         return delivery.refusal(refused, delay, self.faults.retry_after_seconds, bare=record.method == "HEAD")
 
-    # beside chat completions
+    # other endpoints
 
     def _completion(self, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
-        """Return the older completions: one prompt, words, no stream and no faults."""
+        """Handle the older completions endpoint: one prompt, without streams and faults."""
         body = record.body
         if not isinstance(body, dict):
             raise Refused("We could not parse the JSON body of your request: it is not an object.")
@@ -308,8 +308,8 @@ def _too_long(limit: int, length: int) -> Refused:
 
 
 def latency_of(given: float | tuple[float, float]) -> float | tuple[float, float]:
-    """Return the latency itself. Raises ConfigError when it is negative or its ends are the wrong way round."""
+    """Return the latency itself. Raises ConfigError if it is negative or its bounds are in the wrong order."""
     low, high = given if isinstance(given, tuple) else (given, given)
     if not 0 <= low <= high < 86_400:
-        raise ConfigError(f"The latency {given} cannot be used.", hint="Give seconds from 0, or a pair (low, high).")
+        raise ConfigError(f"The latency {given} is invalid.", hint="Use seconds ≥ 0, or a pair (low, high).")
     return given

@@ -1,4 +1,4 @@
-"""MockModel: an OpenAI-compatible model server on this machine with answers that a test chooses."""
+"""`MockModel`, an OpenAI-compatible model server on this machine whose replies a test chooses."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ BACKLOG = 2048
 
 
 class MockModel:
-    """A model server, running inside `with` or `async with`, or between `start()` and `close()`.
+    """A model server that runs inside `with` or `async with`, or between `start()` and `close()`.
 
     Args:
-        script: Its answers: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
+        script: Replies: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
             `fn(request) -> answer`, which may be async. `reply_of` lists the forms of an answer.
-        behaviour: How it answers without a script: `random` (valid answers, drawn from `seed` and the conversation alone),
+        behaviour: Behaviour without a script: `random` (valid replies that depend only on `seed` and the conversation),
             `echo`, `bad`, `empty`, `judge` or `obedient-judge`.
-        parallel: The most tool calls in one random answer.
-        score: The score that the two judges return; see `judge`.
-        seed: The seed of everything that is drawn.
-        latency_seconds: The time from request to answer, or a pair of bounds to draw it from.
-        chunk_seconds: The time between two events of a stream.
-        faults: How it fails.
-        models: The model names that it knows. An empty sequence accepts any name.
-        api_key: The Bearer token that requests must have. None accepts any request.
-        context_tokens: The longest prompt; a longer one gets 400 `context_length_exceeded`. A token is about a byte.
-        weight_version: Sent in `metadata.weight_version`. It may be changed while the server runs.
-        record: The number of requests to keep.
+        parallel: Maximum number of tool calls in one random reply.
+        score: Score that the two judges return; see `judge`.
+        seed: Seed of all random choices.
+        latency_seconds: Time from request to response, or a pair of bounds to draw it from.
+        chunk_seconds: Time between two events of a stream.
+        faults: Faults to inject.
+        models: Accepted model names. An empty sequence accepts any name.
+        api_key: Bearer token that requests must have. None accepts any request.
+        context_tokens: Maximum length of a prompt. A longer prompt gets 400 `context_length_exceeded`. A token is about a
+            byte.
+        weight_version: Value of `metadata.weight_version`. It may be changed while the server is running.
+        record: Number of requests to store.
         watch: Strings to count in all requests, such as a key that must not arrive.
-        host: The address to listen on.
-        port: The port to listen on; 0 takes a free one.
+        host: Address to listen on.
+        port: Port to listen on. 0 selects a free port.
 
     Raises:
         ConfigError: Two arguments exclude each other, or a script cannot be read.
@@ -72,12 +73,9 @@ class MockModel:
         port: int = 0,
     ) -> None:
         if script is not None and score is not None:
-            raise ConfigError("A script and a score were both given.", hint="A score goes with behaviour='judge'.")
+            raise ConfigError("Both a script and a score were passed.", hint="Use a score with behaviour='judge'.")
         if script is not None and behaviour != "random":
-            raise ConfigError(
-                f"A script and the behaviour {behaviour!r} were both given.",
-                hint="Give one of them.",
-            )
+            raise ConfigError(f"Both a script and the behaviour {behaviour!r} were passed.", hint="Pass one of them.")
         self.records = RequestLog(record, watch)
         self._answering = Responder(
             of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
@@ -96,31 +94,31 @@ class MockModel:
         self._stop: Callable[[], object] | None = None
         self._failure: BaseException | None = None
 
-    # what a test asks
+    # what tests read
 
     @property
     def url(self) -> str:
-        """The address to give to a policy as `inference_url`: `http://HOST:PORT/v1`."""
+        """Address for a policy's `inference_url`: `http://HOST:PORT/v1`."""
         return f"{self.root}/v1"
 
     @property
     def root(self) -> str:
-        """The address without `/v1`; a path of one's own may stand between the two."""
+        """The address without `/v1`. A client may insert a path between the two."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def requests(self) -> list[Recorded]:
-        """The requests that arrived, the oldest first, as many as `record` keeps; none to `/mock/…`."""
+        """The last `record` requests, oldest first, except requests to `/mock/…`."""
         return list(self.records.recorded)
 
     @property
     def stats(self) -> dict[str, Json]:
-        """Counts of everything since the start, as in `GET /mock/stats`."""
+        """Counts since the start, as in `GET /mock/stats`."""
         return self.records.stats()
 
     @property
     def weight_version(self) -> str | None:
-        """The version of the weights that answers name."""
+        """The version of the weights that replies name."""
         return self._answering.weight_version
 
     @weight_version.setter
@@ -129,7 +127,7 @@ class MockModel:
 
     @property
     def faults(self) -> Faults:
-        """How it fails from now on."""
+        """The faults of subsequent requests."""
         return self._answering.faults
 
     @faults.setter
@@ -139,7 +137,7 @@ class MockModel:
     # running
 
     async def serve(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serve in this task until it is cancelled. announce: called when the address is known. Raises ConfigError."""
+        """Serve in this task until it is cancelled. `announce` is called when the address is known. Raises ConfigError."""
         everyone: set[MockConnection] = set()
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
@@ -153,7 +151,7 @@ class MockModel:
             server.close()
             for connection in list(everyone):
                 connection.stop()
-            await asyncio.sleep(0)  # so that transports end before the loop does
+            await asyncio.sleep(0)  # so that transports close before the loop does
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -161,21 +159,21 @@ class MockModel:
             listening = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise ConfigError(
-                f"Port {self.port} on {self.host} cannot be had: {error.strerror}.",
-                hint="Name another, or 0 for a free one.",
+                f"Port {self.port} on {self.host} cannot be used: {error.strerror}.",
+                hint="Use another port, or 0 for a free port.",
             ) from None
         self.port = listening.getsockname()[1]
         return listening
 
     def run(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serve in this thread until KeyboardInterrupt, which it raises. Raises ConfigError."""
+        """Serve on this thread until KeyboardInterrupt, which it raises. Raises ConfigError."""
         with asyncio.Runner(loop_factory=quickest_loop()) as runner:
             runner.run(self.serve(announce))
 
     def start(self) -> Self:
-        """Start serving in a thread of its own; returns when it serves. Raises ConfigError."""
+        """Start serving on a separate thread, and return when the server is ready. Raises ConfigError."""
         if self._thread is not None:
-            raise ConfigError("The mock model runs already.", hint="Make another one, or close this one first.")
+            raise ConfigError("The mock model is already running.", hint="Create another one, or close this one first.")
         begun = threading.Event()
         self._failure = None
         self._thread = threading.Thread(target=self._on_thread, args=(begun,), name="mock-model", daemon=True)
@@ -198,16 +196,16 @@ class MockModel:
                 runner.run(main())
         except asyncio.CancelledError:
             pass
-        except BaseException as error:  # raised in the thread that started it
+        except BaseException as error:  # `start` raises it
             self._failure = error
         finally:
             begun.set()
 
     def close(self) -> None:
-        """Stop serving and ends every connection. Recorded requests remain available."""
+        """Stop serving and close every connection. Recorded requests remain available."""
         if self._thread is not None:
             if self._stop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                with contextlib.suppress(RuntimeError):  # the loop has already ended
                     self._stop()
             self._thread.join(START_SECONDS)
             self._thread = self._stop = None
@@ -233,8 +231,8 @@ class MockModel:
         """Start the same server in a separate process, whose CPU time is not the caller's.
 
         Args:
-            script: A list of answers, or a file; a function cannot be sent to another process.
-            **settings: The other arguments of MockModel.
+            script: A list of answers, or a file. A function cannot be sent to another process.
+            **settings: Other arguments of MockModel.
 
         Returns:
             The running process; see MockProcess.
@@ -246,7 +244,7 @@ class MockModel:
 
 
 def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's loop where it is installed, else asyncio's."""
+    """Return the factory of uvloop's event loop if it is installed, else of asyncio's."""
     try:
         import uvloop
     except ImportError:

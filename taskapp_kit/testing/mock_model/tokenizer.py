@@ -1,8 +1,8 @@
-"""The mock model's tokenizer: a token is a byte of UTF-8, or one of a few marks above 255. Nothing is lost.
+"""The mock model's tokenizer. A token is a byte of UTF-8 or one of a few special tokens above 255, so nothing is lost.
 
-A conversation's ids hold the tools, then each message between BEGIN and END, then the beginning of the answer. So when a
-client appends the answer to the conversation, the next prompt begins with this prompt and this answer, which training from
-chat completions relies on.
+The ids of a conversation are the tools, each message between BEGIN and END, and the start of the reply. So if a client
+appends the reply to the conversation, the next prompt starts with this prompt and this reply. Training from chat completions
+relies on that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = {
 }
 VOCABULARY = IMAGE + 1
 IMAGE_TOKENS = 64
-"""The tokens of a picture of any size."""
+"""Number of tokens of an image of any size."""
 
 Pieces = list[int | bytes]
 
@@ -40,7 +40,7 @@ class Prompt(NamedTuple):
 
 
 def prompt(body: Mapping[str, Any]) -> Prompt:
-    """Return the conversation of a request, and the beginning of the answer."""
+    """Return the prompt of a request: its conversation and the start of the reply."""
     found: Pieces = []
     if body.get("tools"):
         found += [TOOLS, orjson.dumps(body["tools"]), END]
@@ -51,7 +51,7 @@ def prompt(body: Mapping[str, Any]) -> Prompt:
 
 
 def answer(reply: Reply, *, ended: bool = True) -> Pieces:
-    """Return the pieces of an answer. ended: with the mark of its end, which an answer cut by its limit lacks."""
+    """Return the pieces of a reply. If `ended`, they include the end token, which a truncated reply lacks."""
     found: Pieces = []
     _said(found, reply.reasoning, reply.content or reply.refusal, [(call.name, call.arguments) for call in reply.calls])
     if ended:
@@ -114,7 +114,7 @@ def ids(pieces: Iterable[int | bytes]) -> list[int]:
 
 
 def text(tokens: Iterable[int]) -> str:
-    """Return the text of the ids, with the marks' names. The inverse of `ids` for text."""
+    """Return the text of the ids, with the names of special tokens. For text, this is the inverse of `ids`."""
     found = bytearray()
     for token in tokens:
         found += token.to_bytes(1, "big") if token < 256 else NAMES[token].encode()
@@ -122,9 +122,9 @@ def text(tokens: Iterable[int]) -> str:
 
 
 def cut(reply: Reply, limit: int) -> Reply:
-    """Return the answer stopped after at most `limit` tokens, finish reason `length`; the answer itself when it is short enough.
+    """Return the reply, truncated to at most `limit` tokens with finish reason `length` if it is longer.
 
-    Letters are not split, so a cut answer may be up to three tokens shorter; nor is a tool's name.
+    Characters and tool names are not split, so a truncated reply may be shorter than the limit.
     """
     if count(answer(reply)) <= limit:
         return reply

@@ -132,7 +132,7 @@ def test_what_was_not_asked_for_costs_everything() -> None:
         return play(app, seed=seed, policy="noop", ops=ops).reward
 
     assert reward(find, note, talk) == 1.0
-    assert reward(find, note, note, talk) == 1.0  # said twice, it is still one fact
+    assert reward(find, note, note, talk) == 1.0  # repeated, it is still one fact
     assert reward(find, refund, note, talk) == 0.0
     assert reward(find, refund, talk) == 0.0
 
@@ -151,7 +151,7 @@ def test_what_the_customer_wants_is_private(taskapp_served) -> None:
     assert ticket(5)["wishes"][0].words not in shown
 
 
-# With models: a simulated user, and one that plays by `@app.rollout`.
+# With models: a simulated user, and a model that plays in `@app.rollout`.
 
 
 def test_a_model_plays_the_customer_where_there_is_one(user_model: MockModel) -> None:
@@ -209,7 +209,7 @@ def test_both_models_in_one_rollout(user_model: MockModel) -> None:
         rollout = play(app, seed=seed, policy=model)
     assert rollout.reward == 1.0
     assert (rollout.trajectory.metrics["calls_user"], rollout.scorecard.metrics["scripted_customer"]) == (3, 0)
-    assert len(model.requests) == 5  # find, the note twice (it is no change, so it is never held back), two replies
+    assert len(model.requests) == 5  # find, the note twice (not a change, so never held back), two replies
     assert model.requests[-1].body["messages"][-1]["content"] == "Customer: Right, that is what I meant."
     assert len(user_model.requests) == 3
 

@@ -60,7 +60,7 @@ def _gold(values: Mapping[Setting, Value]) -> Callable[[View], Action]:
 
 
 def _set(view: View, setting: Setting, value: Value) -> Action | None:
-    """The action that sets it; None where the page shows it so."""
+    """Return the action that sets it; None where the page shows it so."""
     if setting.shape == "check":
         on = view.checked("checkbox", setting.label)
         return None if on == value else view.click("checkbox", setting.label)

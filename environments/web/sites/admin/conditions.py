@@ -1,4 +1,4 @@
-"""Conditions that rows satisfy, drawn so that so many rows satisfy all and others satisfy all but one."""
+"""Conditions on rows, drawn so that a given number of rows satisfy all, and other rows satisfy all but one."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Drawn:
     rows: tuple[Cells, ...]
 
     def let_through(self, rows: Sequence[Cells]) -> int:
-        """How many rows the filters and the search of the list leave."""
+        """Return how many rows the filters and the search of the list leave."""
         listed = [condition for condition in self.conditions if condition.filter or condition.search]
         return len(satisfying(rows, listed))
 
     @property
     def words(self) -> str:
-        """The conditions in words."""
+        """Return the conditions as text."""
         *first, last = [condition.words for condition in self.conditions]
         return f"{', '.join(first)} and {last}" if first else last
 
 
 def satisfying(rows: Sequence[Cells], conditions: Sequence[Condition]) -> list[Cells]:
-    """The rows that satisfy all."""
+    """Return the rows that satisfy all."""
     return [row for row in rows if all(condition.holds(row) for condition in conditions)]
 
 

@@ -74,7 +74,7 @@ CONDITIONS: dict[Level, int] = {"easy": 1, "medium": 2, "hard": 3}
 
 
 def make(random_: random.Random, level: Level, feasible: bool) -> Problem:
-    """What the filters let through still has several pages."""
+    """Return what the filters let through still has several pages."""
     assert feasible
     question = random_.choice(QUESTIONS)
     count = min(CONDITIONS[level], len(ON_THE_LIST[question.table]) - 1)

@@ -95,7 +95,7 @@ SIZES: dict[Level, Size] = {
 
 @dataclass
 class Books:
-    """All that the company holds. The clock stands still at `today`."""
+    """All data of the company. The date is always `today`."""
 
     level: Level
     company: str
@@ -112,7 +112,7 @@ class Books:
     settings: dict[str, str | int | bool]
 
     def table(self, name: TableName) -> dict[str, Record]:
-        """The records of a table by their id: a copy of the mapping, with the records themselves."""
+        """Return the records of a table by their id: a copy of the mapping, with the records themselves."""
         match name:
             case "machines":
                 return {**self.machines}
@@ -136,7 +136,7 @@ class Books:
 
 
 def make_books(random_: random.Random, level: Level) -> Books:
-    """A company of a level's size."""
+    """Return a company of a level's size."""
     size = SIZES[level]
     today = date(random_.randint(2031, 2038), random_.randint(1, 12), random_.randint(1, 28))
     depots = tuple(random_.sample(names.DEPOTS, size.depots))

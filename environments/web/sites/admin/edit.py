@@ -74,7 +74,7 @@ def make(random_: random.Random, level: Level, feasible: bool) -> Problem:
 
 
 def _keys(random_: random.Random, drawn: Drawn, level: Level, locked: bool) -> list[str]:
-    """The fields to set; none where the drawn record does not suit: only a contract that has ended is locked."""
+    """Return the fields to set; none where the drawn record does not suit: only a contract that has ended is locked."""
     name = cast("TableName", drawn.table)
     ended = name == "contracts" and bool(drawn.rows) and drawn.rows[0]["state"] == "Ended"
     if locked and not ended:
@@ -89,7 +89,7 @@ def _keys(random_: random.Random, drawn: Drawn, level: Level, locked: bool) -> l
 
 
 def _new_value(random_: random.Random, books: Books, name: TableName, key: str, target: Cells | None) -> str | int:
-    """A value that the field may have and the record does not have."""
+    """Return a value that the field may have and the record does not have."""
     old = target[key] if target else None
     start = str(target["start"]) if target and name == "contracts" else books.today
     draws: Mapping[str, Callable[[], str | int]] = {

@@ -90,5 +90,5 @@ FIELDS: dict[TableName, tuple[Field, ...]] = {
 
 
 def field_of(table: TableName, key: str) -> Field:
-    """The field with this key."""
+    """Return the field with this key."""
     return next(field for field in FIELDS[table] if field.key == key)

@@ -13,12 +13,12 @@ MOST_RECORDS = 500
 
 
 def log(books: Books, about: str, what: str) -> None:
-    """Adds to the list of changes."""
+    """Add to the list of changes."""
     books.changes.append(Change(len(books.changes) + 1, books.today, "You", about, what))
 
 
 def read_fields(books: Books, fields: Sequence[Field], texts: Mapping[str, str]) -> dict[str, str | int]:
-    """The values of a form. Raises Wrong with the messages of all fields that are wrong."""
+    """Return the values of a form. Raises Wrong with the messages of all fields that are wrong."""
     values: dict[str, str | int] = {}
     wrongs = []
     for field in fields:
@@ -34,7 +34,7 @@ def read_fields(books: Books, fields: Sequence[Field], texts: Mapping[str, str])
 
 
 def save_record(books: Books, name: TableName, id: str, values: Mapping[str, str | int]) -> bool:
-    """Sets the fields of a record; whether any is different now."""
+    """Set the fields of a record; whether any is different now."""
     item = books.table(name)[id]
     different = [
         field for field in FIELDS[name] if field.key in values and getattr(item, field.key) != values[field.key]
@@ -46,7 +46,7 @@ def save_record(books: Books, name: TableName, id: str, values: Mapping[str, str
 
 
 def add_record(books: Books, name: TableName, values: Mapping[str, str | int]) -> str:
-    """The id of a new record."""
+    """Return the id of a new record."""
     held = books.table(name)
     if len(held) >= MOST_RECORDS:
         raise Wrong(f"There is no room for another {TABLES[name].one}.")
@@ -68,7 +68,7 @@ def add_record(books: Books, name: TableName, values: Mapping[str, str | int]) -
 
 
 def apply_action(books: Books, table: Table, action_name: str, ids: Sequence[str]) -> str:
-    """Does an action to the records with these ids, to all or (Wrong) to none; returns the notice."""
+    """Do an action to the records with these ids, to all or (Wrong) to none; returns the notice."""
     action = next((action for action in table.actions if action.name == action_name), None)
     held = books.machines if table.name == "machines" else books.contracts
     if action is None:

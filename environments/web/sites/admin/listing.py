@@ -26,13 +26,13 @@ class Listing:
     large: bool
 
     def path(self, page: int | None = None, **other: str) -> str:
-        """The list's path, on another page or with other parameters."""
+        """Return the list's path, on another page or with other parameters."""
         values = {**self.chosen, **other, **({"page": str(page)} if page and page > 1 else {})}
         return f"/{self.table.name}" + (f"?{urlencode(values)}" if values else "")
 
     @property
     def sortable(self) -> tuple[Column, ...]:
-        """The columns whose titles sort the list: those of numbers, and all where a company is large."""
+        """Return the columns by which the list can be sorted: columns of numbers, or all columns of a large company."""
         return tuple(column for column in self.columns if column.number or self.large)
 
     @property
@@ -41,13 +41,13 @@ class Listing:
         return self.path(self.page)
 
     def sorting(self, column: Column) -> str:
-        """The path that a column's title leads to: upwards at first, downwards where it is sorted upwards."""
+        """Return the path that a column's title leads to: upwards at first, downwards where it is sorted upwards."""
         upwards = self.chosen.get("sort") == column.key and self.chosen.get("order") == "up"
         return self.path(sort=column.key, order="down" if upwards else "up")
 
 
 def listing(books: Books, table: Table, query: Mapping[str, str]) -> Listing:
-    """The page that an address asks for; parameters that mean nothing are left out."""
+    """Return the page that an address asks for; parameters that mean nothing are left out."""
     large = books.level != "easy"
     columns = tuple(column for column in table.columns if not column.wide or large)
     chosen: dict[str, str] = {}
@@ -71,6 +71,6 @@ def listing(books: Books, table: Table, query: Mapping[str, str]) -> Listing:
 
 
 def _order(value: str | int) -> list[tuple[int, str, int]]:
-    """Texts in the order of their letters, with the numbers inside them by size: Pump 3 before Pump 12."""
+    """Return a sort key that compares numbers inside strings by value: Pump 3 before Pump 12."""
     parts = re.split(r"([0-9]+)", str(value).lower())
     return [(0, "", int(part)) if part.isdecimal() else (1, part, 0) for part in parts if part]

@@ -15,12 +15,12 @@ TYPES = ("Pump", "Mixer", "Crane", "Digger", "Saw", "Roller", "Drill", "Loader")
 
 
 def word(random_: random.Random) -> str:
-    """A capitalised word that means nothing, such as `Fenolgard`."""
+    """Return a capitalised word that means nothing, such as `Fenolgard`."""
     return random_.choice(_BEGINNINGS) + random_.choice(_MIDDLES) + random_.choice(_ENDS)
 
 
 def distinct_words(random_: random.Random, count: int) -> list[str]:
-    """So many different words; none occurs inside another, so that a search for one does not find another."""
+    """Draw distinct words, none of which contains another, so that a search finds only one."""
     found: list[str] = []
     while len(found) < count:
         new = word(random_)
@@ -30,11 +30,11 @@ def distinct_words(random_: random.Random, count: int) -> list[str]:
 
 
 def companies(random_: random.Random, count: int) -> list[str]:
-    """So many different names of companies."""
+    """Draw distinct names of companies."""
     return [f"{name} {random_.choice(_TRADES)}" for name in distinct_words(random_, count)]
 
 
 def people(random_: random.Random, count: int) -> list[str]:
-    """So many different names of people."""
+    """Draw distinct names of people."""
     firsts = random_.sample(_FIRST, count)
     return [f"{first} {last}" for first, last in zip(firsts, distinct_words(random_, count), strict=True)]

@@ -28,7 +28,7 @@ class Setting:
     high: int = 0
 
     def read(self, form: Mapping[str, tuple[str, ...]]) -> Value:
-        """The value that a form has. Raises Wrong."""
+        """Return the value that a form has. Raises Wrong."""
         values = form.get(self.key, ())
         if self.shape == "check":
             return bool(values)
@@ -40,7 +40,7 @@ class Setting:
         return text
 
     def draw(self, random_: random.Random, other_than: Value | None = None) -> Value:
-        """A value that it may have."""
+        """Return a value that it may have."""
         if self.shape == "check":
             return random_.random() < 0.5 if other_than is None else not other_than
         values: tuple[Value, ...] = self.choices or tuple(range(self.low, self.high + 1))
@@ -48,7 +48,7 @@ class Setting:
 
 
 def settings_of(level: Level, depots: tuple[str, ...]) -> tuple[Setting, ...]:
-    """The settings of a company: more pages on the higher levels."""
+    """Return the settings of a company: more pages on the higher levels."""
     rounding = ("Not rounded", "To 0.50", "To full amounts")
     lending = (
         Setting("depot", "Lending", "Default depot", "list", depots),
@@ -75,5 +75,5 @@ def settings_of(level: Level, depots: tuple[str, ...]) -> tuple[Setting, ...]:
 
 
 def first_settings(random_: random.Random, level: Level, depots: tuple[str, ...]) -> dict[str, Value]:
-    """The settings of a company in its first state."""
+    """Return the settings of a company in its first state."""
     return {setting.key: setting.draw(random_) for setting in settings_of(level, depots)}

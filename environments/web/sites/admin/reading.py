@@ -1,4 +1,4 @@
-"""Values read from the text of form fields, or the message that says what is wrong with the text."""
+"""Values parsed from form fields, or messages that describe what is wrong with a field."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Wrong(ValueError):
 
 
 def number(label: str, text: str, low: int, high: int) -> int:
-    """A whole number between bounds, both included."""
+    """Return an integer within inclusive bounds."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise Wrong(f"{label}: give a whole number from {low} to {high}.")
     return int(text)
 
 
 def day(label: str, text: str) -> str:
-    """A day as YYYY-MM-DD."""
+    """Return a day as YYYY-MM-DD."""
     try:
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             raise ValueError(text)
@@ -31,21 +31,21 @@ def day(label: str, text: str) -> str:
 
 
 def words(label: str, text: str) -> str:
-    """A text that is not empty and not too long."""
+    """Return a text that is not empty and not too long."""
     if not text or len(text) > LONGEST or not text.isprintable():
         raise Wrong(f"{label}: give 1 to {LONGEST} characters.")
     return text
 
 
 def email(label: str, text: str) -> str:
-    """An e-mail address."""
+    """Return an e-mail address."""
     if len(text) > LONGEST or not re.fullmatch(r"[A-Za-z0-9._-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", text):
         raise Wrong(f"{label}: give an address such as office@name.test.")
     return text
 
 
 def phone(label: str, text: str) -> str:
-    """A phone number such as 555-1234."""
+    """Return a phone number such as 555-1234."""
     if not re.fullmatch(r"[0-9]{3}-[0-9]{4}", text):
         raise Wrong(f"{label}: give a number such as 555-1234.")
     return text
@@ -59,14 +59,14 @@ def choice(label: str, text: str, choices: Collection[str]) -> str:
 
 
 def reference(label: str, text: str, existing: Collection[str], of: str) -> str:
-    """The name of something that exists."""
+    """Return the name of something that exists."""
     if text not in existing:
         raise Wrong(f"{label}: there is no {of} with this name.")
     return text
 
 
 def new_name(label: str, text: str, existing: Collection[str]) -> str:
-    """A name that nothing has yet."""
+    """Return a name that nothing has yet."""
     if text in existing:
         raise Wrong(f"{label}: this name is in use.")
     return words(label, text)

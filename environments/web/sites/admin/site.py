@@ -29,11 +29,11 @@ class AdminSite:
         self._notice = ""
 
     def record(self) -> dict[str, Json]:
-        """The records of all tables and the settings."""
+        """Return the records of all tables and the settings."""
         return self.books.record()
 
     def handle(self, request: Request) -> Page:
-        """The page that is asked for."""
+        """Return the page that is asked for."""
         posted = request.method == "POST"
         match [part for part in request.path.split("/") if part]:
             case []:

@@ -25,11 +25,11 @@ class SwitchSite:
         self._notice = ""
 
     def record(self) -> dict[str, Json]:
-        """The state of each machine."""
+        """Return the state of each machine."""
         return {"machines": dict(self._machines)}
 
     def handle(self, request: Request) -> Page:
-        """The page with the buttons."""
+        """Return the page with the buttons."""
         if request.path != "/":
             return PAGES.render("nowhere.html", 404, title="Page not found", site_name="Yard", notice="", problem="")
         problem = ""
@@ -47,7 +47,7 @@ class SwitchSite:
 
 
 def make(random_: random.Random, level: Level, feasible: bool) -> Problem:
-    """A machine's name is one of three types and one of three numbers: the more machines, the more nearly alike."""
+    """Return a machine's name is one of three types and one of three numbers: the more machines, the more nearly alike."""
     assert feasible
     types = random_.sample(names.TYPES, 3)
     numbers = random_.sample(range(1, 10), 3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .data import GROUPS, STATES, Books, Change, Contract, Customer, Machine, Record
 
 Cells = Mapping[str, str | int]
-"""The values of one row by column, and those of the record's page that no column shows."""
+"""The values of one row by column, and the values that only the record's page shows."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class BulkAction:
 
 @dataclass(frozen=True)
 class Table:
-    """A list of the site. The first column has the link to the record, where `one` says what a record is called."""
+    """A list of the site. The first column links to the record. `one` is the name of a record."""
 
     name: str
     title: str
@@ -115,7 +115,7 @@ TABLES: dict[str, Table] = {table.name: table for table in (MACHINES, CONTRACTS,
 
 
 def cells(books: Books, item: Record | Change) -> Cells:
-    """What the site shows of one record."""
+    """Return what the site shows of one record."""
     keys: tuple[str, ...]
     match item:
         case Machine():
@@ -133,7 +133,7 @@ def cells(books: Books, item: Record | Change) -> Cells:
 
 
 def rows_of(books: Books, table: Table) -> list[Cells]:
-    """All rows of a list in its first order: the newest change first, the others as they were added."""
+    """Return all rows of a list in its first order: the newest change first, the others as they were added."""
     match table.name:
         case "machines":
             return [cells(books, item) for item in books.machines.values()]

@@ -12,7 +12,7 @@ from .tables import TABLES
 
 
 def to_list(view: View, table: str, conditions: Sequence[Condition] = ()) -> Action | None:
-    """The next action towards a list with its filters and search set; None where it is shown."""
+    """Return the next action towards a list with its filters and search set; None where it is shown."""
     at = urlsplit(view.path)
     if at.path != f"/{table}":
         return view.click("link", TABLES[table].title)
@@ -34,7 +34,7 @@ def to_list(view: View, table: str, conditions: Sequence[Condition] = ()) -> Act
 
 
 def sorted_down(view: View, column: str, key: str) -> Action | None:
-    """The click that sorts a list by a column, the largest first; None where it is sorted so."""
+    """Return the click that sorts a list by a column, the largest first; None where it is sorted so."""
     query = parse_qs(urlsplit(view.path).query)
     if query.get("sort") == [key] and query.get("order") == ["down"]:
         return None
@@ -42,10 +42,10 @@ def sorted_down(view: View, column: str, key: str) -> Action | None:
 
 
 def next_page(view: View) -> Action | None:
-    """The click that turns the page; None on the last one."""
+    """Return the click that turns the page; None on the last one."""
     return view.click("link", "Next page") if view.has("link", "Next page") else None
 
 
 def row_of(view: View, name: str) -> Element | None:
-    """The row of the table whose link has this name."""
+    """Return the row of the table whose link has this name."""
     return next((row for row in view.all("row") if view.has("link", name, row)), None)

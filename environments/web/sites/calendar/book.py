@@ -30,7 +30,7 @@ class Wanted:
     length: int
 
     def met_by(self, room: Room, house: House) -> bool:
-        """The room meets all conditions, that it is free then among them."""
+        """Return the room meets all conditions, that it is free then among them."""
         return (
             room.seats >= self.seats
             and set(self.equipment) <= set(room.equipment)
@@ -40,14 +40,14 @@ class Wanted:
 
 
 def _fitting(room: Room, wanted: Wanted, seats: int) -> Room:
-    """The room with all that is wanted."""
+    """Return the room with all that is wanted."""
     has = set(room.equipment) | set(wanted.equipment)
     equipment = tuple(item for item in EQUIPMENT if item in has)
     return replace(room, seats=seats, equipment=equipment, floor=wanted.floor or room.floor)
 
 
 def _failing(rng: random.Random, room: Room, wanted: Wanted, why: str) -> Room:
-    """The room that meets all but one condition; a room that is taken meets all."""
+    """Return the room that meets all but one condition; a room that is taken meets all."""
     room = _fitting(room, wanted, wanted.seats + rng.choice((0, 2, 4)))
     if why == "seats":
         return replace(room, seats=wanted.seats - rng.choice((1, 2)))
@@ -60,7 +60,7 @@ def _failing(rng: random.Random, room: Room, wanted: Wanted, why: str) -> Room:
 
 
 def _with_time(rng: random.Random, house: House, wanted: Wanted, taken: dict[str, bool]) -> House:
-    """The house in which the wanted time is taken in these rooms and free in those."""
+    """Return the house in which the wanted time is taken in these rooms and free in those."""
     changed: list[Booking] = []
     removed: list[int] = []
     number = max(booking.number for booking in house.bookings)
@@ -116,7 +116,7 @@ def _attempt(rng: random.Random, level: Level, feasible: bool) -> Problem | None
 
 
 def _goal(wanted: Wanted, new: Booking) -> str:
-    """The task in words."""
+    """Return the task as text."""
     items = " and ".join(f"a {item}" for item in wanted.equipment)
     floor = f" The room must be on the {wanted.floor.lower()}." if wanted.floor else ""
     notes = f'the notes "{new.notes}"' if new.notes else "no notes"
@@ -155,12 +155,12 @@ class _Gold:
         return to_day(view, self._house, new.day) or view.click("link", "New booking")
 
     def _look(self, view: View) -> Action:
-        """The way to the day begins at the table of the rooms, so that seats and equipment were seen, too."""
+        """Open the day from the table of rooms, so that seats and equipment have also been seen."""
         return to_day(view, self._house, self._new.day) or give_up("No room meets all conditions at that time.")
 
 
 def make(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """A time and conditions that exactly one room meets; where it is not feasible, none does."""
+    """Return a time and conditions that exactly one room meets; where it is not feasible, none does."""
     while True:
         if (problem := _attempt(rng, level, feasible)) is not None:
             return problem

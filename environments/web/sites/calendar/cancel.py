@@ -1,4 +1,4 @@
-"""All bookings of one person on one day are cancelled; on the hard level only those of a part of the day."""
+"""Cancelling all bookings of one person on one day, or on the hard level in a part of the day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT: dict[Level, int] = {"easy": 2, "medium": 3, "hard": 3}
 
 
 def _assigned(rng: random.Random, house: House, bookings: Sequence[Booking], person: str, his: set[int]) -> House:
-    """The house in which these bookings are the person's where the set has them, and someone else's where not."""
+    """Return the house in which these bookings are the person's where the set has them, and someone else's where not."""
     others = [other for other in house.people if other != person]
     alike = [other for other in others if set(other.split()) & set(person.split())] or others
     changed = []
@@ -74,7 +74,7 @@ def _attempt(rng: random.Random, level: Level) -> Problem | None:
 
 
 def make(rng: random.Random, level: Level, _feasible: bool) -> Problem:
-    """A person with two or three bookings to cancel among others of the day."""
+    """Return a person with two or three bookings to cancel among others of the day."""
     while True:
         if (problem := _attempt(rng, level)) is not None:
             return problem

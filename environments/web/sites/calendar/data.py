@@ -91,7 +91,7 @@ class House:
         return found
 
     def room(self, name: str) -> Room:
-        """The room of that name, which is one of the house."""
+        """Return the room of that name, which is one of the house."""
         return next(room for room in self.rooms if room.name == name)
 
 
@@ -146,7 +146,7 @@ def make_people(rng: random.Random, level: Level) -> tuple[str, ...]:
 
 
 def make_house(rng: random.Random, level: Level, rooms: tuple[Room, ...] | None = None) -> House:
-    """A house of the level's size; with `rooms`, one that has these."""
+    """Return a house of the level's size, with these `rooms` if given."""
     size = SIZES[level]
     rooms = rooms or make_rooms(rng, level)
     people = make_people(rng, level)
@@ -171,7 +171,7 @@ def make_house(rng: random.Random, level: Level, rooms: tuple[Room, ...] | None 
 
 
 def _bookings_of(rng: random.Random, size: Size, room: Room, day: date, people: tuple[str, ...]) -> list[Booking]:
-    """The bookings of one room on one day, without overlap. Their number is not given yet."""
+    """Return the bookings of one room on one day, without overlap. Their number is not given yet."""
     found = []
     at = size.opens + GRID * rng.choice((0, 0, 1, 2))
     while at < size.closes:
@@ -186,7 +186,7 @@ def _bookings_of(rng: random.Random, size: Size, room: Room, day: date, people: 
 
 
 def record_of(bookings: Iterable[Booking]) -> dict[str, Json]:
-    """The bookings in order of day, start and room. Their numbers are left out: nobody asks for one."""
+    """Return the bookings sorted by day, start and room. Their numbers are omitted, because no task mentions them."""
     ordered = sorted(bookings, key=lambda booking: (booking.day, booking.start, booking.room))
     return {
         "bookings": [

@@ -29,7 +29,7 @@ def clock(minutes: int) -> str:
 
 
 def monday(day: date) -> date:
-    """The Monday of the day's week."""
+    """Return the Monday of the day's week."""
     return day - timedelta(days=day.weekday())
 
 

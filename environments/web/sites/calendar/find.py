@@ -88,7 +88,7 @@ def _room(rng: random.Random, house: House, level: Level) -> Problem | None:
 
 
 def _whose(rng: random.Random, house: House, level: Level) -> Problem | None:
-    """The week has several bookings of the title; only the day pages and the bookings' own say whose they are."""
+    """Return the week has several bookings of the title; only the day pages and the bookings' own say whose they are."""
     target = rng.choice(rules.to_come(house, WEEKS_AHEAD[level]))
     week = monday(target.day)
 
@@ -113,7 +113,7 @@ def _whose(rng: random.Random, house: House, level: Level) -> Problem | None:
 
 
 def _slot(rng: random.Random, house: House, level: Level) -> Problem | None:
-    """The first free time of a day: after a shorter gap where there is one, never right at the opening."""
+    """Return the first free time of a day: after a shorter gap where there is one, never right at the opening."""
     room, day = rng.choice(house.rooms), rng.choice([one.day for one in rules.to_come(house, WEEKS_AHEAD[level])])
     length = rng.choice((60, 90, 120))
     start, any_gap = rules.first_free(house, room.name, day, length), rules.first_free(house, room.name, day, 30)
@@ -127,7 +127,7 @@ def _slot(rng: random.Random, house: House, level: Level) -> Problem | None:
 
 
 def _slot_of_week(rng: random.Random, house: House, _level: Level) -> Problem | None:
-    """The first free time of a week that is on none of its first days."""
+    """Return the first free time of a week that is on none of its first days."""
     room, first = rng.choice(house.rooms), rng.choice([week for week in house.mondays if week > house.today])
     length = rng.choice((120, 150, 180, 210, 240))
     found: list[tuple[date, int]] = []
@@ -155,7 +155,7 @@ QUESTIONS: dict[Level, tuple[Callable[[random.Random, House, Level], Problem | N
 
 
 def make(rng: random.Random, level: Level, _feasible: bool) -> Problem:
-    """A question with one answer."""
+    """Return a question with one answer."""
     ask = rng.choice(QUESTIONS[level])
     while True:
         if (problem := ask(rng, make_house(rng, level), level)) is not None:

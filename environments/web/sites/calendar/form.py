@@ -1,4 +1,4 @@
-"""The form of a booking: its fields as they were typed, and the booking they mean or the reason why there is none."""
+"""The form of a booking: the typed fields, and the booking that they describe or the reason why they are invalid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ = 1000
 
 
 class Refused(ValueError):
-    """The form is wrong; the message says what."""
+    """The form is invalid. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Fields:
 
     @classmethod
     def typed(cls, request: Request) -> Fields:
-        """The fields of a POST. Line ends are those of Unix, whatever the browser sends."""
+        """Return the fields of a POST, with Unix line endings."""
         return cls(**{name: request.value(name)[:_READ].replace("\r\n", "\n") for name in cls.__dataclass_fields__})
 
     @classmethod
     def of(cls, booking: Booking, house: House) -> Fields:
-        """A booking's fields."""
+        """Return a booking's fields."""
         return cls(
             booking.title,
             booking.organiser,
@@ -53,14 +53,14 @@ class Fields:
 
 
 def starts(house: House) -> tuple[int, ...]:
-    """The times at which a booking can begin."""
+    """Return the times at which a booking can begin."""
     return tuple(range(house.opens, house.closes, GRID))
 
 
 def read(fields: Fields, house: House, bookings: Iterable[Booking], number: int) -> Booking:
-    """The booking with that number that the fields mean. Raises Refused for the first thing that is wrong.
+    """Return the booking with that number that the fields mean. Raises Refused for the first thing that is wrong.
 
-    A booking of the same number is not in its way: it is the one that changes.
+    A booking with the same number does not conflict with it, because it is the booking that changes.
     """
     title = " ".join(fields.title.split())
     if not title:

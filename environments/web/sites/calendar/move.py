@@ -23,7 +23,7 @@ CHANGES: dict[Level, tuple[tuple[str, ...], ...]] = {
 
 
 def _described(house: House, booking: Booking, level: Level) -> str | None:
-    """The booking in words, less directly on a higher level; None where others fit the words, too."""
+    """Describe the booking, less directly on a higher level. Return None if the description also fits other bookings."""
     if level == "hard":
         words = f'the booking "{booking.title}" that {booking.organiser} organises on {long(booking.day)}'
         count = rules.count_of(
@@ -54,7 +54,7 @@ def _room_in_words(house: House, room: Room, level: Level) -> str:
 
 
 def _place(rng: random.Random, house: House, booking: Booking, changes: tuple[str, ...], feasible: bool) -> Booking:
-    """The booking somewhere else, free or taken as asked. Raises LookupError where there is no such place."""
+    """Return the booking at another time or room that is free or taken, as requested. Raises LookupError."""
     rooms = [room for room in house.rooms if (room.name != booking.room) == ("room" in changes)]
     week = monday(booking.day)
     days: list[date] = [day for day in house.days_to_come if monday(day) == week]
@@ -118,7 +118,7 @@ def _titles() -> list[str]:
 
 
 def make(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """A booking and a place to which it can be moved; where it is not feasible, one that another booking holds."""
+    """Return a booking and a slot to which it can be moved. If the task is infeasible, another booking holds the slot."""
     while True:
         if (problem := _attempt(rng, level, feasible)) is not None:
             return problem

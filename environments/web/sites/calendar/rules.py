@@ -22,12 +22,12 @@ def pick(rng: random.Random, items: Iterable[T], fits: Callable[[T], bool]) -> T
 
 
 def held(house: House, room: str, day: date) -> list[Booking]:
-    """The room's bookings of the day in order."""
+    """Return the room's bookings of the day in order."""
     return house.by_room_and_day.get((room, day), [])
 
 
 def free(house: House, room: str, day: date, start: int, length: int, but: int | None = None) -> bool:
-    """The house is open and nothing is in the way, apart from the booking of the number `but`."""
+    """Return the house is open and nothing is in the way, apart from the booking of the number `but`."""
     open_then = house.opens <= start and start + length <= house.closes
     return open_then and all(one.number == but or not one.overlaps(start, length) for one in held(house, room, day))
 
@@ -38,13 +38,13 @@ def first_free(house: House, room: str, day: date, length: int) -> int | None:
 
 
 def to_come(house: House, weeks_ahead: int = 0) -> list[Booking]:
-    """The bookings after today, from the week on that is so many weeks after today's."""
+    """Return the bookings after today, starting a number of weeks after today's week."""
     first = house.mondays[house.mondays.index(monday(house.today)) + weeks_ahead]
     return [booking for booking in house.bookings if booking.day > house.today and booking.day >= first]
 
 
 def with_bookings(house: House, changed: Iterable[Booking], removed: Iterable[int] = ()) -> House:
-    """The house with some bookings in another form (or new ones), and without the removed numbers."""
+    """Return the house with some bookings in another form (or new ones), and without the removed numbers."""
     all_of_them = {booking.number: booking for booking in house.bookings}
     all_of_them.update({booking.number: booking for booking in changed})
     for number in removed:
@@ -53,12 +53,12 @@ def with_bookings(house: House, changed: Iterable[Booking], removed: Iterable[in
 
 
 def echo(rng: random.Random, house: House, title: str, count: int, where: Callable[[Booking], bool]) -> House:
-    """The house in which so many other bookings have that title, too: distractors."""
+    """Return the house with this number of distractors: other bookings with the same title."""
     others = [booking for booking in house.bookings if where(booking) and booking.title != title]
     chosen = rng.sample(others, min(count, len(others)))
     return with_bookings(house, [replace(booking, title=title) for booking in chosen])
 
 
 def count_of(house: House, fits: Callable[[Booking], bool]) -> int:
-    """How many bookings fit a description."""
+    """Return how many bookings fit a description."""
     return sum(1 for booking in house.bookings if fits(booking))

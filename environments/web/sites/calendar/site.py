@@ -27,11 +27,11 @@ class Calendar:
         self._notice = ""
 
     def record(self) -> dict[str, Json]:
-        """All bookings."""
+        """Return all bookings."""
         return record_of(self._bookings.values())
 
     def handle(self, request: Request) -> Page:
-        """The page that is asked for."""
+        """Return the page that is asked for."""
         parts = [part for part in request.path.split("/") if part]
         post = request.method == "POST"
         if request.method not in ("GET", "POST"):
@@ -64,7 +64,7 @@ class Calendar:
         return self._bookings.get(int(digits))
 
     def _render(self, template: str, title: str, problem: str = "", status: int = 200, **values: Any) -> Page:
-        """A page with the notice that the last change left, which is shown once."""
+        """Return a page with the notice that the last change left, which is shown once."""
         notice, self._notice = self._notice, ""
         return PAGES.render(
             template,

@@ -51,7 +51,7 @@ def to_booking(view: View, house: House, booking: Booking, by_day: bool) -> Acti
 
 
 def fill_form(view: View, wanted: Mapping[str, str]) -> Action | None:
-    """The next field of the form, by its label, that does not show what is wanted."""
+    """Return the next field of the form, by its label, that does not show what is wanted."""
     for label, value in wanted.items():
         if label in TEXT_FIELDS:
             if view.find("textbox", label).value != value:

@@ -1,1 +1,1 @@
-"""A support team's mailbox with tickets: folders, messages, an address book, labels, and tickets with their history."""
+"""A support team's mailbox with folders, messages, an address book and labels, and tickets with their history."""

@@ -27,7 +27,7 @@ class Boxes:
         )
 
     def listed(self, name: str, query: str) -> list[Message]:
-        """The messages of a list in which every word of the query occurs, newest first."""
+        """Return the messages of a list in which every word of the query occurs, newest first."""
         wanted = query.lower().split()
         found = []
         for message in self.messages.values():
@@ -41,7 +41,7 @@ class Boxes:
         return found
 
     def apply(self, action: str, ids: list[int]) -> str:
-        """Does an action of the list with these messages; what was done, in words. Raises Refused."""
+        """Apply an action of the list to these messages, and return a description. Raises Refused."""
         if not ids:
             raise Refused("Mark at least one message.")
         if action not in self.actions:
@@ -58,7 +58,7 @@ class Boxes:
         return f"{count} labelled “{label}”."
 
     def unlabel(self, id_: int, label: str) -> str:
-        """Takes a label off a message. Raises Refused."""
+        """Take a label off a message. Raises Refused."""
         if label not in self.labels[id_]:
             raise Refused("The message does not have that label.")
         self.labels[id_] = tuple(other for other in self.labels[id_] if other != label)

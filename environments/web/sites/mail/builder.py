@@ -63,11 +63,11 @@ class Builder:
         return [f"{name} {self.rng.choice(words.PRODUCT_KINDS)}" for name in names]
 
     def name(self) -> str:
-        """A full name that nobody else has so far."""
+        """Return a full name that is not in use yet."""
         return self._names.pop()
 
     def near_name(self, name: str) -> str:
-        """A free name with the same first or the same last name."""
+        """Return a free name with the same first or the same last name."""
         first, last = name.split(" ")
         near = [other for other in self._names if other.split(" ")[0] == first or other.split(" ")[1] == last]
         chosen = self.rng.choice(near)
@@ -75,7 +75,7 @@ class Builder:
         return chosen
 
     def person(self, name: str | None = None) -> Person:
-        """A new entry for the address book."""
+        """Return a new entry for the address book."""
         name = name or self.name()
         return Person(
             name,
@@ -85,7 +85,7 @@ class Builder:
         )
 
     def customer(self, name: str | None = None, company: str | None = None) -> Customer:
-        """A new customer; with no company, of one that nobody else is from where there are enough."""
+        """Return a new customer. Without a company, the customer's company has no other customer if possible."""
         name = name or self.name()
         if company is None:
             taken = {customer.company.split(" ")[0] for customer in getattr(self, "customers", [])}
@@ -95,13 +95,13 @@ class Builder:
         return Customer(name, company, f"{name.lower().replace(' ', '.')}@{domain}.test")
 
     def free_day(self, sender: Customer, first: int = 1, last: int = 90) -> date:
-        """A day on which the sender has not written yet, so many days ago."""
+        """Return a day within the last days on which the sender has not written yet."""
         taken = self._days.get(sender.address, set())
         days = [self.today - timedelta(days=ago) for ago in range(first, last + 1)]
         return self.rng.choice([day for day in days if day not in taken])
 
     def facts(self) -> Facts:
-        """New facts, each different from those of all messages so far."""
+        """Return new facts, which differ from the facts of all messages so far."""
         while True:
             day = self.today + timedelta(days=self.rng.randint(-60, 60))
             facts = Facts(
@@ -124,7 +124,7 @@ class Builder:
         facts: Facts | None = None,
         before: str = "",
     ) -> Message:
-        """Adds a message. `before` is a paragraph that stands before the facts."""
+        """Add a message. `before` is a paragraph before the facts."""
         rng = self.rng
         sent = sent or self.free_day(sender)
         self._days.setdefault(sender.address, set()).add(sent)
@@ -162,7 +162,7 @@ class Builder:
         return made
 
     def ticket(self, **given: str) -> Ticket:
-        """A new ticket with the given fields, the rest at random; it is not added yet."""
+        """Return a new ticket with the given fields, the rest at random; it is not added yet."""
         rng = self.rng
         status = given.get("status") or rng.choice(("Open", "Open", "Waiting", "Closed"))
         opened = self.today - timedelta(days=rng.randint(3, 120))
@@ -191,7 +191,7 @@ class Builder:
         avoid_message: Callable[[Message], bool] = lambda message: False,
         avoid_ticket: Callable[[Ticket], bool] = lambda ticket: False,
     ) -> Content:
-        """Fills up with messages and tickets for which the predicates do not hold."""
+        """Fill up with messages and tickets for which the predicates do not hold."""
         rng = self.rng
         for folder, count in (("inbox", self.size.inbox), ("archive", self.size.archive), ("spam", self.size.spam)):
             while sum(message.folder == folder for message in self.messages) < count:

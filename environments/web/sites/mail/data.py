@@ -1,4 +1,4 @@
-"""What a mailbox holds at the start. Nothing here changes; the site keeps what was changed beside it."""
+"""The initial contents of a mailbox. Nothing here changes; the site stores changes separately."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import date
 ORIGIN = "https://mail.test"
 
 FOLDERS = ("inbox", "archive", "spam")
-"""The folders that received messages can be in; `sent` and `all` are lists, not places."""
+"""The folders of received messages. `sent` and `all` are lists, not folders."""
 
 STATUSES = ("Open", "Waiting", "Closed")
 PRIORITIES = ("Low", "Normal", "High", "Urgent")
@@ -32,7 +32,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Customer:
-    """Somebody who writes to the team. Two customers can have the same name, never the same address."""
+    """A customer, who writes to the team. Customers may share a name, but never an address."""
 
     name: str
     company: str
@@ -41,7 +41,7 @@ class Customer:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a message tells, as it stands in its text."""
+    """The facts that a message states, as they appear in its text."""
 
     order: str
     amount: str
@@ -133,5 +133,5 @@ class Content:
 
 
 def day_text(day: date) -> str:
-    """A day as all pages show it: `3 March 2027`."""
+    """Return a day as all pages show it: `3 March 2027`."""
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"

@@ -16,7 +16,7 @@ FILTERS = ("status", "priority", "assignee", "product")
 
 
 def chosen(field: str, value: str, options: tuple[str, ...]) -> str:
-    """The value, if the drop-down list offers it. Raises Refused."""
+    """Return the value, if the drop-down list offers it. Raises Refused."""
     if value not in options:
         raise Refused(f"Choose the {field} from the list.")
     return value
@@ -42,7 +42,7 @@ class Desk:
         }
 
     def listed(self, filters: Mapping[str, str]) -> list[Ticket]:
-        """The tickets that pass all filters, by number; an empty filter lets all pass."""
+        """Return the tickets that pass all filters, by number; an empty filter lets all pass."""
         return [
             ticket
             for ticket in self.tickets.values()
@@ -50,7 +50,7 @@ class Desk:
         ]
 
     def update(self, ticket: Ticket, request: Request) -> str:
-        """Changes a ticket as its form says; what was done, in words. Raises Refused."""
+        """Change a ticket according to its form, and return a description. Raises Refused."""
         if ticket.status == "Closed":
             raise Refused(f"Ticket {ticket.number} is closed. A closed ticket cannot be reassigned or changed.")
         options = self.options
@@ -81,7 +81,7 @@ class Desk:
         return f"Ticket {ticket.number} was updated."
 
     def open(self, message: Message, request: Request, today: date) -> Ticket:
-        """A new ticket about a message. Raises Refused."""
+        """Return a new ticket about a message. Raises Refused."""
         if (known := self.of_message(message.id)) is not None:
             raise Refused(f"Ticket {known.number} was already opened from this message.")
         options = self.options
@@ -111,5 +111,5 @@ class Desk:
         return ticket
 
     def of_message(self, message: int) -> Ticket | None:
-        """The ticket that was opened from a message, if any."""
+        """Return the ticket that was opened from a message, if any."""
         return next((ticket for ticket in self.tickets.values() if ticket.message == message), None)

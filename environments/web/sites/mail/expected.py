@@ -8,7 +8,7 @@ from .record import record
 
 
 def first_record(content: Content) -> dict[str, Json]:
-    """The record before anything was done."""
+    """Return the record before anything was done."""
     return record(
         {message.id: message.folder for message in content.messages},
         {message.id: message.labels for message in content.messages},

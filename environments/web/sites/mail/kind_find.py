@@ -1,4 +1,4 @@
-"""`mail/find`: something that a message says, where others by nearly the same sender or about nearly the same say otherwise."""
+"""`mail/find`: a fact in a message, while messages from a similar sender or about a similar topic state other facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTIONS = {
 
 
 def make(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """Asks for one fact of the message that is wanted."""
+    """Request for one fact of the message that is wanted."""
     builder = Builder(rng, level)
     wanted = plant(builder, level, feasible)
     content = builder.finish(avoid_message=wanted.is_not_filler)

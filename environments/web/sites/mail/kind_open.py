@@ -1,4 +1,4 @@
-"""`mail/open`: a ticket is opened from one message, with what that message says as its subject."""
+"""`mail/open`: opening a ticket from a message, with the message's order number as its subject."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .wanted import plant
 
 
 def make(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """The subject of the ticket is the order number that stands in the message."""
+    """Pose a task in which the ticket's subject is the order number in the message."""
     builder = Builder(rng, level)
     wanted = plant(builder, level, feasible)
     content = builder.finish(avoid_message=wanted.is_not_filler)

@@ -18,7 +18,7 @@ from .wanted import Wanted, plant
 
 
 def make(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """Not feasible: there is no such message, or one of the people is not in the address book."""
+    """Infeasible: the message does not exist, or one of the people is not in the address book."""
     builder = Builder(rng, level)
     no_message = not feasible and rng.random() < 0.5
     wanted = plant(builder, level, not no_message)
@@ -96,7 +96,7 @@ def _place(person: Person) -> str:
 
 
 def _alone_in_place(builder: Builder, not_this: Person) -> Person:
-    """Somebody else, who from now on is the only one of a department at an office."""
+    """Return another person and make them the only one of their department at their office."""
     free = [
         other
         for other in builder.contacts
@@ -118,7 +118,7 @@ def _check_alone(content: Content, person: Person) -> None:
 
 
 def _somebody_missing(builder: Builder, content: Content, level: Level) -> tuple[str, str]:
-    """How the goal names somebody who is not in the address book, and what to search for there."""
+    """Return how the goal names a person who is not in the address book, and what to search for there."""
     known = {person.name for person in content.contacts}
     if level == "hard" and builder.rng.random() < 0.5:
         places = {(person.department, person.office) for person in content.contacts}

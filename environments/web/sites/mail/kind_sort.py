@@ -32,7 +32,7 @@ class Those:
         return self.sender.name if self.before is None else self.sender.company
 
     def includes(self, message: Message) -> bool:
-        """The message is one of them."""
+        """Return the message is one of them."""
         if message.folder != "inbox" or message.topic != self.topic:
             return False
         if self.before is None:
@@ -52,7 +52,7 @@ COUNTS: dict[Level, int] = {"easy": 2, "medium": 4, "hard": 6}
 
 
 def make(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """Not feasible: there is no such label, and labels cannot be made."""
+    """Infeasible: the label does not exist, and labels cannot be created."""
     builder = Builder(rng, level)
     those = _plant(builder, level)
     content = builder.finish(

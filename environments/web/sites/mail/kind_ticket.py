@@ -28,7 +28,7 @@ class Condition:
     before: date | None = None
 
     def holds(self, ticket: Ticket) -> bool:
-        """The ticket meets it."""
+        """Return the ticket meets it."""
         if self.before is not None:
             return ticket.opened < self.before
         return bool(getattr(ticket, self.name) == self.value)
@@ -86,7 +86,7 @@ def _conditions(builder: Builder, target: Ticket, level: Level, may_name_status:
 
 
 def _near(builder: Builder, conditions: list[Condition], failing: Condition) -> Ticket:
-    """A ticket that meets all conditions but one."""
+    """Return a ticket that meets all conditions but one."""
     fixed = {other.name: other.value for other in conditions if other is not failing and other.before is None}
     while True:
         ticket = builder.ticket(**fixed)
@@ -97,7 +97,7 @@ def _near(builder: Builder, conditions: list[Condition], failing: Condition) -> 
 def _changes(
     builder: Builder, content: Content, ticket: Ticket, level: Level, must_assign: bool
 ) -> tuple[dict[str, str], str]:
-    """The fields with their new values, and the note to write ("": none)."""
+    """Return the fields with their new values, and the note to write ("": none)."""
     rng = builder.rng
     ways_of: dict[Level, list[tuple[str, ...]]] = {
         "easy": [("assignee",), ("priority",), ("status", "note")],

@@ -1,4 +1,4 @@
-"""Letters that the team writes: who may receive them, and what a form must hold."""
+"""Letters that the team writes: the allowed recipients, and the required fields of the form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Draft:
 
 
 def first_draft(how: str, message: Message | None) -> Draft:
-    """What the form holds when it is opened."""
+    """Return what the form holds when it is opened."""
     if message is None:
         return Draft()
     if how == "reply":
@@ -36,7 +36,7 @@ def first_draft(how: str, message: Message | None) -> Draft:
 
 
 def typed(request: Request) -> Draft:
-    """The fields of a sent form, cut where they are far too long to be shown again."""
+    """Return the fields of a sent form, cut where they are far too long to be shown again."""
     return Draft(
         request.value("to")[:500],
         request.value("subject")[: SUBJECT_LENGTH + 1],
@@ -45,7 +45,7 @@ def typed(request: Request) -> Draft:
 
 
 def letter(content: Content, how: str, message: Message | None, draft: Draft, today: date) -> Letter:
-    """The letter of a filled form. Raises Refused."""
+    """Return the letter of a completed form. Raises Refused."""
     to = recipients(content, draft.to, message.sender.address if how == "reply" and message else "")
     if not draft.subject:
         raise Refused("Write a subject.")
@@ -61,7 +61,7 @@ def letter(content: Content, how: str, message: Message | None, draft: Draft, to
 
 
 def recipients(content: Content, typed_names: str, sender: str) -> tuple[str, ...]:
-    """The addresses of names or addresses between commas; the sender of a message can always be answered."""
+    """Return the addresses of names or addresses between commas; the sender of a message can always be answered."""
     known = {person.name.lower(): person.address for person in content.contacts}
     known |= {person.address: person.address for person in content.contacts}
     if sender:

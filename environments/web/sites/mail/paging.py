@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 
 def number(text: str) -> int | None:
-    """A small number in digits; None for anything else."""
+    """Return a small number in digits; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else None
 
 
@@ -27,7 +27,7 @@ class PageOfList:
 
 
 def page_of_list(items: Sequence[Any], rows: int, at: int, path: str, query: Mapping[str, str]) -> PageOfList:
-    """That page of the list; one that is not there is the nearest."""
+    """Return this page of the list, or the nearest existing page."""
     last = max(1, -(-len(items) // rows))
     at = min(max(at, 1), last)
 

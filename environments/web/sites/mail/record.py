@@ -14,7 +14,7 @@ def record(
     letters: Iterable[Letter],
     tickets: Iterable[Ticket],
 ) -> dict[str, Json]:
-    """Folder and labels of each message, the letters that were sent, and the tickets with their new notes."""
+    """Return the folder and labels of each message, the sent letters, and the tickets with their new notes."""
     return {
         "messages": {
             str(id_): {"folder": folder, "labels": sorted(labels[id_])} for id_, folder in sorted(folders.items())

@@ -32,11 +32,11 @@ class MailSite:
         self._notice = ""
 
     def record(self) -> dict[str, Json]:
-        """Folder and labels of each message, the letters that were sent, and the tickets with their new notes."""
+        """Return the folder and labels of each message, the sent letters, and the tickets with their new notes."""
         return record(self._boxes.folder, self._boxes.labels, self._letters, self._desk.tickets.values())
 
     def handle(self, request: Request) -> Page:
-        """The page that is asked for."""
+        """Return the page that is asked for."""
         parts = [part for part in request.path.split("/") if part]
         match (request.method, *parts):
             case ("GET",):

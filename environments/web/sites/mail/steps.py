@@ -13,22 +13,22 @@ MARKED = "With marked messages"
 
 
 def page(view: View) -> str:
-    """The path without its query."""
+    """Return the path without its query."""
     return view.path.partition("?")[0].rstrip("/")
 
 
 def field(view: View, name: str, value: str) -> Action | None:
-    """Fills a text field unless it holds the value."""
+    """Fill a text field unless it holds the value."""
     return None if view.find("textbox", name).value == value else view.fill(name, value)
 
 
 def choice(view: View, name: str, value: str) -> Action | None:
-    """Chooses an option unless it is chosen."""
+    """Choose an option unless it is chosen."""
     return None if view.selected(name) == value else view.select(name, value)
 
 
 def search(view: View, title: str, label: str, query: str) -> Action | None:
-    """Searches on the page with that title; None once it shows what was found."""
+    """Search on the page with that title; None once it shows what was found."""
     if not view.has("heading", title):
         for link in (title, "Mail"):
             if view.has("link", link):
@@ -41,22 +41,22 @@ def search(view: View, title: str, label: str, query: str) -> Action | None:
 
 
 def next_page(view: View) -> Action | None:
-    """Turns to the list's next page; None on the last."""
+    """Turn to the list's next page; None on the last."""
     return view.click("link", "Next page") if view.has("link", "Next page") else None
 
 
 def mark(message: Message) -> str:
-    """The name of the check box in a message's row: no two messages of a sender have the same day."""
+    """Return the name of the check box in a message's row: no two messages of a sender have the same day."""
     return f"Mark {message.sender.name}, {message.sender.company}, {day_text(message.sent)}"
 
 
 def row(view: View, message: Message) -> Element | None:
-    """The row of a message, if this page has it."""
+    """Return the row of a message, if this page has it."""
     return next((found for found in view.all("row") if view.has("checkbox", mark(message), found)), None)
 
 
 def open_message(view: View, title: str, message: Message) -> Action | None:
-    """Looks for a message by its sender's name; None once its page is shown."""
+    """Look for a message by its sender's name; None once its page is shown."""
     if page(view) == f"/message/{message.id}":
         return None
     if (action := search(view, title, title, message.sender.name)) is not None:
@@ -67,10 +67,10 @@ def open_message(view: View, title: str, message: Message) -> Action | None:
 
 
 def look_through(view: View, title: str, query: str, reason: str) -> Action:
-    """Looks at all that a search finds in a list of messages, then gives up."""
+    """Look at all that a search finds in a list of messages, then gives up."""
     return search(view, title, title, query) or next_page(view) or give_up(reason)
 
 
 def look_for_person(view: View, query: str, reason: str) -> Action:
-    """Looks at all that a search finds in the address book, then gives up."""
+    """Look at all that a search finds in the address book, then gives up."""
     return search(view, "Address book", "the address book", query) or next_page(view) or give_up(reason)

@@ -28,11 +28,11 @@ class Wanted:
 
     @property
     def shown_in(self) -> str:
-        """The list of the site that shows these folders."""
+        """Return the site's list that shows these folders."""
         return "Inbox" if self.level == "easy" else "All mail"
 
     def candidates(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with that sender, topic and place before that day, newest first."""
+        """Return the messages with that sender, topic and place before that day, newest first."""
         found = [
             message
             for message in messages
@@ -45,15 +45,15 @@ class Wanted:
         return sorted(found, key=lambda message: message.sent, reverse=True)
 
     def only(self, content: Content) -> Message:
-        """The message that is meant. Fails where the content leaves that open."""
+        """Return the message that is meant. Fails where the content leaves that open."""
         found = self.candidates(content.messages)
-        assert found, "there is no such message"
+        assert found, "the message does not exist"
         assert self.level != "easy" or len(found) == 1, "an easy goal names no date"
         assert len({message.sent for message in found}) == len(found)
         return found[0]
 
     def is_not_filler(self, message: Message) -> bool:
-        """A message that would be a candidate but for its day or folder: only `plant` makes such ones."""
+        """Return a message that is not a candidate only because of its day or folder. Only `plant` creates such messages."""
         return message.sender.name == self.sender.name and message.topic == self.topic.name
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Wanted:
 
 
 def plant(builder: Builder, level: Level, feasible: bool) -> Wanted:
-    """Puts the message that is wanted among older, newer and other ones; not feasible: only those that are not it."""
+    """Put the message that is wanted among older, newer and other ones; not feasible: only those that are not it."""
     rng = builder.rng
     sender = builder.customers[0]
     topic = rng.choice(words.TOPICS)

@@ -46,7 +46,7 @@ def make_cancel(rng: random.Random, level: Level, feasible: bool) -> Problem:
 
 
 def _contents(rng: random.Random, level: Level, named: list[Product]) -> tuple[Contents, list[Contents]]:
-    """What the order contains, and what orders contain that are easily taken for it."""
+    """Return what the order contains, and what orders contain that are easily taken for it."""
     first, second = (Item(product.name, rng.choice(sorted(product.stock))) for product in named)
     colours = [colour for colour in named[0].colours if colour != first.variant.colour]
     other_size = next(variant for variant in sorted(named[0].stock) if variant.size != first.variant.size)

@@ -53,7 +53,7 @@ class Product:
         return f"{self.rating_tenths / 10:.1f}"
 
     def with_stock(self, variant: Variant, count: int) -> Product:
-        """The same product with another number in stock; a colour that it did not come in is added."""
+        """Return the same product with another number in stock; a colour that it did not come in is added."""
         stock = dict(self.stock)
         for size in SIZES:
             stock.setdefault(Variant(variant.colour, size), 0)
@@ -61,7 +61,7 @@ class Product:
 
 
 def money(cents: int) -> str:
-    """A price as the pages show it."""
+    """Return a price as the pages show it."""
     return f"£{cents // 100}.{cents % 100:02}"
 
 
@@ -85,11 +85,11 @@ class Catalogue:
         return tuple(self.materials)
 
     def of(self, category: str) -> tuple[Product, ...]:
-        """The products of a category, by name."""
+        """Return the products of a category, by name."""
         return tuple(product for product in self.products.values() if product.category == category)
 
     def with_products(self, changed: Iterable[Product]) -> Catalogue:
-        """The same with these products in place of those of the same names."""
+        """Return the catalogue with these products instead of the products with the same names."""
         return replace(self, products={**self.products, **{product.name: product for product in changed}})
 
 
@@ -114,7 +114,7 @@ EXTENTS: Mapping[Level, Extent] = {
 
 
 def make_catalogue(rng: random.Random, level: Level) -> Catalogue:
-    """A shop's products. On the higher levels two lines have nearly the same name."""
+    """Return a shop's products. On the higher levels two lines have nearly the same name."""
     extent = EXTENTS[level]
     names = rng.sample(sorted(CATEGORIES), extent.categories)
     colours = tuple(COLOURS[: extent.colours])
@@ -147,7 +147,7 @@ def product_names(rng: random.Random, category: str, lines: list[str], count: in
 def make_product(
     rng: random.Random, name: str, category: str, materials: tuple[str, ...], colours: tuple[str, ...]
 ) -> Product:
-    """A product with figures and stock by chance."""
+    """Return a product with figures and stock by chance."""
     own = rng.sample(colours, rng.randint(2, len(colours)))
     stock = {
         Variant(colour, size): rng.choice((0, 2, 3, 4, 6, 9, 14))
@@ -169,5 +169,5 @@ def make_product(
 
 
 def some_variant(rng: random.Random, catalogue: Catalogue) -> Variant:
-    """A colour and a size that the shop offers; not each product comes in the colour."""
+    """Return a colour and a size that the shop offers; not each product comes in the colour."""
     return Variant(rng.choice(catalogue.colours), rng.choice(SIZES))

@@ -32,7 +32,7 @@ class Draft:
 
     @property
     def problem(self) -> str | None:
-        """The first thing that is wrong, in words for the page."""
+        """Return the first problem, as text for the page."""
         for label, value in (("full name", self.name), ("street and number", self.street), ("town", self.town)):
             if not value:
                 return f"Enter the {label}."
@@ -52,12 +52,12 @@ class Draft:
 
 
 def first_draft(account: Address) -> Draft:
-    """The form as it opens: the account's own address."""
+    """Return the form as it opens: the account's own address."""
     return Draft(account.name, account.street, account.postcode, account.town)
 
 
 def read_draft(request: Request) -> Draft:
-    """The form as it was sent."""
+    """Return the form as it was sent."""
 
     def line(name: str) -> str:
         return " ".join(request.value(name).split())

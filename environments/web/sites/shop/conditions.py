@@ -11,7 +11,7 @@ from .catalogue import Catalogue, Product, Variant, money
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition in words, and how a product is changed so that it meets or misses it."""
+    """A condition as text, and functions that change a product so that it meets or misses the condition."""
 
     text: str
     holds: Callable[[Product], bool]
@@ -81,7 +81,7 @@ def at_least_warranty(rng: random.Random, years: int) -> Condition:
 
 
 def listed(conditions: Sequence[Condition]) -> str:
-    """The conditions in words, with semicolons between."""
+    """Return the conditions as text, separated by semicolons."""
     return "; ".join(condition.text for condition in conditions)
 
 
@@ -91,23 +91,23 @@ def meets(product: Product, conditions: Sequence[Condition]) -> bool:
 
 
 def made_to_meet(product: Product, conditions: Sequence[Condition]) -> Product:
-    """The product, changed where it misses one."""
+    """Return the product, changed where it misses one."""
     for condition in conditions:
         product = product if condition.holds(product) else condition.met(product)
     return product
 
 
 def made_to_miss(product: Product, conditions: Sequence[Condition], missed: Condition) -> Product:
-    """The product, changed so that it misses that one and meets the others."""
+    """Return the product, changed so that it misses that one and meets the others."""
     return missed.missed(made_to_meet(product, conditions))
 
 
 def with_near_misses(
     rng: random.Random, catalogue: Catalogue, category: str, conditions: Sequence[Condition], target: str | None
 ) -> Catalogue:
-    """The category in which at most one product, `target`, meets all conditions.
+    """Return the category in which at most one product, `target`, meets all conditions.
 
-    For each condition another product misses that one only; if there is no target, one product more does.
+    For each condition, another product misses only that condition; without a target, one more product does.
     """
     names = [product.name for product in catalogue.of(category) if product.name != target]
     misses = list(conditions) if target else [*conditions, rng.choice(conditions)]

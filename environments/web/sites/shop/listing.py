@@ -35,7 +35,7 @@ class Filters:
     most_cents: int | None = None
 
     def shows(self, product: Product, stock: Mapping[Variant, int]) -> bool:
-        """The product is on the list."""
+        """Return the product is on the list."""
         counts = [
             count
             for variant, count in stock.items()
@@ -48,7 +48,7 @@ class Filters:
         )
 
     def address(self, path: str, page: int, **more: str) -> str:
-        """The path of that page of the same list."""
+        """Return the path of that page of the same list."""
         values = {
             **more,
             "material": self.material,
@@ -63,7 +63,7 @@ class Filters:
 
 
 def read_filters(query: Mapping[str, str], catalogue: Catalogue, category: str) -> Filters:
-    """The filters that an address has; what is not offered is any, and said to be wrong."""
+    """Return the filters in an address. An unknown value means any, and is reported as a problem."""
     offered = {
         "material": catalogue.materials[category],
         "colour": catalogue.colours,
@@ -83,13 +83,13 @@ def read_filters(query: Mapping[str, str], catalogue: Catalogue, category: str) 
 
 
 def read_price(text: str) -> int | None:
-    """The cents of a price as people type it; None where it is no price."""
+    """Return the cents of a price as people type it, or None if it is not a price."""
     found = re.fullmatch(r"£?\s?([0-9]{1,5})(?:\.([0-9]{1,2}))?", text)
     return int(found[1]) * 100 + int((found[2] or "0").ljust(2, "0")) if found else None
 
 
 def in_order(products: Sequence[Product], sort: str) -> list[Product]:
-    """The products in an order of ORDERS; equal ones by name."""
+    """Return the products in an order of ORDERS; equal ones by name."""
     by_name = sorted(products, key=lambda product: product.name)
     if sort == "price":
         return sorted(by_name, key=lambda product: product.price_cents)
@@ -101,7 +101,7 @@ def in_order(products: Sequence[Product], sort: str) -> list[Product]:
 
 
 def search(products: Sequence[Product], text: str, missing: int = 0) -> list[Product]:
-    """The products whose name, category or material has all words of the text but that many, by name."""
+    """Return the products whose name, category or material has all words of the text but that many, by name."""
     words = text.lower()[:LONGEST].split()
 
     def found(product: Product) -> int:
@@ -124,7 +124,7 @@ class Leaf(Generic[Listed]):
 
 
 def leaf(items: Sequence[Listed], per_page: int, asked: str) -> Leaf[Listed]:
-    """The page that an address asks for: the nearest one there is."""
+    """Return the page that an address asks for: the nearest one there is."""
     count = max(1, -(-len(items) // per_page))
     number = min(int(asked), count) if re.fullmatch(r"[0-9]{1,4}", asked) else 1
     number = max(number, 1)

@@ -16,7 +16,7 @@ from .words import MESSAGES
 
 
 def make_order(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """One product; on the hard level two, a message, and something in the basket that nobody wants."""
+    """One product, or on the hard level two products, a message, and an unwanted item in the basket."""
     catalogue = make_catalogue(rng, level)
     names = rng.sample(sorted(catalogue.products), 3 if level == "hard" else 1)
     variants = {name: rng.choice(sorted(catalogue.products[name].stock)) for name in names}
@@ -59,7 +59,7 @@ def _draft(rng: random.Random, level: Level, draft: Draft) -> Draft:
 
 
 def _stocked(rng: random.Random, catalogue: Catalogue, items: dict[Item, int], lacking: Item | None) -> Catalogue:
-    """The catalogue with enough of each item, and of `lacking` none or too few; its other variants can be had."""
+    """Return the catalogue with enough of each item but too few or none of `lacking`, whose other variants are available."""
     changed = {}
     for item, count in items.items():
         product = catalogue.products[item.product]

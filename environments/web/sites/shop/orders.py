@@ -1,4 +1,4 @@
-"""Orders: what was bought, where it goes, and what became of it."""
+"""Orders: the bought items, the delivery address, and the status."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Order:
     """Why it was cancelled."""
 
     def record(self) -> dict[str, Json]:
-        """The order in the site's record; its lines stand in a fixed order."""
+        """Return the order in the site's record, with its lines in a fixed order."""
         return {
             "number": self.number,
             "lines": [
@@ -77,7 +77,7 @@ class Order:
 
 
 def make_address(rng: random.Random) -> Address:
-    """Somebody's address."""
+    """Draw a postal address."""
     return Address(
         name=f"{rng.choice(FIRST_NAMES)} {rng.choice(LAST_NAMES)}",
         street=f"{rng.randrange(1, 99)} {rng.choice(STREETS)}",

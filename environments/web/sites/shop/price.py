@@ -30,7 +30,7 @@ from .words import CATEGORIES, SUFFIXES
 
 
 def make_price(rng: random.Random, level: Level, feasible: bool) -> Problem:
-    """A figure of one product on the easy level, the best one on the hard level, either on the medium level."""
+    """Return a figure of one product on the easy level, the best one on the hard level, either on the medium level."""
     catalogue = make_catalogue(rng, level)
     if level == "easy" or (level == "medium" and rng.random() < 0.5):
         return _figure(rng, catalogue, feasible)
@@ -75,7 +75,7 @@ def _figure(rng: random.Random, catalogue: Catalogue, feasible: bool) -> Problem
 
 
 def absent_name(rng: random.Random, catalogue: Catalogue, product: Product) -> str:
-    """A name that no product has, near to the product's: with another last word or none, or another noun."""
+    """Return a name that no product has, near to the product's: with another last word or none, or another noun."""
     line, _, rest = product.name.partition(" ")
     noun = next(noun for noun in CATEGORIES[product.category][0] if rest.startswith(noun))
     names = [" ".join(part for part in (line, noun, suffix) if part) for suffix in ("", *SUFFIXES)]

@@ -38,11 +38,11 @@ class Shop:
         self._notice: str | None = None
 
     def record(self) -> dict[str, Json]:
-        """All orders, the oldest first. What lies in the basket is not part of it."""
+        """Return all orders, the oldest first. What lies in the basket is not part of it."""
         return {"orders": [order.record() for order in self._orders.values()]}
 
     def handle(self, request: Request) -> Page:
-        """The page that is asked for."""
+        """Return the page that is asked for."""
         post = request.method == "POST"
         match [part for part in request.path.split("/") if part]:
             case []:

@@ -32,7 +32,7 @@ def _searched(view: View) -> str:
 def browse(view: View, category: str, choices: Mapping[str, str], name: str | None) -> Action:
     """Open a category, narrow it by drop-down lists and to what is in stock, and open that product's page.
 
-    None as the name: there is no such product; give up at the end of the list.
+    If the name is None, the product does not exist: give up at the end of the list.
     """
     if not view.path.startswith("/c/"):
         return view.click("link", category)
@@ -62,7 +62,7 @@ def buy(
     reach: Callable[[View, str], Action],
     lacking: Item | None = None,
 ) -> Action:
-    """Put the wanted items into the basket, nothing else, and place the order; give up at the page of one that lacks.
+    """Put exactly the wanted items into the basket and place the order. Give up at the page of a missing item.
 
     `reach` opens the page of a product from any page but the basket's successors.
     """
