@@ -70,7 +70,7 @@ class VerifiersApp:
         return find_environment(self.app.freeze(), self.environment)
 
     def has_split(self, split: str) -> bool:
-        """Whether the environment has this split."""
+        """Return whether the environment has this split."""
         return split in self.spec.split_names
 
     def seeds(self, split: str | None) -> tuple[str, range]:
@@ -116,7 +116,7 @@ class VerifiersApp:
         return TaskOfApp(prompt, tools, spec.name, split, seed, config, self.output_mode)
 
     def service(self) -> CallerService:
-        """The service of the running event loop. Raises Unavailable: a judge has no model."""
+        """Return the service of the running event loop. Raises Unavailable: a judge has no model."""
         return self._services.of(self.app)
 
     async def close(self) -> None:

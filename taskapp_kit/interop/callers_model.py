@@ -55,8 +55,8 @@ class CallerService:
     """
 
     def __init__(self, app: TaskApp | str | Path, settings: Settings | None = None, **limits: Any) -> None:
-        found = app if isinstance(app, TaskApp) else find_app(str(app))
-        self.service = Service.of(found, settings or load(), **limits)
+        loaded = app if isinstance(app, TaskApp) else find_app(str(app))
+        self.service = Service.of(loaded, settings or load(), **limits)
 
     async def rollout(
         self,

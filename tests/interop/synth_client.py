@@ -206,13 +206,13 @@ class Examination:
         body, cid = self.last_body, request.policy.config["trace_correlation_id"]
 
         async def validator() -> str:
-            assert isinstance(body, dict), "there is no answer to judge"
+            assert isinstance(body, dict), "no response to check"
             issues = validate_rollout_response_for_rl(body)
             assert issues == [], "; ".join(issues)
             return "no issues"
 
         async def correlation() -> str:
-            assert isinstance(body, dict), "there is no answer to judge"
+            assert isinstance(body, dict), "no response to check"
             assert verify_trace_correlation_id_in_response(body, cid, request.run_id), (
                 "the verifier misses the id: top level "
                 f"{body.get('trace_correlation_id')!r}, pipeline_metadata "
@@ -222,7 +222,7 @@ class Examination:
             return "found in all three places"
 
         async def trace() -> str:
-            assert isinstance(body, dict), "there is no answer to judge"
+            assert isinstance(body, dict), "no response to check"
             traces = [trajectory.get("trace") or {} for trajectory in body["trajectories"]]
             assert all(one.get("event_history") for one in traces), "a trajectory's trace.event_history is empty"
             return f"{sum(len(one['event_history']) for one in traces)} events"
@@ -253,7 +253,7 @@ class Examination:
         return str(health.detail)
 
     async def endpoint_validator(self) -> str:
-        """The validator behind the SDK's `task-app validate`; it asks for so many instances, one seed at a time."""
+        """The validator behind the SDK's `task-app validate`; it requests this many instances, one seed at a time."""
         wanted = min(10, len(self.target.seeds))
         passed, results = await validate_task_app_endpoint(self.target.base_url, self.target.key, min_instances=wanted)
         failed = [name for name, result in results["endpoints"].items() if not result.get("passed")]

@@ -33,7 +33,7 @@ REQUEST = {
 
 
 def played(task_app: InProcessTaskApp) -> dict[str, Any]:
-    """What it answers to a rollout, and to somebody without its key."""
+    """Its responses to a rollout, and to a caller without its key."""
     rollout = httpx.post(
         f"{task_app.url}/rollout", headers={"X-API-Key": task_app.api_key or ""}, json=REQUEST, timeout=60
     )

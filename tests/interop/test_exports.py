@@ -1,4 +1,4 @@
-"""What `taskapp export` writes is read by the libraries that people would use: Inspect, datasets and TRL."""
+"""The files of `taskapp export` in the libraries that read them: Inspect, datasets and TRL."""
 
 from __future__ import annotations
 

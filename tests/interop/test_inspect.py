@@ -34,7 +34,7 @@ def played(folder: Path, *scenarios: dict[str, Any], judge_url: str = NOWHERE) -
 
 
 def adding(request: ChatRequest) -> Any:
-    """Adds what is missing to the target, three at most; in an environment without tools says a word."""
+    """Adds what is missing to the target, three at most; in an environment without tools it answers with text."""
     if not request.body.get("tools"):
         return "a kind word"
     if "target" not in (text := request.messages[-1]["content"]):
@@ -136,7 +136,7 @@ def test_failure_is_a_sample_error_without_a_score(tmp_path: Path) -> None:
 
 
 def test_the_command_line_finds_the_task_by_its_entry_point(tmp_path: Path) -> None:
-    """The package lies in a folder as pip installs it, with the entry points that pyproject.toml declares."""
+    """The package is installed in a directory, with the entry points that pyproject.toml declares."""
     site = tmp_path / "site-packages"
     info = site / "taskapp_kit-0.dist-info"
     info.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""A task app of the Synth AI SDK, release 0.3.9, is served by our InProcessTaskApp, as the first RL guide has it.
+"""InProcessTaskApp serves a task app of the Synth AI SDK, release 0.3.9, as in the SDK's first RL guide.
 
-It runs in the SDK's own environment, with our checkout beside it: all that we need of others is there, too.
+It runs in the SDK's environment, with our checkout on the path: all packages that we need are installed there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Others' validators look at a served app. A validator that cannot be installed here is skipped with the reason."""
+"""Other projects' validators check a served app. A validator that cannot be installed here is skipped with the reason."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adding(request: ChatRequest) -> Any:
-    """Adds 2 in each turn, whatever a peer's own client made of the messages; so seeds have 1, 2 and 3 turns."""
+    """Adds 2 in each turn, independent of the messages, so that seeds have 1, 2 and 3 turns."""
     return {"add": {"amount": 2}} if request.body.get("tools") else "a kind word"
 
 

@@ -1,4 +1,4 @@
-"""Other people's clients, unchanged, play tasks of `web` in a real Chromium, as `test_matrix.py` has them play other apps."""
+"""Unchanged clients of others play tasks of `web` in a real Chromium, as in `test_matrix.py`."""
 
 from __future__ import annotations
 

@@ -277,10 +277,10 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
                 f"The split {split!r} does not exist.", hint=f"The splits are {', '.join(self._dataset['seeds'])}."
             )
         seeds = range(*self._dataset["seeds"][split])
-        given = seed is not None and int(seed) in seeds
+        playable = seed is not None and int(seed) in seeds
         for left in reversed(range(DRAWS_LIMIT)):
             body = {
-                "seed": int(seed) if given and seed is not None else self._drawn(seeds),
+                "seed": int(seed) if playable and seed is not None else self._drawn(seeds),
                 "split": split,
                 "config": chosen["config"],
                 "reward": self._reward,
@@ -289,7 +289,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
                 started = self._game.reset(body)
                 break
             except (RequestError, TaskAppError) as error:
-                if error.code != "no_such_row" or given or not left:
+                if error.code != "no_such_row" or playable or not left:
                     raise
         self.rollout_id = started["rollout_id"]
         info = {"seed": started["seed"], "split": started["split"], **self._look(started["observation"])}

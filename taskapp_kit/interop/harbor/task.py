@@ -317,27 +317,27 @@ def _top(path: str) -> str:
 
 
 def _variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
-    found = {str(name): str(value) for name, value in _table(table, "env").items()}
-    for name, value in found.items():
+    variables = {str(name): str(value) for name, value in _table(table, "env").items()}
+    for name, value in variables.items():
         if "${" in value:
             raise TaskRefused(
                 f"task.toml has {where}.env.{name} = {value!r}, but variables of this machine are not passed on"
             )
-    return found
+    return variables
 
 
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = settings.get(name, {})
-    if not isinstance(found, Mapping):
-        raise TaskRefused(f"task.toml has {name} = {found!r}; expected a table")
-    return found
+    table = settings.get(name, {})
+    if not isinstance(table, Mapping):
+        raise TaskRefused(f"task.toml has {name} = {table!r}; expected a table")
+    return table
 
 
 def _number(table: Mapping[str, Any], where: str, name: str, default: float, most: float) -> float:
-    found = table.get(name) or default
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found <= most:
-        raise TaskRefused(f"task.toml has {where}.{name} = {found!r}; expected a number above 0, at most {most:g}")
-    return found
+    value = table.get(name) or default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        raise TaskRefused(f"task.toml has {where}.{name} = {value!r}; expected a number above 0, at most {most:g}")
+    return value
 
 
 def _text(folder: Path, name: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
@@ -348,13 +348,13 @@ def _text(folder: Path, name: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def _digest(folder: Path, files: list[str]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     left = MAX_BYTES
     for name in files:
         data = read_inside(folder, name, left)
         left -= len(data)
-        found.update(f"{name}\0{len(data)}\0".encode() + data)
-    return found.hexdigest()
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
 
 
 def _unreadable(name: str, error: OSError | UnicodeDecodeError) -> TaskRefused:

@@ -44,8 +44,6 @@ RESULT = "taskapp"
 """The member of a sample's metadata with the result of its rollout."""
 CONCURRENT = 4096
 """Concurrent rollouts in a process. Inspect's own limits are lower."""
-FINISH_REASONS = {"max_tokens": "length"}
-"""Inspect's stop reasons with another name in chat completions."""
 
 _services = LoopServices(max_concurrent=CONCURRENT)
 
@@ -169,7 +167,7 @@ class _Conversation:
 
     def __init__(self) -> None:
         self._answers: list[ChatMessageAssistant] = []
-        self._known: list[tuple[dict[str, Any], ChatMessage]] = []
+        self._seen: list[tuple[dict[str, Any], ChatMessage]] = []
 
     def add(self, answer: ChatMessageAssistant) -> None:
         """Add the model's answer, which later requests repeat."""
@@ -184,11 +182,11 @@ class _Conversation:
             if item["role"] == "assistant":
                 messages.append(_repeated(next(answers), item))
                 continue
-            known = next((message for seen, message in self._known if seen is item or seen == item), None)
-            if known is None:
-                known = _message(item, names)
-                self._known.append((item, known))
-            messages.append(known)
+            message = next((message for seen, message in self._seen if seen is item or seen == item), None)
+            if message is None:
+                message = _message(item, names)
+                self._seen.append((item, message))
+            messages.append(message)
         return messages
 
 
@@ -308,5 +306,5 @@ def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
             "total_tokens": read + used.output_tokens,
         }
         cost = used.total_cost
-    reason = FINISH_REASONS.get(output.stop_reason, output.stop_reason)
+    reason = "length" if output.stop_reason == "max_tokens" else output.stop_reason
     return ChatReply(message, reason, output.model, usage, cost, seconds=output.time or 0.0)

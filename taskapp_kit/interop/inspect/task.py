@@ -119,10 +119,10 @@ def _samples(
     spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None, config: Mapping[str, Json]
 ) -> Iterator[Sample]:
     """Yield a sample for each seed. Raises RequestError, ConfigError."""
-    wanted = read_config(spec, config).wanted
+    selection = read_config(spec, config).wanted
     for seed in _numbers(spec, split, seeds):
         try:
-            row = find_instance(spec, split, seed, random.Random(0), wanted).task
+            row = find_instance(spec, split, seed, random.Random(0), selection).task
         except RequestError as refused:
             if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config select rows
                 continue

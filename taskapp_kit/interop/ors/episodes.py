@@ -262,7 +262,7 @@ class OrsEpisodes:
     # -- groups ----------------------------------------------------------------------------------------------------
 
     def scores_groups(self, environment: EnvironmentSpec) -> bool:
-        """Whether the environment has a group judge."""
+        """Return whether the environment has a group judge."""
         return bool(group_judges(self._app, environment.name))
 
     def score_group(self, ors_session: OrsSession, group: ScoreGroup, peer: Peer) -> CallStream:

@@ -99,11 +99,7 @@ def from_program(
             "%s runs as a child process: nothing isolates it from this machine's files, processes and network",
             command[0],
         )
-
-    async def play(env: Any, model: Any, task: Any) -> None:
-        await program.play(env, model, task)
-
-    return play
+    return program.play
 
 
 @dataclass(frozen=True)

@@ -145,14 +145,14 @@ class ReasoningGymEnvironment:
         """Write as much as you like and put your final answer, once, in <answer>...</answer>: that hands it in."""
         if len(text) > MAX_TEXT_CHARACTERS:
             raise InvalidAction(f"Nothing was handed in: at most {MAX_TEXT_CHARACTERS} characters are read.")
-        found = {answer.strip() for answer in _ANSWER.findall(text.rpartition("</think>")[2])}
-        if len(found) != 1:
-            what = "several answers that differ" if found else "no answer"
+        answers = {answer.strip() for answer in _ANSWER.findall(text.rpartition("</think>")[2])}
+        if len(answers) != 1:
+            what = "several answers that differ" if answers else "no answer"
             raise InvalidAction(
                 f"Nothing was handed in: there is {what} in it. Call submit, or write your final answer, once, as "
                 "<answer>...</answer>."
             )
-        return self._handed_in(found.pop())
+        return self._handed_in(answers.pop())
 
     def _handed_in(self, answer: str) -> Step:
         answer = answer.strip()

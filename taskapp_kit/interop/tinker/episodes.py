@@ -38,7 +38,7 @@ class TinkerEpisode(Env):
     def __init__(self, app: str, env: Mapping[str, Json], renderer: Renderer, output_mode: str) -> None:
         self._app, self._env, self._renderer, self._output_mode = app, env, renderer, output_mode
         self._rollout: SteppedRollout | None = None
-        self._said: list[Message] = []
+        self._answers: list[Message] = []
         self._examples = 0
 
     async def initial_observation(self) -> tuple[tinker.ModelInput, Any]:
@@ -61,7 +61,7 @@ class TinkerEpisode(Env):
         assert self._rollout is not None, "initial_observation comes first"
         message, _ = self._renderer.parse_response(action)
         finish = "length" if extra and extra.get("stop_reason") == "length" else "stop"
-        self._said.append(message)
+        self._answers.append(message)
         body = await self._rollout.next(ChatReply(self._reply(message), finish_reason=finish))
         if body is not None:
             return StepResult(0.0, False, self._prompt(body), self._renderer.get_stop_sequences())
@@ -73,7 +73,7 @@ class TinkerEpisode(Env):
             True,
             tinker.ModelInput.empty(),
             self._renderer.get_stop_sequences(),
-            metrics={"turns": len(self._said), "truncated": float(scored.status == "truncated")},
+            metrics={"turns": len(self._answers), "truncated": float(scored.status == "truncated")},
         )
 
     async def cancel(self) -> None:
@@ -83,12 +83,12 @@ class TinkerEpisode(Env):
 
     def _prompt(self, body: Mapping[str, Any]) -> tinker.ModelInput:
         messages: list[Message] = []
-        said = -self._examples
+        answered = -self._examples
         for message in body["messages"]:
             if message["role"] == "assistant":
-                said += 1
-                if said > 0:  # as it was parsed, so that nothing sampled is lost
-                    messages.append(self._said[said - 1])
+                answered += 1
+                if answered > 0:  # as it was parsed, so that nothing sampled is lost
+                    messages.append(self._answers[answered - 1])
                     continue
             messages.append(_cookbook_message(message))
         if body.get("tools"):
@@ -104,7 +104,7 @@ class TinkerEpisode(Env):
         texts += [each.raw_text for each in message.get("unparsed_tool_calls", ())]
         reply: dict[str, Json] = {"role": "assistant", "content": "".join(texts)}
         if calls := message.get("tool_calls"):
-            turn = len(self._said)
+            turn = len(self._answers)
             reply["tool_calls"] = [
                 chat_call(call.id or f"call_{turn}_{number}", call.function.name, call.function.arguments)
                 for number, call in enumerate(calls)

@@ -64,7 +64,12 @@ def from_verifiers(
     parts = ClassParts("from_verifiers", module, sys._getframe(1))
     samples: Mapping[str, Any] = sample if isinstance(sample, Mapping) else {} if sample is None else {SAY: sample}
     try:
-        base, members = _class_parts(parts, name, _imported(name), arguments, rewarded, samples)
+        base, members = _class_parts(parts, name, importlib.import_module(name), arguments, rewarded, samples)
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"from_verifiers needs the module {error.name or name}, which is not installed.",
+            hint="Install its package.",
+        ) from error
     except DeclarationError as error:
         return parts.without_environment(error, VerifiersEnvironment)
     members |= {
@@ -74,16 +79,6 @@ def from_verifiers(
         "rewarded": rewarded,
     }
     return parts.made(base, name, members)
-
-
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise Unavailable(
-            f"from_verifiers needs the module {error.name or name}, which is not installed.",
-            hint="Install its package.",
-        ) from error
 
 
 def _class_parts(

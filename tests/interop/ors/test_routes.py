@@ -195,7 +195,7 @@ def test_a_cut_stream_is_resumed_and_the_tool_is_not_run_twice(yard: RunningServ
     assert again.content == first.content
     assert result_of(again)["output"]["metadata"]["turn"] == 1
     assert session.call("increment", {"by": 1})["output"]["metadata"]["turn"] == 2
-    assert session.post("call", {**body, "task_id": task_id}).content == first.content  # a little later, too
+    assert session.post("call", {**body, "task_id": task_id}).content == first.content  # also after the next call
     unknown = events_of(session.post("call", {**body, "task_id": "0"}))
     assert unknown == [("task_id", "0"), ("error", "unknown task_id")]
     stranger = Session(yard, "counter", {"task_spec": {"seed": 0}})

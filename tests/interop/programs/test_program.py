@@ -305,7 +305,7 @@ def test_abandoned_and_repeated_call_runs_once(tmp_path: Path) -> None:
 
     rollout, bodies = play(tmp_path, program, slow)
     assert rollout.trajectory.steps[-1].args["text"] == "againBLUE"
-    assert len(bodies) == 2, "the call with another body, and the one that was sent twice"
+    assert len(bodies) == 2, "the call with another body, and the repeated call"
 
 
 @pytest.mark.interop

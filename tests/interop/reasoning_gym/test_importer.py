@@ -114,7 +114,7 @@ def test_an_answer_that_breaks_a_sound_scorer_is_refused_and_a_broken_scorer_fai
     assert "cannot be read (ValueError)" in str(rollout.trajectory.steps[0].observation)
 
     class Broken(from_reasoning_gym("gcd")):  # type: ignore[misc]
-        """Its scorer raises whatever it reads."""
+        """A generator whose scorer always raises."""
 
         def reset(self, seed: int) -> str:
             question = str(super().reset(seed))

@@ -122,7 +122,7 @@ def test_closing_during_scoring_does_not_lose_the_episode(running: RunningServer
         until(lambda: kind in (ByOpenEnvSocket, ByMcp, ByNemo) or _closing(running), 20, "it is closed")
         SCORE.set()
         answers = [item.result(60) for item in (first, repeated, *left) if item is not None]
-    # a socket is told nothing: its episode is stored some time after
+    # a socket gets no confirmation: its episode is stored some time later
     rows = until(lambda: running.client.get("/rollouts").json()["rollouts"], 20, "the rollout is stored")
     assert [(row["status"], row["reward"]) for row in rows] in ([("terminated", 1.0)], [("truncated", 1.0)])
     if kind is ByNemo:

@@ -1,4 +1,4 @@
-"""The mechanism of wire protocols: which there are, how they are chosen, that each can be removed."""
+"""The mechanism of wire protocols: which exist, how they are selected, and that each can be removed."""
 
 from __future__ import annotations
 

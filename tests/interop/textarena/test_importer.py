@@ -61,7 +61,9 @@ def test_game_equals_textarenas_own() -> None:
     random.seed(5)
     made = from_textarena("GuessTheNumber-v0")()
     shown = [made.reset(seed, None)]
-    theirs.reset(num_players=1, seed=seed)  # draws from the stand-in outside an episode: the process's own generator
+    theirs.reset(
+        num_players=1, seed=seed
+    )  # draws from the replacement outside an episode, which is the process's own generator
     assert made.env.state.game_state["game_number"] == theirs.state.game_state["game_number"]
     for move in moves:
         step = made.step(move)
@@ -78,7 +80,7 @@ def test_game_equals_textarenas_own() -> None:
     assert "[7]" not in shown[1]  # a move is not shown to the player who made it
 
 
-@pytest.mark.filterwarnings("ignore::taskapp_kit.testing.GlobalRandomnessWarning")  # of the thread beside it
+@pytest.mark.filterwarnings("ignore::taskapp_kit.testing.GlobalRandomnessWarning")  # of a concurrent thread
 def test_same_seed_gives_the_same_game_despite_other_random_draws() -> None:
     stop = threading.Event()
 
