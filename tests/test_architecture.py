@@ -607,7 +607,7 @@ CODE_LINES = {
     "logs": 178,
     "net": 1667,
     "records": 1966,
-    "rollout": 11035,
+    "rollout": 11003,
     "sandbox": 2382,
     "serve": 3550,
     "services": 1995,

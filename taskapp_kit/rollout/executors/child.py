@@ -39,7 +39,6 @@ class ChildProcess:
         self.hung: dict[int, Running] = {}
         self.threads = 0
         self.pid = 0
-        self.jobs_begun = 0
         self.idle_since = 0.0
         self.killed_for: KilledFor | None = None
         self.retiring = False
@@ -115,7 +114,6 @@ class ChildProcess:
         self._cells[cell] = 0
         running.child, running.cell = self, cell
         self.jobs[running.number] = running
-        self.jobs_begun += 1
         running.frame, running.blob = {}, b""  # sent, and not needed again
         self._send(pieces)
         if running.step_seconds is not None:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
 
 from taskapp_kit.rollout.executors.child import ChildProcess
 from taskapp_kit.rollout.executors.job import (
@@ -34,31 +33,6 @@ START_TRIES = 3
 """After this many failed starts in a row, jobs are refused with the start's error instead of being queued."""
 # The first retry is immediate: the next rollout need not wait because an environment crashed.
 _BACKOFF_SECONDS = (0.0, 0.1, 0.5)
-
-
-class ChildCounters(TypedDict):
-    """One child. `jobs` counts those it received since it started; `retiring`: it gets no more."""
-
-    pid: int
-    exclusive: bool
-    in_flight: int
-    hung: int
-    jobs: int
-    retiring: bool
-
-
-class Counters(TypedDict):
-    """The pool since its creation: `replaced` children died or were retired, `killed` of them by the parent, `hung` jobs were
-    given up or killed; `waiting` jobs are queued now."""
-
-    alive: int
-    replaced: int
-    killed: int
-    hung: int
-    waiting: int
-    in_flight: int
-    start_failures: int
-    children: list[ChildCounters]
 
 
 class _Group:
@@ -242,8 +216,12 @@ class ProcessPool:
         if ends:
             await asyncio.wait(ends)
 
-    def counters(self) -> Counters:
-        """Return the counters for `/health` and `/metrics`."""
+    def counters(self) -> dict[str, int]:
+        """Return the counters for `/health` and `/metrics`.
+
+        Since the creation of the pool: children that died or were retired (`replaced`), those that the parent killed, and
+        jobs that were given up or killed (`hung`). Now: children that are `alive`, jobs `waiting` in the queue and `in_flight`.
+        """
         children = self._all_children()
         return {
             "alive": len(children),
@@ -252,18 +230,6 @@ class ProcessPool:
             "hung": self._hung,
             "waiting": len(self._shared.line) + len(self._exclusive.line),
             "in_flight": sum(len(child.jobs) for child in children),
-            "start_failures": self._failures,
-            "children": [
-                {
-                    "pid": child.pid,
-                    "exclusive": child.exclusive,
-                    "in_flight": len(child.jobs),
-                    "hung": len(child.hung),
-                    "jobs": child.jobs_begun,
-                    "retiring": child.retiring,
-                }
-                for child in children
-            ],
         }
 
     # -- jobs ------------------------------------------------------------------------------------------------------

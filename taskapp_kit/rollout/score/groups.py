@@ -28,7 +28,7 @@ from taskapp_kit.rollout.score.judge_calls import (
     spread,
 )
 from taskapp_kit.rollout.score.judge_input import InputSection, JudgePrompt, NotReadable, fitted, sections
-from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, not_configured
+from taskapp_kit.rollout.score.judges import NOT_CONFIGURED, AuthorFailed, not_configured
 from taskapp_kit.rollout.score.private import masker
 from taskapp_kit.rollout.score.scoring import weighted
 from taskapp_kit.rollout.score.verdict import Question, Verdict
@@ -112,7 +112,7 @@ def score_group(
             if judge.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
             judgement.error = error.failure.message
-        except _JudgeFunctionFailed as error:
+        except AuthorFailed as error:
             cause = error.__cause__
             assert cause is not None, "raised with `from` everywhere"
             if judge.weight > 0:
@@ -121,10 +121,6 @@ def score_group(
                 raise broken from cause
             judgement.error = sentence(cause)
     return _group_scores(judgements, members, record)
-
-
-class _JudgeFunctionFailed(Exception):
-    """The author's function raised, or returned an unreadable value. `__cause__` is the original exception."""
 
 
 def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any], caller: JudgeCaller) -> None:
@@ -165,16 +161,16 @@ def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[
     try:
         returned = finished(judge.function(**{name: given[name] for name in judge.parameters}))
     except BaseException as error:  # sys.exit() in an author's function must not end the server
-        raise _JudgeFunctionFailed from error
+        raise AuthorFailed from error
     if not isinstance(returned, (list, tuple)) or len(returned) != members:
         found = f"{len(returned)} readings" if isinstance(returned, (list, tuple)) else f"a {type(returned).__name__}"
-        raise _JudgeFunctionFailed from BadScore(
+        raise AuthorFailed from BadScore(
             f"returned {found}, expected a list with one for each of {members} trajectories"
         )
     try:
         return [sections(reading) for reading in returned]
     except (NotReadable, NotJson) as error:
-        raise _JudgeFunctionFailed from BadScore(str(error))
+        raise AuthorFailed from BadScore(str(error))
 
 
 def _make_prompt(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> JudgePrompt:

@@ -187,7 +187,7 @@ def judge_scores(
             if heaviest.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
             _record_error(items, error.failure.message, error)
-        except _AuthorFailed as error:
+        except AuthorFailed as error:
             cause = error.__cause__
             assert cause is not None, "raised with `from` everywhere"
             if heaviest.weight > 0:
@@ -198,7 +198,7 @@ def judge_scores(
     return list(scores.values())
 
 
-class _AuthorFailed(Exception):
+class AuthorFailed(Exception):
     """The author's function raised, or returned an unreadable value. `__cause__` is the original exception."""
 
 
@@ -257,7 +257,7 @@ def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
     try:
         return finished(judge.function(**{name: given[name] for name in judge.parameters}))
     except BaseException as error:  # sys.exit() in an author's function must not end the server
-        raise _AuthorFailed from error
+        raise AuthorFailed from error
 
 
 def _verdicts(
@@ -266,7 +266,7 @@ def _verdicts(
     try:
         parts = tuple(fitted(sections(reading)))
     except (NotReadable, NotJson) as error:
-        raise _AuthorFailed from BadScore(str(error))
+        raise AuthorFailed from BadScore(str(error))
     first = together[0]
     questions = tuple(Question(judge.name, judge.description, judge.scale, judge.choices) for judge in together)
     prompt = JudgePrompt(questions, parts, len(together) > 1, first.form, first.temperature)
@@ -281,7 +281,7 @@ def _reward(judge: JudgeSpec, item: CriterionScore, reading: Any, caller: JudgeC
     try:
         body: dict[str, Json] = mapped_json(reward_request(reading), lambda text: shortened(text, MATERIAL_CHARACTERS))
     except (NotReadable, NotJson) as error:
-        raise _AuthorFailed from BadScore(str(error))
+        raise AuthorFailed from BadScore(str(error))
 
     def read(reply: ChatReply) -> float:
         if ANSWER not in reply.message:

@@ -347,7 +347,7 @@ async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(
         hung = made.counters()
         assert (hung["hung"], hung["in_flight"], hung["alive"]) == (1, 1, 1)
         assert (await run(made, "echo"))[0]["echo"] is None  # in the replacement
-        (old,) = [child["pid"] for child in made.counters()["children"] if child["retiring"]]
+        (old,) = [child.pid for child in made._all_children() if child.retiring]
         assert (await good)[0] == {"stopped": "timeout"}
         await until_async(lambda: not alive(old))
         assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
@@ -430,8 +430,8 @@ async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -
 async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None:
     async with pool(shared=1, exclusive=1) as made:
         await until_async(lambda: made.counters()["alive"] == 2)
-        for child in made.counters()["children"]:
-            os.kill(child["pid"], signal.SIGKILL)
+        for child in made._all_children():
+            os.kill(child.pid, signal.SIGKILL)
         await asyncio.sleep(0.02)
         for exclusive in (True, False):
             assert (await run(made, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
@@ -532,7 +532,7 @@ async def test_a_program_that_can_no_longer_start_is_tried_three_times_and_jobs_
             await run(made, "echo", seconds=5)  # stood in line until the third failure
         with pytest.raises(StartFailed, match="started before"):
             await run(made, "echo", seconds=60)  # at once: nothing is started a fourth time
-        assert made.counters()["start_failures"] == 3
+        assert made._failures == 3
         assert children() == []
 
 
@@ -546,7 +546,7 @@ async def test_once_it_starts_again_jobs_run_again(tmp_path: Path) -> None:
         mark.unlink()
         await until_async(lambda: made.counters()["alive"] == 1)
         assert (await run(made, "echo"))[0]["echo"] is None
-        assert made.counters()["start_failures"] == 0
+        assert made._failures == 0
 
 
 async def test_close_lets_running_jobs_end_and_refuses_new_ones() -> None:
@@ -583,11 +583,11 @@ async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
     async with pool() as made:
         job = asyncio.create_task(run(made, "wait", seconds=0.5, on_frame=told))
         await told.first.wait()
-        (child,) = made.counters()["children"]
-        os.kill(child["pid"], signal.SIGTERM)
-        os.kill(child["pid"], signal.SIGINT)
+        (child,) = made._all_children()
+        os.kill(child.pid, signal.SIGTERM)
+        os.kill(child.pid, signal.SIGINT)
         assert (await job)[0] == {"stopped": "timeout"}
-        assert os.getpgid(child["pid"]) == child["pid"]
+        assert os.getpgid(child.pid) == child.pid
 
 
 FRONT = """
@@ -600,9 +600,9 @@ async def main():
     on_frame = lambda frame, blob: print("pid", frame.get("pid"), flush=True)
     jobs = [asyncio.ensure_future(pool.run({"do": do}, exclusive=alone, seconds=60, on_frame=on_frame))
             for do, alone in (("hang in C", True), ("hang", True), ("hang", False))]
-    while len(pool.counters()["children"]) < 5:  # two shared, two that hang alone, and a spare one
+    while len(pool._all_children()) < 5:  # two shared, two that hang alone, and a spare one
         await asyncio.sleep(0.05)
-    print("all", *(child["pid"] for child in pool.counters()["children"]), flush=True)
+    print("all", *(child.pid for child in pool._all_children()), flush=True)
     await asyncio.wait(jobs)
 
 asyncio.run(main())
