@@ -174,7 +174,7 @@ $(VENV)/web: $(VENV)/dev
 
 # Uses the system's Chromium; without it, the tests are skipped with the reason.
 browser: $(VENV)/web
-	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" tests/browser tests/environments/web tests/services/test_web_browsing.py tests/interop/shared/test_same_episode.py tests/cli/author/test_prompts.py -rs
+	$(BIN)/pytest -p no:schemathesis -m "browser and not exhaustive" -n 2 --dist loadfile tests/browser tests/environments/web tests/services/test_web_browsing.py tests/interop/shared/test_same_episode.py tests/cli/author/test_prompts.py -rs
 
 large: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m large tests/store

@@ -7,8 +7,7 @@
     async with Counter.options(num_replicas=4).as_service() as counter:
         await counter.add.route(2)
 
-docs/train/services.md describes services, docs/train/services.md the services that come with the kit:
-environments, browsers, rewards.
+docs/train/services.md describes services, and those that come with the kit: environments, browsers, rewards.
 """
 
 from importlib import import_module
