@@ -95,24 +95,13 @@ async def _show_events(job: RLJob, display: JobDisplay, keys: Sequence[str | Non
 def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
     """Return a live display if stderr is a terminal, and otherwise plain lines. quiet: show nothing."""
     out = console(stderr=True)
-    if quiet:
-        yield Silent()
-    elif out.is_terminal:
-        live_display = LiveDisplay(out)
-        with Live(get_renderable=live_display.render, console=out, refresh_per_second=4, transient=False):
-            yield live_display
-    else:
+    out.quiet = quiet
+    if quiet or not out.is_terminal:
         yield Lines(out)
-
-
-class Silent:
-    """Shows nothing."""
-
-    def status(self, status: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        return
+    live_display = LiveDisplay(out)
+    with Live(get_renderable=live_display.render, console=out, refresh_per_second=4, transient=False):
+        yield live_display
 
 
 class Lines:

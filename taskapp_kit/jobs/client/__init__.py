@@ -1,6 +1,6 @@
 """The client of training jobs: `RLJob`, the backend's client, and the configs of jobs.
 
-Names are loaded at their first use. `taskapp_kit.client` has them, too.
+Names are loaded on first use. They are also in `taskapp_kit.client`.
 """
 
 from __future__ import annotations

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 FAMILIES = ("rl", "learning", "orchestration")
 EXAMPLE = "http://127.0.0.1:8500"
-NO_BACKEND = "Is that the address of a training backend?"
+NO_BACKEND = "Check that this is the address of a training backend."
 NO_SUCH_ROUTE = frozenset({404, 405})
 WRITE_RETRIES = 3
 READ_RETRIES = 2
 
 
 def backend_url(given: str | None) -> str:
-    """Return the backend's address: the given one, else BACKEND_BASE_URL, else PROD_BACKEND_URL.
+    """Return `given`, or the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
 
     Raises:
-        JobConfigError: There is none, and there is no default backend.
+        JobConfigError: No address is set. There is no default backend.
     """
-    found = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
-    if not found:
+    url = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
+    if not url:
         raise JobConfigError(
-            "No backend is configured: no address was given, and BACKEND_BASE_URL and PROD_BACKEND_URL are not set.",
-            hint=f"Give one such as {EXAMPLE} (`taskapp backend serve` starts one here).",
+            "The backend's address is not set: neither an argument nor BACKEND_BASE_URL nor PROD_BACKEND_URL.",
+            hint=f"Set it to an address such as {EXAMPLE}. `taskapp backend serve` starts a backend there.",
         )
-    return found
+    return url
 
 
 def api_base(url: str) -> str:
@@ -55,15 +55,15 @@ def api_base(url: str) -> str:
 class BackendClient:
     """Client of one backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
 
-    Redirects are not followed. Reads are repeated when the connection breaks; the creation of a job only with an
-    idempotency key. Every method raises BackendError (`status`) when the backend refuses, BackendUnreachable when there is
-    no response.
+    Redirects are not followed. Reads are retried if the connection breaks. Creating a job is retried only with an idempotency
+    key. Every method raises BackendError (`status`) if the backend rejects the request, and BackendUnreachable if it does not
+    respond.
 
     Args:
         url: The backend's address, with or without `/api`.
         api_key: Sent as a Bearer token to this address and nowhere else.
-        timeout_seconds: For one request.
-        retries: How often a read is repeated.
+        timeout_seconds: The time limit of one request.
+        retries: How often a read is retried.
 
     Raises:
         ConfigError: The address or the key is invalid.
@@ -81,15 +81,15 @@ class BackendClient:
     # jobs
 
     async def create_job(self, payload: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
-        """`POST rl/jobs`: create a job and return it. Repeated after a broken connection only with an idempotency key."""
+        """`POST rl/jobs`: create a job and return it. Retried after a broken connection only with an idempotency key."""
         return await self._write("rl/jobs", payload, idempotency_key=idempotency_key)
 
     async def start_job(self, job_id: str) -> dict[str, Any]:
-        """`POST rl/jobs/{id}/start`: a job that failed or was cancelled goes on from its last checkpoint, if it has any."""
+        """`POST rl/jobs/{id}/start`: restart a failed or cancelled job from its last checkpoint, if it has one."""
         return await self._write(f"rl/jobs/{_part(job_id)}/start", {})
 
     async def get_job(self, job_id: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Return the job. seconds: a shorter time limit; the request is sent once then."""
+        """Return the job. seconds: a shorter time limit, without retries."""
         return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
 
     async def list_jobs(
@@ -120,9 +120,9 @@ class BackendClient:
         return _rows(await self._family("timeline", f"jobs/{_part(job_id)}/timeline", {}), "events", self.url)
 
     def stream(self, job_id: str, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield every event after `since_seq`, in order and without a gap, until the job is over.
+        """Yield every event after `since_seq`, in order and without gaps, until the job has ended.
 
-        It uses server-sent events, and polls where the backend has none or they break.
+        This uses server-sent events, and polling if the backend does not offer them or the stream breaks.
         """
         return follow_events(self, job_id, since_seq)
 
@@ -133,7 +133,7 @@ class BackendClient:
     # keys and trainers
 
     async def verify_task_app(self, url: str) -> dict[str, Any]:
-        """Return what the backend finds when it calls a task app itself; `any_ok` says whether it can use it."""
+        """Let the backend call a task app, and return the result. `any_ok` is whether the backend can use the task app."""
         return await self._write("rl/verify_task_app", {"endpoint_base_url": url})
 
     async def trainer(self, trainer_id: str) -> dict[str, Any]:
@@ -141,20 +141,21 @@ class BackendClient:
         return _object(await self._get(f"rl/services/{_part(trainer_id)}"), self.url, "rl/services")
 
     async def public_key(self) -> str:
-        """Return the public key (base64) for which a task app's key is sealed."""
-        found = _object(await self._get("v1/crypto/public-key"), self.url, "v1/crypto/public-key")
-        if not isinstance(found.get("public_key"), str):
-            raise _odd(self.url, "v1/crypto/public-key", "has no public_key")
-        if found.get("alg") not in (None, "libsodium.sealedbox.v1"):
-            raise _odd(self.url, "v1/crypto/public-key", "is for another algorithm than libsodium.sealedbox.v1")
-        return str(found["public_key"])
+        """Return the public key (base64) to encrypt a task app's key with."""
+        path = "v1/crypto/public-key"
+        body = _object(await self._get(path), self.url, path)
+        if not isinstance(body.get("public_key"), str):
+            raise _odd(self.url, path, "has no public_key")
+        if body.get("alg") not in (None, "libsodium.sealedbox.v1"):
+            raise _odd(self.url, path, "is for another algorithm than libsodium.sealedbox.v1")
+        return str(body["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:
         """Store a sealed key in the backend."""
         return await self._write("v1/env-keys", {"name": name, "ciphertext_b64": ciphertext_b64})
 
     async def health(self) -> dict[str, Any]:
-        """`GET health`; sent once, so that it returns the present state."""
+        """`GET health`, without retries, so that it returns the current state."""
         return _object(await self._get("health", retries=0), self.url, "health")
 
     async def aclose(self) -> None:
@@ -173,7 +174,7 @@ class BackendClient:
     async def open_events(
         self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an event stream, whose body is read inside the block. Raises NoAnswer."""
+        """Open an event stream. Read its body inside the block. Raises NoAnswer."""
         query = urlencode({"since_seq": since_seq})
         url = f"{self.url}/{family}/jobs/{_part(job_id)}/events/stream?{query}"
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Last-Event-ID": str(since_seq)}
@@ -187,22 +188,21 @@ class BackendClient:
     async def _family(
         self, what: str, path: str, query: Mapping[str, Any], seconds: float | None = None
     ) -> dict[str, Any] | list[Any]:
-        """GET a route that may be under rl/, learning/ or orchestration/; the one that worked last time comes first."""
-        known = self._families.get(what)
-        order = FAMILIES if known is None else (known, *(name for name in FAMILIES if name != known))
+        """GET a route that may be under rl/, learning/ or orchestration/. Try the one that worked last time first."""
+        last = self._families.get(what)
         suffix = f"?{urlencode(query, doseq=True)}" if query else ""
         missing: BackendError | None = None
-        for family in order:
+        for family in sorted(FAMILIES, key=lambda name: name != last):
             try:
-                found = await self._get(f"{family}/{path}{suffix}", seconds=seconds)
+                body = await self._get(f"{family}/{path}{suffix}", seconds=seconds)
             except BackendError as error:
                 if error.status not in NO_SUCH_ROUTE:
                     raise
                 missing = missing or error
             else:
                 self._families[what] = family
-                return found
-        assert missing is not None, "at least one was tried"
+                return body
+        assert missing is not None
         raise missing
 
     async def _get(
@@ -210,7 +210,7 @@ class BackendClient:
     ) -> dict[str, Any] | list[Any]:
         limit = self.timeout_seconds if seconds is None else min(seconds, self.timeout_seconds)
         if retries is None:
-            retries = self.retries if seconds is None else 0  # a caller with a short limit repeats the request itself
+            retries = self.retries if seconds is None else 0  # a caller with a short limit retries by itself
         shown = path.partition("?")[0]
         try:
             answer = await again(
@@ -272,7 +272,7 @@ def _rows(body: dict[str, Any] | list[Any], name: str, url: str) -> list[dict[st
     if isinstance(body, dict):
         rows = next((body[key] for key in (name, "data", "items") if isinstance(body.get(key), list)), None)
     if not isinstance(rows, list):
-        raise _odd(url, name, f"holds no array {name!r}")
+        raise _odd(url, name, f"contains no array {name!r}")
     return [row for row in rows if isinstance(row, dict)]
 
 
@@ -281,7 +281,7 @@ def _unreachable(
 ) -> BackendUnreachable:
     """Return the error of a request without a response.
 
-    may_act: the backend may be acting on it. repeatable: it had an idempotency key.
+    may_act: whether the backend may be acting on it. repeatable: whether it had an idempotency key.
     """
     if lost.kind is Trouble.REFUSED:
         return BackendUnreachable(
@@ -294,12 +294,12 @@ def _unreachable(
     if may_act and lost.sent and repeatable:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request.",
-            hint="Check the list of jobs. A repetition with the same idempotency key creates no second job.",
+            hint="Check the list of jobs. Repeating the request with the same idempotency key creates no second job.",
         )
     if may_act and lost.sent:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
-            hint="Check the list of jobs. With an idempotency key a request can be repeated without a second job.",
+            hint="Check the list of jobs. With an idempotency key, the request can be repeated safely.",
         )
     return BackendUnreachable(f"{url}/{path} {lost.why}.")
 
@@ -310,13 +310,13 @@ def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Back
     if status in (401, 403):
         what = "the key" if key else "a request without a key"
         return BackendError(
-            f"{url} refuses {what}.", status=status, hint="Give the backend's key as api_key, or set SYNTH_API_KEY."
+            f"{url} rejects {what}.", status=status, hint="Pass the backend's key as api_key, or set SYNTH_API_KEY."
         )
     if 300 <= status < 400:
         return BackendError(
-            f"{url}/{path} answered {status}: a redirect, which is not followed, because the key belongs to this address.",
+            f"{url}/{path} answered {status}, a redirect. It is not followed, so that no other server gets the key.",
             status=status,
-            hint="Give the address that it redirects to, if it is yours.",
+            hint="If the address that it redirects to is yours, use that address.",
         )
     error = error_members(answer, key)
     if error is not None:
@@ -334,5 +334,5 @@ def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Back
 
 
 def _odd(url: str, path: str, what: str) -> BackendError:
-    """Return the error of a good status with a body that cannot be used."""
-    return BackendError(f"The answer of {url}/{path} {what}.", status=200, hint=NO_BACKEND)
+    """Return the error of a successful response with an invalid body."""
+    return BackendError(f"The response of {url}/{path} {what}.", status=200, hint=NO_BACKEND)

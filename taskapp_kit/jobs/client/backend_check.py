@@ -1,6 +1,6 @@
-"""Checks whether a backend can be used for a job, and if not, whether address or key is wrong.
+"""Check whether a backend can be used for a job, and if not, whether its address or key is wrong.
 
-Nothing is created. No finding has a key, a part of one, or a server's raw text.
+Nothing is created. Findings contain no key, no part of a key, and no raw text from a server.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ async def check_backend(
     Args:
         url: The backend's address, with or without `/api`.
         key: The backend's key, SYNTH_API_KEY.
-        task_app_url: Whether the backend reaches this task app is checked, too.
-        timeout_seconds: For each request.
+        task_app_url: Also check whether the backend can reach this task app.
+        timeout_seconds: The time limit of each request.
     """
     try:
         address = api_base(url)
@@ -56,17 +56,17 @@ async def _backend(prober: Prober, key: str | None, task_app_url: str | None) ->
     here = Finding("backend", True, f"{url} answers as a backend.")
     if jobs.status in (401, 403):
         if key:
-            do = "Give the backend's key as SYNTH_API_KEY; look for a stale .env."
+            do = "Set SYNTH_API_KEY to the backend's key. Look for an outdated .env."
             return [here, Finding("key", False, f"The backend refuses the key ({jobs.status}).", do)]
-        return [here, Finding("key", False, "The backend asks for a key, and none is given.", "Set SYNTH_API_KEY.")]
+        return [here, Finding("key", False, "The backend requires a key, but none is set.", "Set SYNTH_API_KEY.")]
     if jobs.status != 200 or not _is_json(jobs):
-        found = f"{url} answers, and not as a backend: GET {asked} gives {jobs.words}."
-        do = f"Is that the address of a backend, such as {EXAMPLE}? If so, read its log."
+        found = f"{url} answers, but not like a backend: GET {asked} returns {jobs.words}."
+        do = f"Check that this is the address of a backend, such as {EXAMPLE}. If it is, read its log."
         return [Finding("backend", False, found, do)]
     accepted = Finding("key", True, "The backend accepts the key.")
     if not key:
         accepted = Finding(
-            "key", True, "The backend asks for no key.", "Anyone who finds the address can run jobs there."
+            "key", True, "The backend requires no key.", "Anyone who finds the address can run jobs there."
         )
     return [here, accepted, await _public_key(prober), await _verifies(prober, task_app_url)]
 
@@ -86,9 +86,9 @@ async def _public_key(prober: Prober) -> Finding:
     except (binascii.Error, ValueError):
         size = 0
     if reply.status == 200 and size == PUBLIC_KEY_BYTES:
-        return Finding("backend", True, "It offers a public key, so a task app's key can be left with it.")
-    found = f"It offers no public key that can be used (GET v1/crypto/public-key gives {reply.words})."
-    return Finding("backend", True, found, "A task app's key cannot be uploaded: set it where the backend runs.")
+        return Finding("backend", True, "It offers a public key, so a task app's key can be uploaded.")
+    found = f"It offers no usable public key (GET v1/crypto/public-key returns {reply.words})."
+    return Finding("backend", True, found, "A task app's key cannot be uploaded. Set it where the backend runs.")
 
 
 async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
@@ -96,8 +96,8 @@ async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
         reply = await prober.ask("/rl/verify_task_app")  # a GET tests whether the route exists, and verifies nothing
         if reply.status not in (0, 404):
             return Finding("backend", True, "It can verify task apps.")
-        found = f"It cannot verify task apps (rl/verify_task_app gives {reply.words})."
-        return Finding("backend", True, found, "The SDK's own `train` does not run with it; taskapp train does.")
+        found = f"It cannot verify task apps (rl/verify_task_app returns {reply.words})."
+        return Finding("backend", True, found, "The SDK's `train` does not work with it, but `taskapp train` does.")
     body = json.dumps({"endpoint_base_url": task_app_url}).encode()
     reply = await prober.ask("/rl/verify_task_app", verb="POST", body=body)
     answer = reply.object or {}
@@ -105,11 +105,10 @@ async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
         return Finding("backend", True, "It reaches the task app.")
     if reply.status == 404:
         return Finding(
-            "backend", True, "It cannot verify task apps (404).", "Whether it reaches yours is not known yet."
+            "backend", True, "It cannot verify task apps (404).", "It is unknown whether it can reach yours."
         )
     if reply.status == 200:
-        do = "The task app may be open to this machine only, or have another key than the backend knows."
+        do = "The backend may not be able to reach the task app's address, or may have another key."
         return Finding("backend", False, "It does not reach the task app, or may not use it.", do)
-    return Finding(
-        "backend", False, f"It could not verify the task app: rl/verify_task_app gives {reply.words}.", "Read its log."
-    )
+    found = f"It could not verify the task app: rl/verify_task_app returns {reply.words}."
+    return Finding("backend", False, found, "Read its log.")

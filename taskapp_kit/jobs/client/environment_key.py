@@ -1,9 +1,9 @@
-"""Uploads the key of a task app to a backend, sealed so that only the backend's private key opens it.
+"""Upload the key of a task app to a backend, encrypted so that only the backend can read it.
 
     result = setup_environment_api_key("https://your-backend", synth_api_key="sk_your_org_key")
     result["token"]    # the task app's ENVIRONMENT_API_KEY: store it where the task app reads it
 
-Nothing is printed, logged or stored here; the key appears only as `token` in the result.
+Nothing is printed, logged or stored here. The key appears only as `token` in the result.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ def mint_environment_api_key() -> str:
 def setup_environment_api_key(
     backend_base: str, synth_api_key: str, token: str | None = None, *, timeout: float = 15.0
 ) -> dict[str, Any]:
-    """Seal a key and store it in the backend. No error shows the key.
+    """Encrypt a key and store it in the backend. Errors never contain the key.
 
     Args:
         backend_base: The backend's address, with or without `/api`.
         synth_api_key: The backend's key.
-        token: The task app's key; None for ENVIRONMENT_API_KEY of the process environment, or a new key when that is not
-            set.
+        token: The task app's key. Defaults to ENVIRONMENT_API_KEY of the process environment, or a new key.
         timeout: Seconds for each of the two requests.
 
     Returns:
-        `{"token", "stored", "id", "name", "updated_at"}`: `token` is the key itself, the rest is the backend's response.
+        `{"token", "stored", "id", "name", "updated_at"}`: `token` is the key itself, and the rest is the backend's response.
 
     Raises:
         JobConfigError: A value is invalid.
-        BackendError: The backend refuses (`status`).
-        BackendUnreachable: There is no response.
+        BackendError: The backend rejected the request (`status`).
+        BackendUnreachable: The backend did not respond.
         Unavailable: PyNaCl is not installed.
     """
     return run(setup_environment_api_key_async(backend_base, synth_api_key, token, timeout=timeout))
@@ -65,7 +64,7 @@ async def setup_environment_api_key_async(
     """See `setup_environment_api_key`."""
     key = _checked(token) if token is not None else _checked(process_variable(NAME) or mint_environment_api_key())
     if not synth_api_key or not synth_api_key.strip():
-        raise JobConfigError("The backend's key is empty.", hint="Give synth_api_key, or set SYNTH_API_KEY.")
+        raise JobConfigError("The backend's key is empty.", hint="Pass synth_api_key, or set SYNTH_API_KEY.")
     _sealed_box()  # raises before the first request
     try:
         client = BackendClient(backend_base, synth_api_key, timeout_seconds=timeout, retries=0)
@@ -76,34 +75,29 @@ async def setup_environment_api_key_async(
         answer = await client.put_env_key(NAME, ciphertext)
     if answer.get("stored") is not True:
         raise BackendError(
-            f"{client.url} accepted the sealed key, but does not confirm that it is stored.",
+            f"{client.url} accepted the encrypted key, but did not confirm that it was stored.",
             status=200,
-            hint="Without it, task apps would be called without a key: check the backend's log.",
+            hint="Check the backend's log. Without the key, the backend cannot call the task app.",
         )
     return {"token": key, "stored": True, **{name: answer.get(name) for name in RETURNED}}
 
 
 def _checked(token: str) -> str:
-    wanted = "one line of text without spaces and commas, which HTTP headers can carry"
+    hint = "Pass printable ASCII characters without spaces and commas, or None to create a key."
     if not isinstance(token, str):
-        raise JobConfigError(f"The token is not text; expected {wanted}.", hint="Give one, or none to create one.")
+        raise JobConfigError("The token is not a string.", hint=hint)
     token = token.strip()
     if not token:
-        raise JobConfigError("The token is empty.", hint="Give one, or none to create one.")
+        raise JobConfigError("The token is empty.", hint=hint)
     if len(token.encode("utf-8", "replace")) > MAX_TOKEN_BYTES:
-        raise JobConfigError(
-            f"The token is larger than {MAX_TOKEN_BYTES // 1024} KiB.",
-            hint="A key is a line: is it another file's content?",
-        )
+        raise JobConfigError(f"The token is larger than {MAX_TOKEN_BYTES // 1024} KiB.", hint=hint)
     if not (token.isascii() and token.isprintable()) or " " in token or "," in token:
-        raise JobConfigError(
-            f"The token cannot be a key; expected {wanted}.", hint="Give another, or none to create one."
-        )
+        raise JobConfigError("The token contains a character that a key cannot have.", hint=hint)
     return token
 
 
 def _seal(token: str, public_key: str, backend: str) -> str:
-    """Return the token, sealed for that public key (base64, 32 bytes), as base64."""
+    """Return the token in base64, encrypted for a public key (base64, 32 bytes)."""
     public, box = _sealed_box()
     try:
         raw = base64.b64decode(public_key, validate=True)
@@ -111,17 +105,17 @@ def _seal(token: str, public_key: str, backend: str) -> str:
         raw = b""
     if len(raw) != PUBLIC_KEY_BYTES:
         raise BackendError(
-            f"{backend} offers a public key that is not {PUBLIC_KEY_BYTES} bytes in base64.",
+            f"The public key of {backend} is not {PUBLIC_KEY_BYTES} bytes in base64.",
             status=200,
-            hint="Nothing was sent. Is that the address of a backend?",
+            hint="Nothing was sent. Check that this is the address of a backend.",
         )
     try:
         sealed = box(public(raw)).encrypt(token.encode("ascii"))
-    except Exception:  # PyNaCl raises several types for an invalid point; none may be chained, as it may show the token
+    except Exception:  # PyNaCl raises several types for an invalid point; don't chain them, they may contain the token
         sealed = None
     if sealed is None:
         raise BackendError(
-            f"{backend} offers an invalid public key: no key can be sealed for it.",
+            f"The public key of {backend} is invalid, so no key can be encrypted for it.",
             status=200,
             hint="Nothing was sent. The backend has to create a new key pair.",
         )
@@ -134,7 +128,7 @@ def _sealed_box() -> tuple[Any, Any]:
         from nacl.public import PublicKey, SealedBox
     except ImportError:
         raise Unavailable(
-            "Sealing a key needs the package pynacl, which is not installed.",
+            "Encrypting a key needs the package pynacl, which is not installed.",
             hint="Install the extra `jobs`: pip install 'taskapp-kit[jobs]'.",
         ) from None
     return PublicKey, SealedBox

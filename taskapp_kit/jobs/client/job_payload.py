@@ -1,4 +1,4 @@
-"""The request that creates an RL job, in the form of SDK 0.3.9: it has the whole TOML, under `data.config`."""
+"""The request that creates an RL job, in the format of SDK 0.3.9. It contains the complete config under `data.config`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from taskapp_kit.net.addresses import read_address
 Json = dict[str, Any]
 
 SOURCE_TAG = "train-cli"
-"""The tag of every job of the SDK; `[tags]` adds to it, and may replace it."""
+"""The tag of every job of the SDK. `[tags]` can replace it."""
 REFERENCE = "none"
-TASK_URL_HINT = "Give task_app_url, set TASK_APP_URL, or write task_url below [services]."
+TASK_URL_HINT = "Pass task_app_url, set TASK_APP_URL, or add task_url to [services]."
 
 
 def build_rl_payload(
@@ -36,18 +36,18 @@ def build_rl_payload(
 
     Args:
         config: The job's config.
-        task_app_url: None for TASK_APP_URL, else the config's `services.task_url`.
-        backend_url: With or without `/api`; sent in `metadata`.
-        model: An id that replaces the config's; one that begins with `ft:` or `rl:` is a finetuned `source`.
+        task_app_url: Defaults to TASK_APP_URL, then the config's `services.task_url`.
+        backend_url: With or without `/api`. Sent in `metadata`.
+        model: Replaces the config's model. An id that begins with `ft:` or `rl:` is a fine-tuned `source`.
         trainer_id: Sent at the top level.
-        allow_experimental: Sent in `metadata`; None is not sent.
+        allow_experimental: Sent in `metadata` unless None.
 
     Raises:
         JobConfigError: An address or the model's id cannot be used.
     """
     if model is not None:
         if not model.strip():
-            raise JobConfigError("The model's id is empty.", hint="Give one such as Qwen/Qwen3-4B, or none.")
+            raise JobConfigError("The model's id is empty.", hint="Pass an id such as Qwen/Qwen3-4B, or None.")
         config = config.with_overrides({"model": model.strip()})
     url = _task_url(task_app_url, config)
     document = settled(config.document)
@@ -72,12 +72,12 @@ def build_rl_payload(
 
 
 def settled(written: Document) -> Json:
-    """Return a copy of a valid document in the form that trainers read; only `[smoke]` is left out.
+    """Return a copy of a valid document in the form that trainers read, without `[smoke]`.
 
-    `[topology]` and `compute.topology` get the keys of both, the model to `model` (from any section that names it);
-    `reference.placement` and the topology's `reference_placement` default to "none". In the smoke-test form,
-    `trainer.batch_size` and `group_size` become training's, and `env.max_steps_per_episode` becomes `rollout.max_turns`,
-    unless those are given. The result is a valid config of the same form, and the function is idempotent.
+    `[topology]` and `compute.topology` each get the keys of both, and `model` gets the model from any section that names it.
+    `reference.placement` and the topology's `reference_placement` default to "none". In the smoke-test form, the defaults of
+    training's `batch_size` and `group_size` come from `trainer`, and that of `rollout.max_turns` from
+    `env.max_steps_per_episode`. The result is a valid config of the same form, and the function is idempotent.
     """
     document: Json = deepcopy(with_whole_topology(written))
     document.pop("smoke", None)
@@ -90,29 +90,29 @@ def settled(written: Document) -> Json:
     document.setdefault("model", {})[kind] = name
     compute = document.get("compute")
     topology = document.get("topology")
-    for given in (topology, (compute or {}).get("topology")):
-        if given is not None:
-            given.setdefault("reference_placement", REFERENCE)
+    for table in (topology, (compute or {}).get("topology")):
+        if table is not None:
+            table.setdefault("reference_placement", REFERENCE)
     if topology is not None:
         document.setdefault("compute", {}).setdefault("topology", deepcopy(topology))
     document.setdefault("reference", {}).setdefault("placement", REFERENCE)
     return document
 
 
-def _fill(document: Json, section: str, given: Json, keys: tuple[str, ...]) -> None:
-    """Copy these keys of `given` into the section, where it does not have them itself."""
+def _fill(document: Json, section: str, defaults: Json, keys: tuple[str, ...]) -> None:
+    """Copy these keys of `defaults` into the section, unless it has them."""
     for key in keys:
-        if given.get(key) is not None:
-            document.setdefault(section, {}).setdefault(key, given[key])
+        if defaults.get(key) is not None:
+            document.setdefault(section, {}).setdefault(key, defaults[key])
 
 
 def _task_url(given: str | None, config: RlConfig) -> str:
-    named = (
-        ("task_app_url", (given or "").strip()),
-        ("TASK_APP_URL", process_variable("TASK_APP_URL")),
-        ("[services] task_url", config.task_url),
-    )
-    for source, url in named:
+    addresses = {
+        "task_app_url": (given or "").strip(),
+        "TASK_APP_URL": process_variable("TASK_APP_URL"),
+        "[services] task_url": config.task_url,
+    }
+    for source, url in addresses.items():
         if url:
             try:
                 return read_address(url)
@@ -120,7 +120,7 @@ def _task_url(given: str | None, config: RlConfig) -> str:
                 raise JobConfigError(
                     f"The task app's address ({source}) cannot be used. {error.message}", hint=error.hint
                 ) from None
-    raise JobConfigError("No task app is named.", hint=TASK_URL_HINT)
+    raise JobConfigError("The task app's address is not set.", hint=TASK_URL_HINT)
 
 
 def _backend(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Poll a job until it ends, report what changed, and survive a backend that is unreachable for a while."""
+"""Poll a job until it ends, report changes, and tolerate a backend that is unreachable for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.client")
 
 POLL_TIMEOUT_SECONDS = 30.0
-"""Time limit of one poll."""
+"""The time limit of one poll."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -31,15 +31,15 @@ async def watch(
     interval_seconds: float,
     on_status: OnStatus | None = None,
 ) -> dict[str, Any]:
-    """Return the job's last status, however it ended.
+    """Wait until the job has ended, and return its last status.
 
-    on_status: called at the first poll, and whenever a watched member has changed since the last poll. Raises
-    JobTimeout; BackendError for a refusal that waiting does not fix.
+    `on_status` is called after the first poll, and whenever a watched member has changed. Raises JobTimeout, and BackendError
+    for an error that waiting does not fix.
     """
     if not timeout_seconds > 0 or not interval_seconds >= 0:
         raise JobConfigError("timeout should be above 0 and interval at least 0, both in seconds.")
     end = time.monotonic() + timeout_seconds
-    shown: str | None = None
+    reported: str | None = None
     status = ""
     away: BackendError | None = None
     while True:
@@ -51,14 +51,14 @@ async def watch(
             if not is_temporary(error):
                 raise
             if away is None:
-                log.warning("the backend cannot be asked for job %s now, and will be again: %s", job_id, error.message)
+                log.warning("the backend does not answer for job %s; retrying: %s", job_id, error.message)
             away = error
         else:
             if away is not None:
                 log.warning("the backend answers again for job %s", job_id)
                 away = None
-            status, before, shown = job["status"], shown, seen(job)
-            if on_status is not None and shown != before:
+            status, before, reported = job["status"], reported, seen(job)
+            if on_status is not None and reported != before:
                 answer = on_status(dict(job))
                 if inspect.isawaitable(answer):
                     await answer
@@ -71,9 +71,9 @@ async def watch(
 
 
 def _too_long(job_id: str, timeout_seconds: float, status: str, away: BackendError | None) -> JobTimeout:
-    stood = f" It was {status} when the backend last answered." if status else ""
+    last = f" It was {status} when the backend last answered." if status else ""
     silent = f" The backend does not answer: {away.message}" if away is not None else ""
     return JobTimeout(
-        f"Job {job_id} was not over within {timeout_seconds:g} s.{stood}{silent}",
-        hint="It goes on: RLJob.from_job_id follows it again, cancel() ends it.",
+        f"Job {job_id} did not end within {timeout_seconds:g} s.{last}{silent}",
+        hint="The job continues. Follow it with RLJob.from_job_id, or end it with cancel().",
     )

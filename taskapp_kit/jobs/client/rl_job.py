@@ -4,10 +4,10 @@
     job.submit()
     result = job.poll_until_complete(on_status=print)
 
-Where the backend's engine trains nothing, a warning says so once beside the reward (logger `taskapp_kit.jobs.client.rl_job`).
+If the backend's engine trains nothing, a warning is logged once with the reward (logger `taskapp_kit.jobs.client.rl_job`).
 
-Every method that calls the backend blocks, and has an asynchronous twin ending in `_async`. The blocking ones work inside a
-running event loop, which is blocked meanwhile; callbacks then run on another thread.
+Every method that calls the backend blocks, and has an asynchronous variant with the suffix `_async`. The blocking methods can
+be called inside a running event loop, which they block. Callbacks then run on another thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger("taskapp_kit.jobs.client.rl_job")
 Answer = TypeVar("Answer")
 
 FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
-"""Overrides that are arguments, not tables of the file; some of them exist in the SDK, too."""
+"""Overrides that are arguments instead of tables of the file. The SDK has some of them."""
 
 __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
@@ -57,16 +57,16 @@ class RLJob:
     Args:
         backend_url: The backend's address.
         api_key: The caller's key at the backend.
-        job_id: The id of a job that was submitted; None before.
+        job_id: The id of a submitted job, or None.
         payload: The body to submit.
-        task_app_api_key: The task app's key, which `submit` gives to the backend.
+        task_app_api_key: The task app's key, for checking the task app before the submission.
         idempotency_key: Makes a repeated `submit` return the first job.
         config: The config that the payload was built from.
 
     Raises:
         BackendError: The backend rejected a request (`status`).
-        BackendUnreachable: There was no response.
-        JobError: The job was not submitted yet.
+        BackendUnreachable: The backend did not respond.
+        JobError: The job has not been submitted.
     """
 
     def __init__(
@@ -105,24 +105,24 @@ class RLJob:
         trainer_id: str | None = None,
         model: str | None = None,
     ) -> RLJob:
-        """Return a job to be submitted. Sends no request.
+        """Return a job to submit. Sends no request.
 
         Args:
             config_path: The RL config, a TOML file.
-            backend_url: None for BACKEND_BASE_URL.
-            api_key: The backend's key; None for SYNTH_API_KEY.
-            task_app_url: None for TASK_APP_URL, else the file's `services.task_url`.
-            task_app_api_key: None for ENVIRONMENT_API_KEY; without either, the backend checks the task app with its own
-                key.
-            allow_experimental: Sent to the backend; None is not sent.
-            overrides: Nested tables that replace values of the file; they are checked as the file is.
-            idempotency_key: With one, a submission whose answer was lost is repeated, and creates one job.
+            backend_url: Defaults to BACKEND_BASE_URL.
+            api_key: The backend's key. Defaults to SYNTH_API_KEY.
+            task_app_url: Defaults to TASK_APP_URL, then the file's `services.task_url`.
+            task_app_api_key: Defaults to ENVIRONMENT_API_KEY. If neither is set, the backend checks the task app with the key
+                that it has.
+            allow_experimental: Sent to the backend unless None.
+            overrides: Nested tables that replace values of the file. They are validated with the file.
+            idempotency_key: Allows a submission without a response to be retried, without creating a second job.
             trainer_id: One of the backend's trainers.
-            model: An id that replaces the file's.
+            model: Replaces the file's model.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            JobConfigError: Something cannot be used; it is a ConfigError and a ValueError.
+            FileNotFoundError: The file does not exist.
+            JobConfigError: A value is invalid. This is a ConfigError and a ValueError.
         """
         from taskapp_kit.jobs.client.config.rl_config import load_rl_config
         from taskapp_kit.jobs.client.job_payload import build_rl_payload
@@ -153,11 +153,11 @@ class RLJob:
 
         Args:
             job_id: Its id.
-            backend_url: None for BACKEND_BASE_URL.
-            api_key: The backend's key; None for SYNTH_API_KEY.
+            backend_url: Defaults to BACKEND_BASE_URL.
+            api_key: The backend's key. Defaults to SYNTH_API_KEY.
 
         Raises:
-            JobConfigError: The id is empty, or there is no address or key.
+            JobConfigError: The id is empty, or no address or key is set.
         """
         if not job_id or not job_id.strip():
             raise JobConfigError("The job's id is empty.")
@@ -165,54 +165,54 @@ class RLJob:
 
     @property
     def job_id(self) -> str | None:
-        """The job's id in the backend; None until it is submitted."""
+        """The job's id at the backend, or None before `submit`."""
         return self._job_id
 
     @property
     def payload(self) -> dict[str, Any] | None:
-        """A copy of the request that `submit` sends; None for a job that was submitted elsewhere."""
+        """A copy of the request that `submit` sends, or None for a job from `from_job_id`."""
         return None if self._payload is None else copy.deepcopy(dict(self._payload))
 
     @property
     def task_app_url(self) -> str | None:
-        """The address of the job's task app; None for a job that was submitted elsewhere."""
+        """The address of the job's task app, or None for a job from `from_job_id`."""
         data = (self._payload or {}).get("data")
         return data.get("endpoint_base_url") if isinstance(data, Mapping) else None
 
     # blocking
 
     def submit(self) -> str:
-        """Check the task app's health, then submit the job to the backend; return the job's id.
+        """Check the task app's health, submit the job to the backend, and return the job's id.
 
         Raises:
-            TaskAppError: The task app cannot be used; nothing was submitted.
-            BackendError: The backend refuses the job.
-            BackendUnreachable: There is no response.
+            TaskAppError: The task app cannot be used. Nothing was submitted.
+            BackendError: The backend rejected the job.
+            BackendUnreachable: The backend did not respond.
             JobError: The job was submitted before.
         """
         return run(self.submit_async())
 
     def get_status(self) -> dict[str, Any]:
-        """Return the job's present `status`, `progress`, `metrics` and other members."""
+        """Return the job's current `status`, `progress`, `metrics` and other members."""
         return run(self.get_status_async())
 
     def poll_until_complete(
         self, *, timeout: float = 7200.0, interval: float = 10.0, on_status: OnStatus | None = None
     ) -> dict[str, Any]:
-        """Wait until the job is over. While the backend is unreachable or answers 5xx, the wait goes on until `timeout`.
+        """Wait until the job has ended, even while the backend is unreachable or answers 5xx.
 
         Args:
-            timeout: Seconds in all.
+            timeout: Seconds to wait in total.
             interval: Seconds between polls.
-            on_status: Called at the first poll, and whenever status, progress or metrics have changed since the last one.
-                An exception that it raises ends the wait.
+            on_status: Called after the first poll, and whenever status, progress or metrics have changed. An exception that
+                it raises ends the wait.
 
         Returns:
-            The job's last status, with `final_reward` and `metrics`, however it ended.
+            The job's last status, with `final_reward` and `metrics`, whether it succeeded or not.
 
         Raises:
-            JobTimeout: It was not over in time, and continues; a TimeoutError.
-            BackendError: The job is unknown, or the key is refused.
+            JobTimeout: The job did not end in time, and continues. This is a TimeoutError.
+            BackendError: The job is unknown, or the key is rejected.
         """
         return run(self.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status))
 
@@ -220,7 +220,7 @@ class RLJob:
         """Return the last status of a succeeded job: `final_reward`, `metrics`, `results`.
 
         Raises:
-            JobFailed: It has not succeeded.
+            JobFailed: The job has not succeeded.
         """
         return run(self.get_results_async())
 
@@ -233,18 +233,18 @@ class RLJob:
         return run(self.metrics_async())
 
     def cancel(self) -> dict[str, Any]:
-        """End the job."""
+        """Cancel the job."""
         return run(self.cancel_async())
 
     def start(self) -> dict[str, Any]:
-        """Let a job that failed or was cancelled go on from its last checkpoint; return its status.
+        """Restart a failed or cancelled job from its last checkpoint, and return its status.
 
-        Nothing happens to other jobs, and where the backend's engine stores no checkpoints.
+        This has no effect on a job with another status, or if the backend's engine stores no checkpoints.
         """
         return run(self.start_async())
 
     def stream(self, since_seq: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the events as they occur, without a gap, until the job is over."""
+        """Yield the events as they occur, without gaps, until the job has ended."""
         return iterate(lambda: self.stream_async(since_seq))
 
     # asynchronous
@@ -252,9 +252,9 @@ class RLJob:
     async def submit_async(self) -> str:
         """See `submit`."""
         if self._job_id is not None:
-            raise JobError(f"The job was submitted already, as {self._job_id}.", hint="Make another with from_config.")
+            raise JobError(f"The job was already submitted as {self._job_id}.", hint="Create another with from_config.")
         if self._payload is None:
-            raise JobError("There is nothing to submit.", hint="Create the job with RLJob.from_config.")
+            raise JobError("The job has no config to submit.", hint="Create the job with RLJob.from_config.")
         async with self._client() as client:
             if self.task_app_url is not None:
                 await _check_health(self.task_app_url, self._task_app_api_key, client)
@@ -292,7 +292,7 @@ class RLJob:
             return job
         if not over(job):
             raise JobFailed(
-                f"Job {job['job_id']} has no results yet: it is {job['status']}.", job=job, hint="Wait for its end."
+                f"Job {job['job_id']} has no results yet: it is {job['status']}.", job=job, hint="Wait until it ends."
             )
         cause = job.get("error")
         cause = cause.get("message") if isinstance(cause, Mapping) else cause
@@ -323,7 +323,7 @@ class RLJob:
                 yield event
 
     async def _ask(self, ask: Callable[[BackendClient, str], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Return the backend's answer to one question about the job."""
+        """Return the backend's response to one request about the job."""
         job_id = self._submitted()
         async with self._client() as client:
             return await ask(client, job_id)
@@ -332,7 +332,7 @@ class RLJob:
         return BackendClient(self.backend_url, self._api_key)
 
     def _with_note(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Return the job; warn once if it has a reward although nothing was trained."""
+        """Return the job. Warn once if it has a reward although nothing was trained."""
         note = weights_note(job)
         if note and not self._noted and job.get("final_reward") is not None:
             self._noted = True
@@ -350,7 +350,7 @@ class RLJob:
 
 async def _check_health(url: str, key: str | None, backend: BackendClient) -> None:
     """Check a task app's health. Without a key here, the backend checks with its own. Raises TaskAppError."""
-    wrong = next((found for found in await check_task_app(url, key) if not found.ok), None)
+    wrong = next((finding for finding in await check_task_app(url, key) if not finding.ok), None)
     if wrong is None:
         return
     if wrong.part == "key" and key is None:
@@ -364,33 +364,30 @@ async def _check_health(url: str, key: str | None, backend: BackendClient) -> No
 
 
 def backend_key(given: str | None) -> str:
-    """The given key, else SYNTH_API_KEY. Raises JobConfigError."""
-    found = header_key(given, "The backend's key") or header_key(process_variable("SYNTH_API_KEY"), "SYNTH_API_KEY")
-    if found is None:
-        raise JobConfigError(
-            "There is no key for the backend: none was given, and SYNTH_API_KEY is not set.",
-            hint="Give it as api_key, or set SYNTH_API_KEY.",
-        )
-    return found
+    """Return the given key or SYNTH_API_KEY. Raises JobConfigError."""
+    key = header_key(given, "The backend's key") or header_key(process_variable("SYNTH_API_KEY"), "SYNTH_API_KEY")
+    if key is None:
+        raise JobConfigError("The backend's key is not set.", hint="Pass it as api_key, or set SYNTH_API_KEY.")
+    return key
 
 
 def task_app_key(given: str | None) -> str | None:
-    """The given key, else ENVIRONMENT_API_KEY; None for a task app without a key. Raises ConfigError."""
+    """Return the given key or ENVIRONMENT_API_KEY, or None if neither is set. Raises ConfigError."""
     return header_key(given, "The task app's key") or header_key(
         process_variable("ENVIRONMENT_API_KEY"), "ENVIRONMENT_API_KEY"
     )
 
 
 def split_overrides(overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tables to merge into the file, and the texts that are arguments; the caller's mapping is not changed.
+    """Return the tables to merge into the file, and the strings that are arguments.
 
-    `model` is an argument when it is text, and the table `[model]` when it is a mapping.
+    `model` is an argument if it is a string, and the table `[model]` if it is a mapping.
     """
     tables: dict[str, Any] = {}
-    words: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     for name, value in (overrides or {}).items():
         if name in FLAT and isinstance(value, str):
-            words[{"task_app_url": "task_url", "backend_url": "backend"}.get(name, name)] = value
+            arguments[{"task_app_url": "task_url", "backend_url": "backend"}.get(name, name)] = value
         else:
             tables[name] = value
-    return tables, words
+    return tables, arguments

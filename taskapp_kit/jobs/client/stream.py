@@ -1,7 +1,7 @@
-"""A job's events as they occur: server-sent events where they work, polls from the last event on otherwise.
+"""A job's events as they occur, from server-sent events, or by polling if those don't work.
 
-There are no gaps in `seq`: events that a stream leaves out are fetched, duplicates are dropped. It ends when the backend
-reports that the job is over and every event before that was yielded.
+Events have no gaps in `seq`: events that a stream leaves out are fetched, and duplicates are dropped. The stream ends when the
+backend reports that the job has ended and every event was yielded.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ log = logging.getLogger("taskapp_kit.jobs.client.stream")
 
 SSE_FAMILIES = ("rl", "learning")
 SILENCE_SECONDS = 45.0
-"""A stream without a byte for this long, not even a comment, counts as broken."""
+"""A stream that sends nothing for this long, not even a comment, is considered broken."""
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
 STATUS_SECONDS = 30.0
-"""How often the job itself is fetched: a stream may not end with it, or may hold back its last event."""
+"""How often the job itself is fetched, because a stream may not end with the job or may hold back the last event."""
 PAGE = 200
 PAGES = 50
-"""Pages that are yielded before the next request."""
+"""The most pages to fetch at a time."""
 METRICS_PAGE = 1000
 MAX_ROWS = 1_000_000
-"""Limit of the events or points that are held at once."""
+"""The most events or points to hold in memory."""
 LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
 
 
 class JobReader(Protocol):
-    """The part of `BackendClient` that is used here. Its methods raise BackendError."""
+    """The part of `BackendClient` that this module uses. Its methods raise BackendError."""
 
     url: str
 
     def open_events(
         self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Open an event stream, whose body is read inside the block. Raises NoAnswer."""
+        """Open an event stream. Read its body inside the block. Raises NoAnswer."""
         ...
 
     async def get_job(self, job_id: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class JobReader(Protocol):
 
 
 def hints_at_the_end(event: dict[str, Any]) -> bool:
-    """Whether this event may be the last: `rl.job.completed`, `workflow.failed` etc. may concern a part of the job."""
+    """Return whether this event may be the last. `rl.job.completed` or `workflow.failed` may be about a part of the job."""
     kind = event.get("type")
     return isinstance(kind, str) and kind.rpartition(".")[2] in LAST_WORDS
 
@@ -84,8 +84,8 @@ async def follow_events(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield every event after `since_seq`.
 
-    patience_seconds: how long to wait for a backend that does not answer, or answers 5xx (it may restart). Raises
-    BackendError for any other refusal, BackendUnreachable when the patience is over.
+    `patience_seconds` is how long to wait for a backend that does not answer or answers 5xx, because it may restart. After
+    that, raises BackendUnreachable. Raises BackendError for any other error.
     """
     tracker = _Tracker(client, job_id, since_seq, patience_seconds)
     async with aclosing(_streamed(tracker, silence_seconds, status_seconds)) as streamed:
@@ -125,15 +125,17 @@ async def _streamed(
                         looked = time.monotonic()
                 return
         except (NoAnswer, FrameTooLarge) as broken:
-            log.info("the event stream of job %s broke (%s); going on by polling", tracker.job_id, broken)
+            log.info("the event stream of job %s broke (%s); polling instead", tracker.job_id, broken)
             return
 
 
 class _Tracker:
     """The progress of a stream.
 
-    last: number of the last event yielded. ended: the job is over and all its events were yielded. broken: the stream left
-    out events that could not be fetched then.
+    Attributes:
+        last: The number of the last event that was yielded.
+        ended: Whether the job has ended and all its events were yielded.
+        broken: Whether the stream left out events that could not be fetched.
     """
 
     def __init__(self, client: JobReader, job_id: str, since_seq: int, patience_seconds: float) -> None:
@@ -146,7 +148,7 @@ class _Tracker:
         self._silent_since: float | None = None
 
     async def take(self, frame: Frame) -> list[dict[str, Any]]:
-        """Return the new events of a frame, after those that the stream left out before them."""
+        """Return the events that the stream left out before a frame, and the new events of the frame."""
         event = _event_of(frame)
         if event is None:
             return []
@@ -170,7 +172,7 @@ class _Tracker:
         return found
 
     async def round(self, *, status_first: bool = False) -> list[dict[str, Any]]:
-        """Poll once: return the new events, and update `ended`. Raises as `follow_events`."""
+        """Poll once: return the new events, and update `ended`. Raises the errors of `follow_events`."""
         found: list[dict[str, Any]] = []
         try:
             if not status_first:
@@ -188,9 +190,9 @@ class _Tracker:
         return found
 
     async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None, pages: int = PAGES) -> bool:
-        """Add the next events to `found`, page by page; pages before an error are in it.
+        """Add the next events to `found`, page by page, including the pages before an error.
 
-        Returns True when it stopped after so many pages, and there may be more.
+        Return True if there may be more events after the last page.
         """
         for _ in range(pages):
             page = await self.client.events(self.job_id, self.last, PAGE)
@@ -205,15 +207,13 @@ class _Tracker:
         return True
 
     def _tolerate(self, error: BackendError) -> None:
-        """Tolerate an unreachable backend. Raises the error if it is permanent, or the patience is over."""
+        """Tolerate an unreachable backend. Raise the error if it is permanent or has lasted too long."""
         now = time.monotonic()
         may_pass = is_temporary(error)
         if self._silent_since is None:
             self._silent_since = now
             if may_pass:
-                log.warning(
-                    "the backend cannot be asked for job %s now, and will be again: %s", self.job_id, error.message
-                )
+                log.warning("the backend does not answer for job %s; retrying: %s", self.job_id, error.message)
         if not may_pass or now - self._silent_since > self._patience_seconds:
             raise error
 
@@ -255,7 +255,7 @@ async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list
 
 
 def _bound(found: list[dict[str, Any]], client: JobReader, what: str) -> None:
-    """Raise BackendError when a backend never ends its list."""
+    """Raise BackendError if a backend's list has no end."""
     if len(found) > MAX_ROWS:
         raise BackendError(f"{client.url} returns more than {MAX_ROWS:,} {what} for one job.", status=200)
 
@@ -263,8 +263,8 @@ def _bound(found: list[dict[str, Any]], client: JobReader, what: str) -> None:
 async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
     """Return every point so far, page by page. Raises BackendError.
 
-    A page may end in the middle of a step, so the next one starts with that step again; duplicates are dropped. Or it has
-    whole steps only, and fewer points than were requested although there are more: the last page is one without news.
+    A page may end in the middle of a step, so the next page starts with that step again and duplicates are dropped. A page of
+    complete steps may have fewer points than requested, so only a page without new points is the last.
     """
     found: list[dict[str, Any]] = []
     known: set[bytes] = set()
@@ -283,5 +283,5 @@ async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
 
 
 def is_temporary(error: BackendError) -> bool:
-    """Return whether the error may be temporary: the backend is not reachable, restarts, or is overloaded."""
+    """Return whether the error may be temporary: the backend is unreachable, restarting or overloaded."""
     return isinstance(error, BackendUnreachable) or error.status >= 500 or error.status in (408, 429)

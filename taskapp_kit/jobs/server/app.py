@@ -60,16 +60,16 @@ def create_backend(
 
     Args:
         keys: The keys that callers may use.
-        store: A SQLite address or path; `none` and `memory` last as long as the process.
-        environment_api_key: The backend's own key for task apps.
-        local: Only this machine can reach the backend, so it may call task apps at private and loopback addresses.
-        allow: Hosts and networks of task apps that may be called although they are not public.
-        hosts: Names under which it may be called, next to this machine's if `local`; otherwise none means any.
-        max_jobs: Jobs that run at once, and at most as many as the engine can.
-        engine: What runs the jobs. Defaults to `RolloutsEngine`.
-        models: Serves trained models by name, and is closed at the end; None serves none.
-        trainers: Names by id, next to the engine's own.
-        resumes: Which unfinished jobs of the store continue when it starts.
+        store: A SQLite address or path. With `none` and `memory`, jobs are lost when the process ends.
+        environment_api_key: The backend's key for task apps without an uploaded key.
+        local: Whether only this machine can reach the backend. It may then call task apps at private and loopback addresses.
+        allow: Hosts and networks of task apps that may be called even though they are not public.
+        hosts: Accepted host names, in addition to this machine's if `local`. Otherwise, an empty sequence accepts any.
+        max_jobs: The most concurrent jobs. The engine may have a lower limit.
+        engine: The engine that runs the jobs. Defaults to `RolloutsEngine`.
+        models: Serves trained models by name. It is closed at shutdown. None serves no models.
+        trainers: Names by id, in addition to the engine.
+        resumes: Whether an unfinished job of the store continues at startup.
 
     Raises:
         ConfigError: A setting is invalid.

@@ -1,8 +1,7 @@
-"""The backend's keys, and the organisation of each.
+"""The backend's keys, and the organization of each key.
 
-Jobs and environment keys belong to a key's organisation, whose name is derived from the key by a slow hash and stored.
-The key that a local backend creates for itself has the organisation `local`, so that the next backend finds its jobs, even
-when the same key is then configured.
+Jobs and environment keys belong to a key's organization, whose name is a slow hash of the key. A key that a local backend
+creates for itself has the organization `local`, so that the next backend finds its jobs, even if the key is configured then.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from taskapp_kit.net.response import Headers
 
 LOCAL = "local"
 ORG = "taskapp_kit.jobs.server.org"
-"""Scope key: the caller's organisation."""
+"""Scope key: the caller's organization."""
 OPEN = frozenset({"/", "/health", "/api/health"})
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp backend"')]
 ROUNDS = 50_000
@@ -29,22 +28,22 @@ ROUNDS = 50_000
 
 
 def org_of(key: bytes) -> str:
-    """Return the organisation of a key; it is the same in every backend."""
+    """Return the organization of a key, which is the same in every backend."""
     return hashlib.pbkdf2_hmac("sha256", key, b"taskapp backend organisation", ROUNDS).hex()
 
 
 class BearerKeys:
-    """The valid keys. minted: one that this process created. Raises ConfigError for a key that no header can carry."""
+    """The valid keys. minted: a key that this process created. Raises ConfigError if a header cannot contain a key."""
 
     def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:
         self._orgs: dict[bytes, str] = {}
-        """Organisations by the digest of a key, the operator's key first."""
+        """Organizations by the digest of a key, the operator's key first."""
         for key in keys:
             raw = key.strip().encode()
             if not 0 < len(raw) <= MAX_KEY_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
                 raise ConfigError(
                     f"A key of the backend should be 1 to {MAX_KEY_BYTES} visible ASCII characters without a comma.",
-                    hint="Give SYNTH_API_KEY another value; several keys go into it as a comma list.",
+                    hint="Change SYNTH_API_KEY. Separate several keys with commas.",
                 )
             self._orgs[hashlib.sha256(raw).digest()] = org_of(raw)
         self.minted_org = None if minted is None else org_of(minted.encode())
@@ -58,7 +57,7 @@ class BearerKeys:
 
     @property
     def operator(self) -> str:
-        """The organisation of the backend's operator: that of the first key, or of the key that was created for it."""
+        """The organization of the backend's operator, which belongs to the first key or the minted key."""
         return LOCAL if self.minted_org is not None else next(iter(self._orgs.values()))
 
     def adopt(self, minted: Collection[str]) -> None:
@@ -66,21 +65,15 @@ class BearerKeys:
         self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:
-        """Return the organisation of the candidates; None for an unknown key, and for keys of several organisations.
-
-        Compares every pair in constant time.
-        """
-        found: set[str] = set()
-        for candidate in candidates:
-            digest = hashlib.sha256(candidate).digest()
-            for known, org in self._orgs.items():
-                if hmac.compare_digest(digest, known):
-                    found.add(org)
-        return found.pop() if len(found) == 1 else None
+        """Return the organization of the candidates, or None for an unknown key or keys of several organizations."""
+        digests = [hashlib.sha256(candidate).digest() for candidate in candidates]
+        # every pair is compared in constant time
+        orgs = {org for valid, org in self._orgs.items() for digest in digests if hmac.compare_digest(digest, valid)}
+        return orgs.pop() if len(orgs) == 1 else None
 
 
 def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
-    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the organisation in the scope."""
+    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the organization in the scope."""
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         try:
@@ -101,5 +94,5 @@ def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
 
 
 def is_open(scope: Scope) -> bool:
-    """Return whether a request needs no key. If it has a valid one, its organisation is still set."""
+    """Return whether a request needs no key. If it has a valid key, its organization is still set."""
     return scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")

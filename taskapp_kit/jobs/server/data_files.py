@@ -22,20 +22,20 @@ KNOWN = "sqlite:///PATH, a bare PATH, memory, none"
 
 
 def store_path(url: str) -> Path | None:
-    """Return the SQLite file of an address; None for `memory` and `none`, which last as long as the process.
+    """Return the SQLite file of an address, or None for `memory` and `none`.
 
-    Raises ConfigError, which never repeats the address: it may hold a password.
+    Raises ConfigError, which never contains the address, because it may have a password.
     """
     url = url.strip()
     if not url:
-        raise ConfigError("The store's address is empty.", hint=f"Give one of: {KNOWN}.")
+        raise ConfigError("The store's address is empty.", hint=f"Use one of: {KNOWN}.")
     if url.lower() in ("none", "memory", ":memory:"):
         return None
     scheme, separator, rest = url.partition("://")
     if not separator:
         return Path(url).expanduser()
     if scheme.lower() != "sqlite":
-        raise ConfigError("The backend stores its jobs in a SQLite file.", hint=f"Give one of: {KNOWN}.")
+        raise ConfigError("The backend can store jobs in a SQLite file only.", hint=f"Use one of: {KNOWN}.")
     if rest in ("", "/", "/:memory:"):
         return None
     if not rest.startswith("/") or "?" in rest:
@@ -54,16 +54,15 @@ def key_path(store: Path) -> Path:
 class JobDatabase:
     """An open database with an exclusive lock. path: None for a database in memory.
 
-    Raises StoreError when it cannot be opened, or another backend uses it: both would run its jobs. The lock ends with the
-    process, even if that is killed.
-
-    Writes and reads have one thread each, so that many readers do not delay the jobs.
+    Raises StoreError if it cannot be opened, or if another backend uses it, because both would run its jobs. The lock is
+    released when the process ends, even if it is killed. Writes and reads have a thread each, so that many readers do not delay
+    the jobs.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = None if path is None else path.resolve()
         self._lock = -1
-        self.database = Database(self.path, BUSY_SECONDS)  # creates the directories, too
+        self.database = Database(self.path, BUSY_SECONDS)  # also creates the directories
         try:
             if self.path is not None:
                 self._lock = _locked(self.path)
@@ -74,7 +73,7 @@ class JobDatabase:
         self._closed = False
 
     async def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """Run `work` in a transaction, also to its end if the caller is cancelled. Raises as `transact_now`."""
+        """Run `work` in a transaction, which completes even if the caller is cancelled. Raises as `transact_now`."""
         if self._closed:
             raise StoreError("The backend's store is closed.", hint="Start the backend again.")
         loop = asyncio.get_running_loop()
@@ -83,7 +82,7 @@ class JobDatabase:
         )
 
     def transact_now(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """Run it on this thread. Raises StoreError and the kit's own errors from `work`, after a rollback."""
+        """Run `work` in a transaction on this thread. Raises StoreError and the kit's errors from `work`, after a rollback."""
         database = self.database
         try:
             database.same_file()
@@ -120,7 +119,7 @@ def _locked(store: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise StoreError(
-            f"Another backend uses the job store {store}.",
-            hint="Stop it, or give this one a --store of its own.",
+            f"Another backend is using the job store {store}.",
+            hint="Stop that backend, or choose another --store for this one.",
         ) from None
     return descriptor

@@ -1,9 +1,8 @@
-"""The interface of an engine: it gets a job, a task app and a ledger, and runs the job to its end.
+"""The interface of an engine, which gets a job, a task app and a ledger, and runs the job to its end.
 
-All progress is in the ledger, none in the engine: `Ledger.report` writes events, metric points and the engine's state in
-one transaction. A backend that was killed passes that state to the next run, which continues from there, and no event is
-duplicated or missing. An engine whose weights are those of an earlier moment goes back to that moment first:
-`Ledger.supersede`.
+The ledger contains all progress, and the engine none. `Ledger.report` writes events, metric points and the engine's state in
+one transaction. A backend that was killed passes that state to the next run, which continues from there, so that no event is
+duplicated or missing. An engine with older weights first goes back to their moment with `Ledger.supersede`.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class RolloutOutcome:
 
 
 def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sample: int) -> RolloutOutcome:
-    """Return the rollout as failed: the one at this index was answered with the same `rollout_id` before."""
+    """Return the rollout as failed, because the rollout at this index had the same `rollout_id`."""
     return replace(
         rollout,
         status="failed",
@@ -169,22 +168,22 @@ class Ledger(Protocol):
         ...
 
     async def stored(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        """Return the finished rollouts of a phase and iteration, of earlier runs, too, by place and sample.
+        """Return the finished rollouts of a phase and iteration, by place and sample.
 
-        Without superseded ones.
+        This includes rollouts of earlier runs, but not superseded rollouts.
         """
         ...
 
     async def position(self) -> int:
-        """Return the number of the job's last event, for a later `supersede`; 0 before the first."""
+        """Return the number of the job's last event for a later `supersede`, or 0 if there are no events."""
         ...
 
     async def supersede(self, after: int, *events: Event, **progress: Unpack[JobReport]) -> None:
         """Go back to a position: mark rollouts, points and progress after it as superseded, and report the events.
 
-        One transaction. Superseded rollouts and points count nowhere, and their places are free. Superseded events, those
-        of PROGRESS, stay in the list, marked with the number of the first event. after: what `position` returned; 0 for
-        all. progress: of that moment, with its state and metrics.
+        All in one transaction. Superseded rollouts and points are not counted, and their places are free. Superseded events of
+        the types in PROGRESS stay in the list, marked with the number of the first event. `after` is a value of `position`,
+        or 0 for everything. `progress` contains state and metrics of that moment.
         """
         ...
 
@@ -192,9 +191,12 @@ class Ledger(Protocol):
 class Engine(Protocol):
     """Runs a job.
 
-    name: part of every status, and the id of its trainer. description: name and purpose in a few words. updates_weights:
-    whether a model is changed at all. restarts: whether a job that failed or was cancelled can go on; `run` is called with
-    the state that was stored last. most_jobs: how many it can run at once, None for any number.
+    Attributes:
+        name: Part of every status, and the id of its trainer.
+        description: Its name and purpose.
+        updates_weights: Whether it changes a model.
+        restarts: Whether it can restart a failed or cancelled job. `run` is then called with the last stored state.
+        most_jobs: The most concurrent jobs, or None for no limit.
     """
 
     name: str
@@ -204,26 +206,26 @@ class Engine(Protocol):
     most_jobs: int | None
 
     def problems(self, job: JobDocument) -> Mapping[Place, str]:
-        """Return what this engine does not support: place in the config, such as ("training", "lora", "r"), to sentence.
+        """Return what this engine does not support, by place in the config, such as ("training", "lora", "r").
 
-        A job with problems is refused. () is the place of what concerns the job as a whole.
+        A job with problems is rejected. Problems of the job as a whole have the place ().
         """
         ...
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return what the job needs and the task app does not have, one sentence each; such a job is refused.
+        """Return what the job needs but the task app does not have, one sentence each. Such a job is rejected.
 
-        Called when a job is submitted, and again before its first `run`. Raises TaskAppError when the task app does not
-        answer, which is no reason to refuse.
+        Called when a job is submitted, and again before its first `run`. Raises TaskAppError if the task app does not answer,
+        which does not cause a rejection.
         """
         ...
 
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Run the job from `state` (empty at first) to its end. Texts of the task app are only stored `cleaned`.
+        """Run the job from `state` (empty at first) to its end. Strings from the task app are `cleaned` before they are stored.
 
-        When cancelled, it stops within seconds and writes nothing more; its caller decides whether the job is over or
-        will be resumed at the next start. Raises JobError with a sentence for the job's `error`.
+        When cancelled, it stops within seconds and writes nothing more. The caller decides whether the job ends or is resumed
+        at the next start. Raises JobError with a sentence for the job's `error`.
         """
         ...

@@ -1,9 +1,9 @@
-"""The inference route: trained models by name, each for the organisation whose job made it.
+"""The inference route: trained models by name, each for the organization whose job trained it.
 
-A model's name contains its job, and the store knows the job's organisation; nothing else is stored. An archive says itself
-which job it is from, so it gives nobody a right: a model of a job that this store does not have (an imported one, or of a
-store that is gone) belongs to the backend's operator. What belongs to another is answered as what does not exist. Prepared
-base models are for all keys. No path in a request is opened.
+A model's name contains its job, and the store has the job's organization. Anyone can write a job into the name in an archive,
+so a model of a job that is not in this store (because it was imported, or the store was replaced) belongs to the backend's
+operator. A model of another organization is reported as not found. Prepared base models are available to all keys. No path in
+a request is opened.
 """
 
 from __future__ import annotations
@@ -37,14 +37,20 @@ MAX_NAME = 512
 TRAINED = ("rl:", "ft:")
 INFERENCE = "/api/inference/v1"
 MODEL_ROUTES = ("chat/completions", "completions", *DIALECTS)
-"""Below `INFERENCE`: those of a serving process."""
+"""The routes below `INFERENCE`, which a serving process answers."""
 NEVER_OPENED = ("weights_path", "weights", "checkpoint", "checkpoint_path", "model_path", "adapter_path", "lora_path")
-"""Members that other servers read as a path: refused by name, instead of answered by other weights than requested."""
+"""Members that other servers read as a path. A request with one is rejected, because it would get different weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableModel:
-    """A model that can be served. job: that trained it, "" for a base model. created: seconds since 1970, 0 if unknown."""
+    """A model that can be served.
+
+    Attributes:
+        name: The model's name.
+        job: The job that trained it, or an empty string for a base model.
+        created: Seconds since 1970, or 0 if unknown.
+    """
 
     name: str
     job: str = ""
@@ -52,14 +58,14 @@ class AvailableModel:
 
 
 class ModelProvider(Protocol):
-    """Finds and serves the models of this machine; `train.serving.served_models.ServedModels`."""
+    """Finds and serves the models of this machine. See `train.serving.served_models.ServedModels`."""
 
     def find(self, name: str) -> AvailableModel | None:
-        """Return the model of this name, None if there is none."""
+        """Return the model of this name, or None."""
         ...
 
     def available(self) -> list[AvailableModel]:
-        """Return all of them."""
+        """Return all models."""
         ...
 
     async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
@@ -73,7 +79,7 @@ class ModelProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InferenceRoutes:
-    """The routes. models: None serves none. operator: returns the organisation of the backend's operator. engine: its name."""
+    """The routes. models: None serves none. operator: returns the organization of the backend's operator. engine: its name."""
 
     models: ModelProvider | None
     records: JobStore
@@ -130,29 +136,29 @@ class InferenceRoutes:
         if model is None:
             raise RequestRefused(
                 "model_not_found",
-                "There is no such model for this key.",
-                hint="GET /api/inference/v1/models lists those that there are.",
+                "This key has no model of this name.",
+                hint="GET /api/inference/v1/models lists the models of this key.",
             )
         answering = self._models().complete(model, path, orjson.dumps(body))
         response = await while_connected(answering, request.receive)
         return EncodedResponse(response.status, response.body, _headers(response.headers))
 
     async def visible(self, name: str, org: str) -> AvailableModel | None:
-        """Return the model of this name if this organisation may use it."""
+        """Return the model of this name if this organization may use it."""
         model = await asyncio.to_thread(self._models().find, name)
         return model if model is not None and await self._owner(model.job) in (None, org) else None
 
     async def check_job(self, config: Mapping[str, Any], model: str, org: str) -> None:
-        """Check that a job starts from no trained model of another organisation. Raises JobConfigError."""
+        """Raise JobConfigError if a job starts from a trained model of another organization."""
         if self.models is None:
             return
         for name in _model_names(config, model):
             if name.startswith(TRAINED) and await self.visible(name, org) is None:
-                problem = f"[model] names {name[:MAX_NAME]}, and there is no such trained model for this key."
+                problem = f"[model] names {name[:MAX_NAME]}, but this key has no trained model of this name."
                 raise JobConfigError("The job's model cannot be used:", problems=(problem,))
 
     async def _owner(self, job: str) -> str | None:
-        """The organisation that may use the models of a job; None for all."""
+        """Return the organization that may use the models of a job, or None for all organizations."""
         if not job:
             return None
         row: JobRow | None = await self.records.job(job)
@@ -169,16 +175,16 @@ class InferenceRoutes:
 
 
 def _model_names(config: Mapping[str, Any], model: str) -> list[str]:
-    """Every text of a job that names a model: not its aliases, but what they stand for."""
+    """Return every model that a job names, with aliases resolved."""
     models = config.get("models")
-    found = models.get("alias") if isinstance(models, Mapping) else None
-    aliases = found if isinstance(found, Mapping) else {}
-    named = [model, *(name for _, _, name in models_named(dict(config)))]
-    return [*(name for name in named if name not in aliases), *map(str, aliases.values())]
+    table = models.get("alias") if isinstance(models, Mapping) else None
+    aliases = table if isinstance(table, Mapping) else {}
+    names = [model, *(name for _, _, name in models_named(dict(config)))]
+    return [*(name for name in names if name not in aliases), *map(str, aliases.values())]
 
 
 def _headers(given: Mapping[str, str]) -> Headers:
-    """Those of a serving process's answer that its caller gets."""
+    """Return the headers of a serving process's response that are passed to the caller."""
     kept = {"content-type": "application/json", **given}
     passed = [(name.encode(), kept[name].encode()) for name in ("content-type", "retry-after") if name in kept]
     return [*passed, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 EVERY_APP = ("split", "index", "difficulty", "step_rewards")
-"""Members of env_config that every app of this kit takes, besides those of its schema; with rows also ROWS."""
+"""Members of env_config that every app of this kit accepts in addition to its schema. Apps with rows also accept ROWS."""
 ROWS = ("tags",)
 MAX_SHOWN = 20
-"""Maximum of names, seeds or ranges in one sentence."""
+"""The most names, seeds or ranges in one sentence."""
 RANDOM = "random"
-"""The policy of a job that names none."""
+"""The default policy of a job."""
 
 
 async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
-    """Return one sentence for each thing that the task app lacks. Raises TaskAppError when it does not answer."""
+    """Return one sentence for each requirement that the task app does not meet. Raises TaskAppError."""
     described = await task_app.task_info(())
     environments = _names(_table(described, "taskset", "dataset").get("environments"))
     if plan.env_name is not None and environments:
@@ -40,12 +40,12 @@ async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
 
 
 def playable_policies(described: Any) -> list[str]:
-    """Return the names of the policies that the task app plays itself, from `GET /task_info`; [] where it lists none."""
+    """Return the names of the task app's own policies from `GET /task_info`."""
     return _names(_table(described, "inference").get("policies"))
 
 
 def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
-    """Check the policy. Beside a model's address `rollout.policy_name` is only a label."""
+    """Check the policy. If the job has a model's address, `rollout.policy_name` is only a label."""
     policies = playable_policies(described)
     if not plan.names_a_player:
         if RANDOM in policies:

@@ -1,4 +1,4 @@
-"""The events, points and metrics of the rollouts engine. Each event says that no weights are updated."""
+"""The events, points and metrics of the rollouts engine. Each event states that no weights are updated."""
 
 from __future__ import annotations
 
@@ -65,26 +65,20 @@ def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
 
 
 def metrics(unit: Unit, found: Summary, before: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the job's latest numbers; failed and undefined count all rollouts so far."""
-    made = {**before, **_metrics(unit, found)}
-    for name in ("failed", "undefined"):
-        made[name] = (before.get(name) or 0) + getattr(found, name)
-    return made
-
-
-def _metrics(unit: Unit, found: Summary) -> dict[str, float | None]:
+    """Return the job's latest numbers. `failed` and `undefined` count all rollouts so far."""
+    latest = dict(before)
     if unit.phase == "eval":
-        return {"eval_reward": found.mean, "eval_reward_stderr": found.stderr}
-    return {
-        "iteration": unit.number,
-        "reward": found.mean,
-        "reward_stderr": found.stderr,
-        "groups_without_spread": found.flat_groups,
-    }
+        latest |= {"eval_reward": found.mean, "eval_reward_stderr": found.stderr}
+    else:
+        latest |= {"iteration": unit.number, "reward": found.mean, "reward_stderr": found.stderr}
+        latest["groups_without_spread"] = found.flat_groups
+    for name in ("failed", "undefined"):
+        latest[name] = (before.get(name) or 0) + getattr(found, name)
+    return latest
 
 
 def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
-    """Return the points of a unit; undefined numbers are left out."""
+    """Return the points of a unit, without undefined numbers."""
     prefix = "eval_" if unit.phase == "eval" else ""
     values: dict[str, float | None] = {
         "reward": found.mean,

@@ -26,7 +26,7 @@ MAX_TAGS = 64
 
 
 def fingerprint(body: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a body, whatever the order of its members."""
+    """Return the SHA-256 of a body, which does not depend on the order of its members."""
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -49,7 +49,9 @@ def read_submission(
             return ""
         if isinstance(value, str) and len(value) <= MAX_WORD and value.isprintable():
             return value.strip()
-        problems.append(FieldProblem(("body", *path), f"should be a text of at most {MAX_WORD} letters", "string_type"))
+        problems.append(
+            FieldProblem(("body", *path), f"should be a string of at most {MAX_WORD} characters", "string_type")
+        )
         return ""
 
     if body.get("job_type", "rl") != "rl":
@@ -68,28 +70,28 @@ def read_submission(
     try:
         url = addresses.read(data.get("endpoint_base_url"))
     except RequestError as error:
-        problems += [FieldProblem(("body", *at, URL_PATH[-1]), one.message, one.type) for one in error.fields]
+        problems += [FieldProblem(("body", *at, URL_PATH[-1]), field.message, field.type) for field in error.fields]
     if data.get("job_config_id") is not None:
         problems.append(
-            FieldProblem(("body", *at, "job_config_id"), "is not known here; send the config itself", "unknown_config")
+            FieldProblem(("body", *at, "job_config_id"), "is unknown; send the config itself", "unknown_config")
         )
     config = table((*at, "config"), data.get("config"))
     trainer = table((*at, "trainer"), data.get("trainer"))
     tags = table((*at, "config", "tags"), config.get("tags"))
     if len(tags) > MAX_TAGS or not all(map(_is_tag, tags.items())):
-        shape = f"should have at most {MAX_TAGS} members: text of at most {MAX_WORD} letters, numbers, true or false"
+        shape = f"should have at most {MAX_TAGS} members: short strings, numbers, true or false"
         problems.append(FieldProblem(("body", *at, "config", "tags"), shape, "tags_type"))
     if problems:
         named = ", ".join(".".join(map(str, problem.loc[1:])) + " " + problem.message for problem in problems)
-        raise RequestError(f"The job cannot be taken: {named}.", fields=tuple(problems))
+        raise RequestError(f"The job is invalid: {named}.", fields=tuple(problems))
     for name, held in (("config", config), ("trainer", trainer)):
         secret = next(_secrets(held, name, name), None)
         if secret is None:
             continue
         raise JobConfigError(
             "The config cannot be used:",
-            problems=(f"{secret} holds something that looks like a key, and a job's request is stored with it.",),
-            hint="Remove it. Keys of task apps are uploaded sealed (setup); a vendor's key belongs to the task app's server.",
+            problems=(f"{secret} looks like an API key, but requests are stored unencrypted.",),
+            hint="Remove it. Upload the task app's key with `taskapp setup`. A vendor's key belongs to the task app's server.",
         )
     job = JobDocument(job_id, url, config, model, trainer_id, trainer)
     _check(job, engine)
@@ -102,7 +104,7 @@ def _is_tag(item: tuple[str, Any]) -> bool:
 
 
 def _check(job: JobDocument, engine: Engine) -> None:
-    """Check the config as a whole, if there is one, and what the engine supports of it. Raises JobConfigError."""
+    """Check the config, if there is one, and whether the engine supports it. Raises JobConfigError."""
     problems = review_rl_document(job.document, *job.typed_config).problems if job.config else {}
     for place, text in engine.problems(job).items():
         problems.setdefault(place, text)
@@ -111,7 +113,7 @@ def _check(job: JobDocument, engine: Engine) -> None:
 
 
 def _secrets(value: Any, name: str, path: str) -> Iterator[str]:
-    """Yield the paths of values or names that look like a key; an address may have one in its query."""
+    """Yield the paths of values or names that look like an API key, including keys in the query of an address."""
     if isinstance(value, Mapping):
         for key, held in value.items():
             if is_key_like("", key):

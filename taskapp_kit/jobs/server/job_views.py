@@ -14,7 +14,7 @@ from taskapp_kit.jobs.server.schema import CurvePointRow, JobEventRow, JobRow
 from taskapp_kit.net.sse import ALIVE, encode_frame
 
 PAGE = 500
-"""Events that a stream reads at once."""
+"""The most events that a stream reads at a time."""
 PHASES = {
     "rl.job.created": "queued",
     "rl.train.started": "running",
@@ -56,8 +56,11 @@ def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
 
 
 def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
-    """Return an event. seq: from 1 within its job, without gaps. superseded_by: None, or the seq of the event of a return
-    to a checkpoint, after which the job repeats what this one reports."""
+    """Return an event.
+
+    Its `seq` starts at 1 within its job and has no gaps. If the job went back to an earlier checkpoint, `superseded_by` is the
+    `seq` of the event that reports it, because the job repeats this part.
+    """
     event = row.event
     return {
         "seq": row.seq,
@@ -73,7 +76,7 @@ def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
 
 def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
     """Return a page of events. last_seq: the `since_seq` of the next request."""
-    # There is no `next_seq`: the SDK's poller advances to it before it reads these events, and so would skip them all.
+    # No `next_seq`, because the SDK's poller advances to it before it reads these events and would skip them all.
     return {
         "events": [event_view(job_id, row) for row in events],
         "last_seq": events[-1].seq if events else since_seq,
@@ -106,7 +109,7 @@ def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
 async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list[bytes], None]:
     """Yield the server-sent events after event `since_seq`, page by page, until the job or the backend ends.
 
-    First the stored ones, then new ones as they occur:
+    Stored events come first, then new events as they occur:
 
         id: 3
         event: rl.train.step

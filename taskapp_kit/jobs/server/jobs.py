@@ -32,7 +32,7 @@ from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAccess
 log = logging.getLogger("taskapp_kit.jobs.server")
 
 MAX_WAITING = 1000
-"""Jobs of one organisation that may wait."""
+"""Jobs of one organization that may wait."""
 CANCEL_SECONDS = 10.0
 """How long an engine may take to end a job that was cancelled."""
 STORE_SECONDS = 10.0
@@ -76,10 +76,10 @@ class Jobs:
         self.check_seconds = CHECK_SECONDS
         self._now = now
         self._queue: list[tuple[str, str]] = []
-        """(organisation, job id) of waiting jobs."""
+        """(organization, job id) of waiting jobs."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
-        """The number of running jobs of each organisation."""
+        """The number of running jobs of each organization."""
         self.notifiers = Notifiers()
         self._cancelling: set[str] = set()
         self.stopping = False
@@ -161,7 +161,7 @@ class Jobs:
         _refuse(missing)
 
     def _resumed(self, why: str, job: JobRow) -> Event:
-        """Return the event of a job that goes on."""
+        """Return the event of a job that continues."""
         played = f"after {job.completed} of {job.total} rollouts"
         return Event(
             "rl.job.resumed",
@@ -170,10 +170,7 @@ class Jobs:
         )
 
     async def restart(self, job: JobRow) -> None:
-        """Queue a job that failed or was cancelled again, if its engine can go on; nothing happens to others.
-
-        Raises Saturated.
-        """
+        """Queue a failed or cancelled job again, if its engine can restart it. Do nothing for other jobs. Raises Saturated."""
         if job.status not in (FAILED, CANCELLED) or not self.engine.restarts or job.engine != self.engine.name:
             return
         if self.stopping:
@@ -186,7 +183,7 @@ class Jobs:
             self._fill()
 
     async def cancel(self, job: JobRow) -> None:
-        """End a job and its rollouts; nothing happens when it is over. Waits until the engine has stopped."""
+        """Cancel a job and its rollouts, unless it has ended, and wait until the engine has stopped."""
         if job.ended:
             return
         await self.records.write(job.job_id, cancelling=True)
@@ -212,7 +209,7 @@ class Jobs:
         for task in tasks:
             task.cancel()
         if tasks:
-            log.info("stopping; %d running jobs go on when the backend starts again", len(tasks))
+            log.info("stopping; %d running jobs continue when the backend starts again", len(tasks))
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
         self.notifiers.notify_all()
 
@@ -233,7 +230,7 @@ class Jobs:
                 if self._running.get(job_id) is done:  # else it runs again already
                     self._running.pop(job_id)
                 self._busy[org] -= 1
-                self._busy += Counter()  # drops organisations without running jobs
+                self._busy += Counter()  # drops organizations without running jobs
                 if not done.cancelled() and (fault := done.exception()) is not None:
                     log.error("job left as it is job_id=%s", job_id, exc_info=fault)
                 self._fill()
@@ -247,7 +244,7 @@ class Jobs:
                 try:
                     return await self._to_its_end(job_id)
                 except StoreError as error:  # without the store, its end cannot be recorded either
-                    log.error("job stands still job_id=%s seconds=%g: %s", job_id, STORE_SECONDS, error)
+                    log.error("job is waiting for the store job_id=%s seconds=%g: %s", job_id, STORE_SECONDS, error)
                 await asyncio.sleep(STORE_SECONDS)
         except asyncio.CancelledError:
             if job_id not in self._cancelling:
@@ -325,9 +322,9 @@ class Jobs:
         return {**facts, "engine": self.engine.name, "updates_weights": self.engine.updates_weights}
 
     async def _end(self, job_id: str, status: str, event: Event, **columns: Any) -> None:
-        """End a job once; one that is over is not changed."""
+        """End a job, unless it has ended already."""
         if await self.records.write(job_id, event, status=status, **columns):
-            log.info("job over job_id=%s status=%s", job_id, status)
+            log.info("job ended job_id=%s status=%s", job_id, status)
         self.notifiers.notify(job_id)
 
 

@@ -1,4 +1,4 @@
-"""Wakes the followers of a job at its next event; those that continue after the same event share one read of the store."""
+"""Wakes the followers of a job at its next event. Followers at the same position share one read of the store."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 Page = tuple[bool, list[bytes]]
-"""Whether the job is over, and the frames of a page of its events."""
+"""Whether the job has ended, and the frames of a page of its events."""
 MAX_SHARED_FRAMES = 50
-"""A longer page is read anew by each follower: it belongs to one that is far behind."""
+"""The most frames of a page that is shared. A follower with a longer page is far behind the others."""
 
 
 class Notifier:
-    """Notifies once. Hold a reference while waiting: Notifiers has only a weak one."""
+    """Notifies once. Keep a reference while waiting, because Notifiers has only a weak reference."""
 
     def __init__(self) -> None:
         self._notified = asyncio.Event()
@@ -28,17 +28,17 @@ class Notifier:
         self._notified.set()
 
     async def read_shared(self, since_seq: int, read: Callable[[int], Awaitable[Page]]) -> Page:
-        """Return `read(since_seq)`; concurrent calls share one read, since nothing changes until a notification."""
-        known = self._reads.get(since_seq)
-        if known is None:
-            known = self._reads[since_seq] = asyncio.ensure_future(_done(read(since_seq)))
+        """Return `read(since_seq)`. Concurrent calls share one read, because nothing changes until a notification."""
+        reading = self._reads.get(since_seq)
+        if reading is None:
+            reading = self._reads[since_seq] = asyncio.ensure_future(_done(read(since_seq)))
 
             def forget_if_unshared(done: asyncio.Task[Page]) -> None:
                 if done.cancelled() or done.exception() is not None or len(done.result()[1]) > MAX_SHARED_FRAMES:
                     self._reads.pop(since_seq, None)
 
-            known.add_done_callback(forget_if_unshared)
-        return await asyncio.shield(known)  # a follower that leaves must not cancel the read of the others
+            reading.add_done_callback(forget_if_unshared)
+        return await asyncio.shield(reading)  # a follower that leaves must not cancel the read of the others
 
 
 async def _done(reading: Awaitable[Page]) -> Page:
@@ -55,7 +55,7 @@ class Notifiers:
         return len(self._notifiers)
 
     def of(self, job_id: str) -> Notifier:
-        """Return the notifier of the job's next event. Take it before reading the store, then wait."""
+        """Return the notifier of the job's next event. Call this before reading the store, then wait."""
         return self._notifiers.setdefault(job_id, Notifier())
 
     def notify(self, job_id: str) -> None:

@@ -1,6 +1,6 @@
 """The reward of a rollout, from the task app's response, and summaries of several rollouts.
 
-A failure is never a number, and what cannot be computed is None: neither counts in a mean.
+A failure is never a number, and a reward that cannot be computed is None. Neither counts in a mean.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from taskapp_kit.records.statistics import clustered_standard_error
 from taskapp_kit.records.words import counted
 
 SAME = 1e-9
-"""Rewards of a group that differ by less than this count as equal."""
+"""Rewards of a group that differ by less than this are considered equal."""
 LARGEST = 1e100
-"""Limit of a reward's absolute value: beyond it, means and deviations could overflow."""
+"""The largest absolute value of a reward. With larger values, means and deviations could overflow."""
 MAX_CAUSES = 20
 MAX_SCORES = 50
-"""Criteria of a rollout, and scores of an iteration, that are stored: task apps choose their names."""
+"""The most criteria of a rollout and scores of an iteration to store, because task apps choose their names."""
 OTHERS = "others"
 
 
 class UnreadableRollout(ValueError):
-    """The response is not that of a rollout; the text gives the reason."""
+    """A response is not a valid rollout. The message states why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class RewardBlend:
     outcome: float = 0.0
 
     def words(self) -> str:
-        """The formula."""
+        """Return the formula."""
         parts = ((self.env, "mean_return"), (self.event, "events_score"), (self.outcome, "outcome_score"))
         return " + ".join(f"{weight:g}·{name}" for weight, name in parts if weight)
 
 
 def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
-    """Return the job's blend, else the app's own `reward`, else `metrics.mean_return`; None when it is undefined.
+    """Return the job's blend, the app's `reward` or `metrics.mean_return`, in this order, or None if it is undefined.
 
     Raises UnreadableRollout.
     """
@@ -72,17 +72,14 @@ def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | N
 
 
 def scores_of(answer: Mapping[str, Any]) -> dict[str, float]:
-    """Return the defined scores of a rollout: `outcome_score`, `events_score`, and `score_NAME` of each criterion.
-
-    The criteria are those of its `scorecard`: rubrics and judges.
-    """
+    """Return the defined scores of a rollout: `outcome_score`, `events_score`, and `score_NAME` for each criterion."""
     metrics, card = answer["metrics"], answer.get("scorecard")
-    given = {name: metrics.get(name) for name in ("outcome_score", "events_score")}
+    scores = {name: metrics.get(name) for name in ("outcome_score", "events_score")}
     criteria = card.get("criteria") if isinstance(card, Mapping) else None
-    for each in criteria[:MAX_SCORES] if isinstance(criteria, list) else ():
-        if isinstance(each, Mapping) and isinstance(each.get("name"), str):
-            given[f"score_{each['name']}"] = each.get("score")
-    return {name: float(value) for name, value in given.items() if _is_number(value)}
+    for criterion in criteria[:MAX_SCORES] if isinstance(criteria, list) else ():
+        if isinstance(criterion, Mapping) and isinstance(criterion.get("name"), str):
+            scores[f"score_{criterion['name']}"] = criterion.get("score")
+    return {name: float(value) for name, value in scores.items() if _is_number(value)}
 
 
 def _number(value: Any, name: str) -> float | None:
@@ -98,7 +95,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
-    """Raise UnreadableRollout where the answer belongs to another request. One without these members is accepted."""
+    """Raise UnreadableRollout if the response belongs to another request. Responses without these members are accepted."""
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):
             raise UnreadableRollout(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
@@ -108,12 +105,15 @@ def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> N
 class Summary:
     """Statistics of the rollouts of one iteration or evaluation.
 
-    mean, spread (standard deviation): over defined rewards; None below 1 and 2 of them. stderr: the standard error of
-    mean, clustered by seed (an iteration or evaluation has one environment and split); None below 2 seeds. seeds: those
-    that have a reward. undefined: rollouts without a reward that did not fail. failures: number by boundary, or by code
-    where there is no boundary (see `causes`).
-    flat_groups: share of the groups with at least two rewards whose rewards are all equal, None without such a group.
-    scores: the mean of each score, over the rollouts for which it is defined.
+    Attributes:
+        mean: The mean of the defined rewards, or None without any.
+        spread: Their standard deviation, or None with fewer than 2.
+        stderr: The standard error of the mean, clustered by seed, or None with fewer than 2 seeds.
+        seeds: The number of seeds with a reward.
+        undefined: The number of rollouts that did not fail but have no reward.
+        failures: The number of failures by boundary, or by code without a boundary (see `causes`).
+        flat_groups: The share of groups whose rewards are all equal, among groups with at least two rewards.
+        scores: The mean of each score over the rollouts with that score.
     """
 
     rollouts: int
@@ -161,10 +161,10 @@ def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
 def too_many_failed(
     failed: Sequence[RolloutOutcome], earlier: int, earlier_causes: Mapping[str, int], *, planned: int, share: float
 ) -> str | None:
-    """Return one sentence or two when a greater share of the rollouts failed; None otherwise.
+    """Return an error message if more than `share` of the planned rollouts failed, and otherwise None.
 
-    failed: those of the present unit. earlier, earlier_causes: the number of those before, and their `causes`. planned:
-    rollouts up to the end of the present unit.
+    `failed` contains the failures of the current unit. `earlier` and `earlier_causes` are the number and `causes` of earlier
+    failures. `planned` is the number of rollouts until the end of the current unit.
     """
     count = earlier + len(failed)
     if not failed or count <= share * planned:

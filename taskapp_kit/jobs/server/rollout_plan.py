@@ -61,7 +61,7 @@ SAMPLING = (
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One iteration's training part, or the evaluation after it. number: of the iteration, from 1. epoch: from 1."""
+    """The training part of an iteration, or the evaluation after it. `number` (of the iteration) and `epoch` start at 1."""
 
     phase: Phase
     number: int
@@ -70,11 +70,18 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The rollouts of a job. Seeds of None will be drawn (`draw`).
+    """The rollouts of a job.
 
-    groups, samples: groups per iteration, rollouts per group. at_once: rollouts in flight. policy_name,
-    policy_config: of each request, without `sample`. eval_every: 0 for no evaluation. record_tokens: whether the task app
-    is asked to store token ids and log-probabilities.
+    Attributes:
+        groups: Groups per iteration.
+        samples: Rollouts per group.
+        at_once: Concurrent rollouts.
+        policy_name: The policy's name in each request.
+        policy_config: The policy's config in each request, without `sample`.
+        seeds: The seeds of training, or None to draw them (`draw`).
+        eval_every: Iterations between evaluations, or 0 for no evaluations.
+        eval_seeds: The seeds of evaluations, or None to draw them.
+        record_tokens: Whether the task app stores token ids and log-probabilities.
     """
 
     iterations: int
@@ -110,7 +117,7 @@ class JobPlan:
         return self.iterations + self.evaluations
 
     def unit(self, index: int) -> Unit:
-        """Return the unit with this index, from 0: an evaluation follows its iteration."""
+        """Return the unit with this index, which starts at 0. An evaluation follows its iteration."""
         if not self.eval_every:
             return self._unit("train", index + 1)
         block, offset = divmod(index, self.eval_every + 1)
@@ -132,7 +139,7 @@ class JobPlan:
 
 
 def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
-    """Return the plan, and all problems by their places; no plan when there are problems."""
+    """Return the plan, or None and all problems by place."""
     config, unfit = job.typed_config
     second_form, unfit_there = read_document(
         RlDocument, {"trainer": {name: value for name, value in job.trainer.items() if value is not None}}
@@ -186,7 +193,7 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
 
 def _name(review: Review, place: Place, value: str | None) -> str | None:
     if value is not None and (len(value) > MAX_NAME or not re.fullmatch(NO_CONTROL_CHARACTERS, value)):
-        expectation = f"a name of at most {MAX_NAME} letters, without control characters"
+        expectation = f"a name of at most {MAX_NAME} characters, without control characters"
         review.mismatch(place, value, expectation, "Give another name.")
     return value
 

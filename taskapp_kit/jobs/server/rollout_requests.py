@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 STATUSES = ("terminated", "truncated")
 UNREACHABLE = "unreachable"
-"""The code of a rollout without a response: no connection, or one that broke."""
+"""The code of a rollout without a response, because there was no connection or it broke."""
 UNREADABLE = "unreadable_answer"
-"""The code of a rollout whose response is not that of a rollout."""
+"""The code of a rollout whose response is invalid."""
 MAX_MESSAGE = 1000
 MAX_ID = 128
 
@@ -64,11 +64,11 @@ class RolloutRequester:
         submit: bool = False,
         read: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> RolloutOutcome:
-        """Request the rollout and read the response; a failure is part of the outcome.
+        """Request the rollout and return its outcome, which may be a failure.
 
-        key: None for the one that follows from its place. inference_url: of the model that plays; None for the plan's own.
-        timeout_seconds: None for the client's own. once, submit: of `TaskAppClient.rollout`. read: gets the whole response of
-        a rollout that can be read, with its steps and events; it is short without.
+        `key` defaults to a key for its place, `inference_url` to the plan's, and `timeout_seconds` to the client's. `once` and
+        `submit` are passed to `TaskAppClient.rollout`. `read` is called with each valid response. With `read`, responses also
+        contain steps and events.
         """
         began = time.monotonic()
         blank = blank_outcome(unit, asked)
@@ -147,7 +147,7 @@ class RolloutRequester:
     def asked(self, unit: Unit, places: Sequence[int] | None = None, before: int | None = None) -> list[RolloutTarget]:
         """Return every rollout of the unit.
 
-        places: those of the unit that are this environment's, where a job plays several. before: groups that it had in
+        places: For a job with several environments, this environment's places. before: The number of groups that it had in
         earlier iterations.
         """
         plan = self.plan
@@ -173,7 +173,7 @@ class RolloutRequester:
         ]
 
     def shared_seeds(self) -> list[int]:
-        """Return the seeds of evaluations that training plays, too, or may draw; [] for other splits of the tasks."""
+        """Return the seeds that both evaluations and training play or may draw. Different splits share no seeds."""
         if not self.plan.eval_instances:
             return []
         train, evaluation = self._range("train"), self._range("eval")

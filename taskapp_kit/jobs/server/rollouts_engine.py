@@ -59,14 +59,14 @@ class RolloutsEngine:
         return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return what the job needs and the task app lacks, one sentence each. Raises TaskAppError."""
+        """Return what the job needs but the task app does not have, one sentence each. Raises TaskAppError."""
         plan, _ = read_plan(job)
         return [] if plan is None else await missing(plan, task_app)
 
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Run the rest of the job. Raises JobError when it is not supported, or too many rollouts fail."""
+        """Run the rest of the job. Raises JobError if it is not supported or too many rollouts fail."""
         plan, problems = read_plan(job)
         if plan is None:
             raise JobError("The job cannot be run: " + " ".join(problems.values()))
@@ -75,12 +75,12 @@ class RolloutsEngine:
 
 @dataclass(slots=True)
 class _Run:
-    """One job that is running.
+    """A running job.
 
-    state: done (number of finished units), opened (the start of the next one was reported), held (points of an iteration
-    whose evaluation is not finished: a caller that asks for points after a step must not miss the rest of that step),
-    ranges (from the task app, at the start), policy (when the job names none), failed, failures (by cause), finished
-    (rollouts of finished units), metrics.
+    Its state has these members: done (the number of finished units), opened (whether the start of the next unit was reported),
+    held (points of an iteration whose evaluation is not finished, because a caller that requests points after a step must not
+    miss the rest of that step), ranges (from the task app), policy (if the job names no policy), failed, failures (by cause),
+    finished (rollouts of finished units), metrics.
     """
 
     job: JobDocument
@@ -143,8 +143,8 @@ class _Run:
             self.state = state
         began = time.monotonic()
         over = await self.ledger.stored(unit.phase, unit.number)
-        known = {(one.place, one.sample) for one in over}
-        left = [one for one in asked if (one.place, one.sample) not in known]
+        finished = {(outcome.place, outcome.sample) for outcome in over}
+        left = [target for target in asked if (target.place, target.sample) not in finished]
         try:
             over += await self._all(asking, unit, left, over)
         except JobError:
@@ -155,15 +155,15 @@ class _Run:
     async def _all(
         self, asking: RolloutRequester, unit: Unit, asked: Sequence[RolloutTarget], over: Sequence[RolloutOutcome]
     ) -> list[RolloutOutcome]:
-        """Run them, so many at once. Raises JobError as soon as the share of failures cannot become acceptable."""
+        """Play the rollouts concurrently. Raises JobError as soon as the share of failures cannot become acceptable."""
         waiting = iter(asked)
         made: list[RolloutOutcome] = []
-        failed = [one for one in over if one.failed]
+        failed = [outcome for outcome in over if outcome.failed]
         planned = self.state["finished"] + self.plan.size(unit)
 
         async def play_on() -> None:
-            for one in waiting:
-                played = await self.ledger.store(await asking.play(unit, one))
+            for target in waiting:
+                played = await self.ledger.store(await asking.play(unit, target))
                 made.append(played)
                 if played.failed:
                     failed.append(played)
@@ -180,11 +180,11 @@ class _Run:
         return made
 
     def _stop_when_hopeless(self, failed: Sequence[RolloutOutcome], planned: int) -> None:
-        found = too_many_failed(
+        problem = too_many_failed(
             failed, self.state["failed"], self.state["failures"], planned=planned, share=self.failed_share
         )
-        if found is not None:
-            raise JobError(found)
+        if problem is not None:
+            raise JobError(problem)
 
     async def _report(
         self, unit: Unit, over: Sequence[RolloutOutcome], seconds: float, *, evaluated_next: bool

@@ -107,7 +107,7 @@ class BackendContext:
         """Return a trainer by its id."""
         name = request.path_params["trainer_id"]
         if name not in self.trainers:
-            raise RequestRefused("trainer_not_found", "There is no such trainer.", hint=self._known_trainers())
+            raise RequestRefused("trainer_not_found", "The trainer does not exist.", hint=self._known_trainers())
         return json_answer(self._trainer(request, name))
 
     async def trainers_known(self, request: Request) -> EncodedResponse:
@@ -201,12 +201,12 @@ class BackendContext:
         return json_answer(self._shown(await self._job(request)))
 
     async def start(self, request: Request) -> EncodedResponse:
-        """Return the job: jobs start by themselves. One that failed or was cancelled goes on if its engine can."""
+        """Restart a failed or cancelled job if its engine can, and return the job. Other jobs start by themselves."""
         await self.jobs.restart(await self._job(request))
         return await self.job(request)
 
     async def cancel(self, request: Request) -> EncodedResponse:
-        """Cancel the job; one that has ended does not change."""
+        """Cancel the job, unless it has ended, and return it."""
         await self.jobs.cancel(await self._job(request))
         return await self.job(request)
 
@@ -248,7 +248,7 @@ class BackendContext:
         job = await self.jobs.records.job(job_id, _org(request)) if JOB_ID.fullmatch(job_id) else None
         if job is None:
             raise RequestRefused(
-                "job_not_found", "There is no such job.", hint="GET /api/rl/jobs lists the jobs of this key."
+                "job_not_found", "This key has no job of this id.", hint="GET /api/rl/jobs lists the jobs of this key."
             )
         return job
 
@@ -269,7 +269,7 @@ def _tags(request: Request) -> list[tuple[str, str | None]]:
     """Return the tags of the query, `NAME` or `NAME=VALUE`, each with its value or None. Raises RequestError."""
     given = request.query_params.getlist("tag")
     if len(given) > MAX_TAGS:
-        raise _wrong("tag", f"should be there at most {MAX_TAGS} times", where="query")
+        raise _wrong("tag", f"can be given at most {MAX_TAGS} times", where="query")
     return [(name, value if equals else None) for name, equals, value in (tag.partition("=") for tag in given)]
 
 
@@ -280,7 +280,7 @@ def _whole(request: Request, name: str, default: int, low: int, high: int) -> in
         return default
     digits = text.strip().removeprefix("-")
     if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(text) < low:
-        raise _wrong(name, f"should be a whole number from {low}", where="query")
+        raise _wrong(name, f"should be an integer of at least {low}", where="query")
     return min(int(text), high)
 
 

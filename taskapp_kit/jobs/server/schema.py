@@ -3,7 +3,7 @@
 `backend_jobs` has one row per job, with its request and its state. `backend_events` are numbered from 1 within their job,
 without gaps. `backend_rollouts` has one row per finished rollout, under its place in the job, so a place is never counted
 twice. A row of a job that went back to a checkpoint stays, with the number of the event that superseded it: it counts
-nowhere. `backend_env_keys` has only sealed ciphertext, `backend_minted` the organisations of keys that backends of this store
+nowhere. `backend_env_keys` has only sealed ciphertext, `backend_minted` the organizations of keys that backends of this store
 created for themselves.
 """
 
@@ -172,13 +172,13 @@ class JobRow:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """Whether the job has ended."""
         return self.status in ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class JobEventRow:
-    """A stored event. superseded_by: the number of the event that superseded it; 0 for one that counts."""
+    """A stored event. superseded_by: the number of the event that superseded it, or 0."""
 
     seq: int
     created_at: float
@@ -196,9 +196,10 @@ class CurvePointRow:
 
 @dataclass(frozen=True, slots=True)
 class IterationRow:
-    """The rollouts of one phase of one iteration. undefined: neither failed nor scored. reward, seconds: means.
+    """The rollouts of one phase of one iteration.
 
-    A failed rollout has no reward, so it is part of no mean reward; without a scored one that is None.
+    Failed rollouts have no reward, so they are not part of the mean reward, which is None if no rollout has a reward.
+    `undefined` counts rollouts that neither failed nor have a reward. `reward` and `seconds` are means.
     """
 
     phase: str

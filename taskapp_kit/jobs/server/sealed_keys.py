@@ -1,6 +1,6 @@
-"""Sealed keys of task apps: callers encrypt them for this backend's X25519 key; only the ciphertext is stored.
+"""Sealed keys of task apps: callers encrypt them for this backend's X25519 key, and only the ciphertext is stored.
 
-The private key is a file of mode 600 beside the store, or in memory if there is no store.
+The private key is in a file of mode 600 next to the store, or in memory if jobs are not stored.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class SealedKeys:
             opened: bytes = self._box.decrypt(base64.b64decode(ciphertext, validate=True))
         except (binascii.Error, ValueError, TypeError, CryptoError):
             raise RequestError(
-                "The sealed key cannot be opened: it was sealed for another public key, or is no sealed box in base64.",
+                "The sealed key cannot be opened. It was sealed for another public key, or is not a sealed box in base64.",
                 code="invalid_ciphertext",
                 hint="Fetch /api/v1/crypto/public-key again and seal the key for it.",
             ) from None
         if not 0 < len(opened) <= MAX_TOKEN_BYTES or any(byte < 33 or byte > 126 for byte in opened):
             raise RequestError(
-                "The sealed box holds no key: expected 1 to 8192 visible ASCII characters.", code="invalid_key"
+                "The sealed box contains no key. Expected 1 to 8192 visible ASCII characters.", code="invalid_key"
             )
         return opened.decode("ascii")
 
 
 def _stored_key(path: Path) -> bytes:
-    """Return the private key in the file, which is created when it is missing."""
+    """Return the private key in the file, which is created if it does not exist."""
     from nacl.public import PrivateKey
 
     try:
@@ -72,7 +72,7 @@ def _stored_key(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(
             f"The backend's private key cannot be stored in {path} ({error.strerror}).",
-            hint="Make its folder writable, or give another --store.",
+            hint="Make its directory writable, or choose another --store.",
         ) from None
     key = bytes(PrivateKey.generate())
     with os.fdopen(descriptor, "wb") as file:

@@ -46,7 +46,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_KEYS = 64
-"""Sealed keys of one organisation."""
+"""Sealed keys of one organization."""
 
 
 def _write(
@@ -183,8 +183,8 @@ class JobStore:
     ) -> bool:
         """Write events, points and changes of the job's row in one transaction.
 
-        Writes nothing and returns False for a job that is over: it ends once. Raises TypeError, ValueError for values that
-        are not JSON: the store is not the cause, and a retry would not help.
+        If the job has ended, write nothing and return False. Raises TypeError or ValueError for values that are not JSON: the
+        store is not the cause, and a retry would not help.
         """
         rows = [event_values(event) for event in events]
         values = dict(columns)
@@ -250,7 +250,7 @@ class JobStore:
     ) -> bool:
         """See `Ledger.supersede`.
 
-        Writes nothing and returns False for a job that is over. Raises as `write` does.
+        If the job has ended, write nothing and return False. Raises the errors of `write`.
         """
         rows = [event_values(event) for event in events]
         values = {**columns, "state": written(state), "metrics": written(metrics)}
@@ -284,7 +284,7 @@ class JobStore:
     def followed(
         self, connection: Connection, job_id: str, *, since_seq: int, limit: int
     ) -> tuple[bool, list[JobEventRow]]:
-        """Return whether the job is over, and the events after number `since_seq`, in one transaction."""
+        """Return whether the job has ended, and the events after number `since_seq`, in one transaction."""
         asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
         rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
         return _is_over(connection, job_id), [read_event(row) for row in rows]
@@ -339,9 +339,9 @@ class JobStore:
 
     @_write
     def store(self, connection: Connection, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
-        """Store one rollout, unless its place is taken or the job is over; return it as it counts.
+        """Store one rollout, unless its place is taken or the job has ended, and return it as stored.
 
-        It counts as failed where another rollout of the job has the same `rollout_id`: an episode is counted once.
+        It is stored as failed if another rollout of the job has the same `rollout_id`, because an episode counts only once.
         """
         counts = rollout
         if rollout.rollout_id and not rollout.failed:
@@ -440,7 +440,7 @@ class JobStore:
     # Keys of the backend itself
 
     def minted(self, org: str | None) -> set[str]:
-        """Return the organisations of all keys that backends of this store created; `org` is added first. Blocks."""
+        """Return the organizations of all keys that backends of this store created; `org` is added first. Blocks."""
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())

@@ -1,9 +1,9 @@
-"""Task apps as a backend calls them: which addresses, with which key, and the client of one.
+"""How a backend calls task apps: the allowed addresses, the keys, and the client.
 
-Clients choose the addresses. A metadata, link-local or multicast address is never called. A backend that others can reach
-calls no private or loopback address either, unless its operator allows the host or network. `admit` checks an address
-before a job or a check begins, so that the client gets an error; `guard` checks each address that is connected to, because
-a DNS name may lead elsewhere by then.
+Callers choose the addresses, so a metadata, link-local or multicast address is never called. A backend that others can reach
+does not call private or loopback addresses either, unless its operator allows the host or network. `admit` checks an address
+before a job or a check begins, so that the caller gets an error. `guard` checks the IP address of each connection, because the
+DNS entry may have changed since then.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ SETTING = "--allow-task-app"
 MAX_CHARACTERS = 2048
 RESOLVE_SECONDS = 5.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of one response: the engine needs only its numbers, and many may arrive at once."""
+"""The largest response. The engine needs only numbers from it, and many responses may arrive at the same time."""
 NAME = "ENVIRONMENT_API_KEY"
 MAX_TRIED = 8
 RETRIES = 6
-"""Of a rollout whose connection broke: about ten seconds, in which a task app may restart."""
+"""Retries after a broken connection, which take about ten seconds, enough for a task app to restart."""
 REFUSED = (401, 403)
 VERIFY_SECONDS = 45.0
-"""Time limit for all keys together."""
+"""The time limit for all keys together."""
 
 
 class TaskAppAddresses:
-    """The rules. local: only this machine can reach the backend. allow: hosts and networks that are called anyway.
+    """The rules for addresses of task apps.
 
-    Raises ConfigError for an entry of `allow` that is neither.
+    local: whether only this machine can reach the backend. allow: hosts and networks that are allowed in addition. Raises
+    ConfigError for an entry of `allow` that is neither a host nor a network.
     """
 
     def __init__(self, *, local: bool, allow: Sequence[str] = ()) -> None:
@@ -52,7 +53,7 @@ class TaskAppAddresses:
         self._policy = AddressPolicy("local" if local else "public", allow, setting=SETTING, link_local=False)
 
     def read(self, url: object) -> str:
-        """Return the address without a trailing slash. Raises RequestError, which does not repeat it."""
+        """Return the address without a trailing slash. Raises RequestError, which does not contain the address."""
         try:
             if not isinstance(url, str) or not url.strip():
                 raise NotAnAddress("is missing; expected the task app's address")
@@ -63,15 +64,15 @@ class TaskAppAddresses:
             raise RequestError(
                 f"The task app's address {wrong}.",
                 fields=(FieldProblem(URL_PATH, str(wrong), "task_app_address"),),
-                hint="Give one such as https://my-app.modal.run.",
+                hint="Use an address such as https://my-app.modal.run.",
             ) from None
 
     def trusts(self, url: str) -> bool:
-        """Whether the backend's own key may be sent there: to any task app of a local backend, else to allowed ones."""
+        """Return whether the backend's own key may be sent there. A local backend sends it to any task app."""
         return self.local or self._policy.allows(_host(url))
 
     async def admit(self, url: str) -> None:
-        """Resolve the host and check every address. Raises RequestError; an unknown host name passes."""
+        """Resolve the host and check every address. Raises RequestError. An unknown host name is accepted."""
         host = _host(url)
         kind = NEVER if is_metadata_name(host) else None
         for address in () if kind else await _resolved(host, urlsplit(url).port):
@@ -85,7 +86,7 @@ class TaskAppAddresses:
             )
 
     def guard(self, url: str) -> Callable[[str], str | None]:
-        """Return a check of the IP addresses of this URL: the reason why one is not called, or None."""
+        """Return a function that returns why an IP address of this URL is not called, or None."""
         host = _host(url)
 
         def refuse(address: str) -> str | None:
@@ -100,22 +101,22 @@ def _host(url: str) -> str:
 
 
 async def _resolved(host: str, port: int | None) -> list[str]:
-    """Resolve the host; [] when it is not found in time: the connection reports that, and is guarded."""
+    """Resolve the host. If it is not found in time, return an empty list: the connection will report that."""
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         pass
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [str(item[4][0]) for item in found]
+    return [str(entry[4][0]) for entry in entries]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAppHandover:
-    """What another process needs to call a task app as this one does: its keys, and the rules for addresses."""
+    """What another process needs to call a task app in the same way: its keys and the rules for addresses."""
 
     url: str
     key: str | None = field(repr=False)
@@ -128,7 +129,7 @@ class TaskAppHandover:
 class OpenedTaskApp(TaskAppClient):
     """A client with one key.
 
-    shown: every key that was sent to the server so far, this one included: its texts may hold any of them.
+    shown: every key that was sent to the server so far, including this one. The server's responses may contain any of them.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class OpenedTaskApp(TaskAppClient):
         self._addresses = addresses
 
     def handover(self) -> TaskAppHandover:
-        """Return what `taken_over` needs in another process. It has keys: pass it over a private socket only."""
+        """Return the argument of `taken_over` in another process. It contains keys, so pass it over a private socket only."""
         rules = self._addresses
         return TaskAppHandover(self.url, self._key, self._shown, self.retries, rules.local, rules.allow)
 
@@ -151,16 +152,16 @@ class OpenedTaskApp(TaskAppClient):
         return cls(given.url, given.key, addresses, given.shown, given.retries)
 
     def elsewhere(self, url: str) -> OpenedTaskApp:
-        """Return a client of another task app, with the same key. Raises ConfigError where that key may not be sent there."""
+        """Return a client of another task app with the same key. Raises ConfigError if the key must not be sent there."""
         if not self._addresses.trusts(url):
             raise ConfigError(
-                f"The task app's key is not sent to {url}, another address than the job's own.",
-                hint=f"The backend's operator may allow it with {SETTING} HOST.",
+                f"The task app's key is not sent to {url}, because that is not the address of the job's task app.",
+                hint=f"The backend's operator can allow it with {SETTING} HOST.",
             )
         return OpenedTaskApp(url, self._key, self._addresses, self._shown, self.retries)
 
     def cleaned(self, text: str) -> str:
-        """Return a text of the server without any part of a key that was sent to it."""
+        """Return a text from the server without any part of a key that was sent to it."""
         for key in self._shown:
             text = without_key(text, key)
         return text
@@ -179,7 +180,7 @@ class OpenedTaskApp(TaskAppClient):
 
 @dataclass(frozen=True, slots=True)
 class CandidateKey:
-    """A key that the task app may accept. label: its name in results. key: None sends no key."""
+    """A key that the task app may accept. label: its name in results. key: None to send no key."""
 
     label: str
     key: str | None = field(repr=False)
@@ -188,8 +189,8 @@ class CandidateKey:
 class TaskAppAccess:
     """Opens task apps.
 
-    uploaded: called with an organisation; (name, ciphertext) of the keys that it uploaded. box: None where sealed keys
-    cannot be opened. own_key: the backend's own ENVIRONMENT_API_KEY.
+    uploaded: returns (name, ciphertext) of the keys that an organization has uploaded. box: opens them, or None if PyNaCl is
+    not installed. own_key: the backend's own ENVIRONMENT_API_KEY.
     """
 
     def __init__(
@@ -205,21 +206,21 @@ class TaskAppAccess:
         self._own_key = own_key
 
     async def candidates(self, org: str, url: str) -> list[CandidateKey]:
-        """Return the keys of this organisation with a task app key's name, then the backend's own.
+        """Return the task app keys that this organization uploaded, then the backend's own key if it trusts the address.
 
-        The latter only where this backend trusts the address. Without any key: one candidate without a key.
+        Without any keys, return one candidate without a key.
         """
-        found: list[CandidateKey] = []
+        usable: list[CandidateKey] = []
         for name, ciphertext in sorted(await self._uploaded(org), key=lambda item: item[0] != NAME):
             if NAME not in name or self._box is None:
                 continue
             try:
-                found.append(CandidateKey(f"{name} (uploaded)", self._box.open(ciphertext)))
+                usable.append(CandidateKey(f"{name} (uploaded)", self._box.open(ciphertext)))
             except RequestError:
                 log.warning("a sealed key cannot be opened name=%s", name)
         if self._own_key and self.addresses.trusts(url):
-            found.append(CandidateKey(f"{NAME} (of the backend)", self._own_key))
-        return found[:MAX_TRIED] or [CandidateKey("none", None)]
+            usable.append(CandidateKey(f"{NAME} (of the backend)", self._own_key))
+        return usable[:MAX_TRIED] or [CandidateKey("none", None)]
 
     def _open(self, url: str, candidate: CandidateKey, shown: list[str], retries: int) -> OpenedTaskApp:
         if candidate.key:
@@ -246,25 +247,26 @@ class TaskAppAccess:
                 return client
         assert last is not None, "there is at least one candidate"
         raise TaskAppError(
-            "The task app refuses every key that this backend has for it.",
+            "The task app rejects every key that this backend has for it.",
             status=last.status,
             code=last.code,
             hint=f"Upload its {NAME} (taskapp setup), or start the backend with it.",
         ) from None
 
     async def verify(self, org: str, url: str) -> dict[str, Any]:
-        """Return the responses of `/health` and `/task_info` to each key; `any_ok` when one gets both. Raises RequestError.
+        """Return the results of `/health` and `/task_info` with each key. `any_ok` is whether both worked with some key.
 
-        When the task app does not answer in time, the other keys are not tried.
+        If the task app does not answer in time, the other keys are not tried. Raises RequestError.
         """
         await self.addresses.admit(url)
         results: list[dict[str, Any]] = []
         shown: list[str] = []
         until = asyncio.get_running_loop().time() + VERIFY_SECONDS
         for candidate in await self.candidates(org, url):
-            found = await self._tried(url, candidate, shown, until)
-            results.append(found)
-            if not found["ok"] and all(found[name]["status"] == 0 for name in ("health", "task_info") if name in found):
+            result = await self._tried(url, candidate, shown, until)
+            results.append(result)
+            routes = [result[name] for name in ("health", "task_info") if name in result]
+            if not result["ok"] and all(route["status"] == 0 for route in routes):
                 break
         return {"any_ok": any(result["ok"] for result in results), "endpoint_base_url": url, "results": results}
 

@@ -356,10 +356,10 @@ def test_a_backend_that_can_be_used() -> None:
     [
         ({"jobs": answer(401, body={"detail": f"not {KEY}"})}, "key", "The backend refuses the key (401)."),
         ({"jobs": answer(403, body={})}, "key", "refuses the key (403)"),
-        ({"jobs": None, "learning": None}, "backend", "not as a backend: GET rl/jobs gives 404"),
+        ({"jobs": None, "learning": None}, "backend", "not like a backend: GET rl/jobs returns 404"),
         ({"jobs": HTML}, "backend", "200 with a web page"),
         ({"jobs": REDIRECT}, "backend", "307, a redirect to elsewhere.example"),
-        ({"jobs": answer(500, body={})}, "backend", "GET rl/jobs gives 500"),
+        ({"jobs": answer(500, body={})}, "backend", "GET rl/jobs returns 500"),
         ({"jobs": dropped}, "backend", "dropped the connection"),
     ],
 )

@@ -219,7 +219,7 @@ def test_gpus_in_use_are_a_problem_of_the_topology() -> None:
 
 def test_a_problem_has_its_line_what_was_found_what_was_expected_and_what_to_do(tmp_path: Path) -> None:
     text, line = with_value("training", "batch_size", '"two"')
-    sentence = 'found "two"; expected a whole number of at least 1. Write for example batch_size = 2.'
+    sentence = 'found "two"; expected an integer of at least 1. Write for example batch_size = 2.'
     assert problems(tmp_path, text) == (f"line {line}: [training] batch_size: {sentence}",)
 
 
@@ -279,7 +279,7 @@ def test_what_nothing_reads_or_not_every_trainer_accepts_is_a_warning(more: str,
 
 def test_warnings_have_their_lines(tmp_path: Path) -> None:
     (warning,) = load(tmp_path, "lr = 3\n" + CONTRACT).warnings
-    assert warning.startswith("line 1: lr stands in no section")
+    assert warning.startswith("line 1: lr is not in a section")
     text = CONTRACT.replace("gpu_count = 2", "gpu_count = 8")
     (warning,) = load(tmp_path, text).warnings
     assert f"line {text.split(chr(10)).index('[compute.topology]') + 1}: " in warning and "6 of 8 GPUs" in warning

@@ -309,7 +309,7 @@ def test_a_backend_that_is_away_for_a_while_is_waited_for(caplog: pytest.LogCapt
     statuses = [{"status": "running"}, {"status": "succeeded"}]
     with backend_with(statuses=statuses, troubles=troubles) as (_, url):
         assert known(url).poll_until_complete(timeout=60.0, interval=0.01)["status"] == "succeeded"
-    assert "will be again" in caplog.text
+    assert "retrying" in caplog.text
     assert KEY not in caplog.text
 
 

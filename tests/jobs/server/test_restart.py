@@ -112,5 +112,5 @@ def test_a_backend_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path: Path
     assert {row[5:] for row in played} == {("terminated", 1.0)}
     # what was answered before an end is not played again: at most those in flight at each end are
     assert marks(mark, "reset") <= TOTAL + 2 * 4
-    assert "go on when the backend starts again" in process.err
+    assert "continue when the backend starts again" in process.err
     assert APP_KEY not in process.err and KEY not in process.err

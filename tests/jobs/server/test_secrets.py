@@ -97,7 +97,7 @@ def test_no_key_comes_out_of_a_backend(tmp_path: Path) -> None:
     assert not search.hits, "\n".join(map(str, search.hits))
     assert search.databases >= 1
     assert len(log.answers) > 60
-    assert "job over" in process.err
+    assert "job ended" in process.err
 
 
 def a_whole_life(log: AnswerLog, url: str, key: str, text: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""What the sections of an RL config have to agree on: the model's name, the GPUs, the judge, the evaluations.
+"""Checks across the sections of an RL config: the model's name, the GPUs, the judge, the evaluations.
 
-`method` and `variety` are not compared: hosted trainers choose what they mean together, so the trainer refuses a
-contradiction, and the check accepts what the guides write (`ppo` and `gspo`).
+`method` and `variety` are not compared. Trainers decide what a combination means and reject contradictions, and the guides
+combine `ppo` with `gspo`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MODEL_KEYS = (
     ("policy", "model_name", "base"),
     ("job", "model", ""),
 )
-"""Section, key, and what it names: a finetuned `source`, a `base` model, or whichever the id says ("")."""
+"""Section, key, and what it names: a fine-tuned `source`, a `base` model, or either, depending on the id ("")."""
 DEFAULT_BLEND = {"env": 1.0, "event": 0.0, "outcome": 0.0}
 
 
 def check_consistency(review: Review, config: RlDocument, document: Document) -> None:
-    """Add what does not fit together. document: as it is written, of which `config` has what fits the schema."""
+    """Add contradictions to the review. config: the values of `document` that match the schema."""
     _check_model(review, document)
     _check_topology(review, config, document)
     _check_judge(review, config.judge)
@@ -62,7 +62,7 @@ def with_whole_topology(document: Document) -> Document:
 
 
 def models_named(document: Document) -> list[tuple[Place, str, str]]:
-    """Every place that names the model to train: (place, "source" or "base", id)."""
+    """Return every key that names the model to train: (place, "source" or "base", id)."""
     named: list[tuple[Place, str, str]] = []
     for section, key, kind in MODEL_KEYS:
         table = document.get(section)
@@ -73,12 +73,12 @@ def models_named(document: Document) -> list[tuple[Place, str, str]]:
 
 
 def kind_of_model(model: str) -> str:
-    """`source` for the id of a finetuned model, else `base`."""
+    """Return `source` for the id of a fine-tuned model, and otherwise `base`."""
     return "source" if model.startswith(FINETUNED) else "base"
 
 
 def names_both(review: Review, document: Document, section: str, finetuned: str, base: str) -> bool:
-    """Whether a section names two models, which is a problem."""
+    """Return whether a section names two models, after adding that problem."""
     here = [place for place, _, _ in models_named(document) if place[0] == section]
     if len(here) == 2:
         text = f"[{section}] {finetuned} and {base}: found both; expected exactly one. Take one out."
@@ -104,7 +104,7 @@ def _check_model(review: Review, document: Document) -> None:
 def _add_no_model(review: Review, document: Document) -> None:
     for section, key, _ in MODEL_KEYS:
         if section in document and (not isinstance(document[section], dict) or key in document[section]):
-            return  # it is reported as a value that does not fit
+            return  # the invalid value is already reported
     if is_smoke_test(document) and "model" not in document and "policy" not in document:
         review.problem(
             ("job",), '[job]: names no model; expected one. Add for example model = "Qwen/Qwen3-4B" below [job].'
@@ -141,7 +141,7 @@ def _check_topology(review: Review, config: RlDocument, document: Document) -> N
 
 
 def _check_shares(review: Review, compute: Compute, topology: Topology, path: tuple[str, ...]) -> None:
-    """Add a remark where the shares of a topology, at `path`, are not all GPUs."""
+    """Add a remark if the topology at `path` uses more or fewer GPUs than there are."""
     shares = {
         "gpus_for_vllm": topology.gpus_for_vllm,
         "gpus_for_training": topology.gpus_for_training,
@@ -164,7 +164,7 @@ def _check_shares(review: Review, compute: Compute, topology: Topology, path: tu
 
 
 def _check_spread(review: Review, vllm: Vllm, topology: Topology, path: tuple[str, ...]) -> None:
-    """Add a remark where a copy of the policy is not spread over some of its GPUs."""
+    """Add a remark if some GPUs of the policy cannot be used by a copy of it."""
     policy_gpus, parallel, size = topology.gpus_for_vllm, topology.tensor_parallel, vllm.tensor_parallel_size
     parallel_place, size_place = (*path, "tensor_parallel"), ("vllm", "tensor_parallel_size")
     for place, spread in ((parallel_place, parallel), (size_place, size)):

@@ -1,8 +1,8 @@
-"""All problems of a config, for which it is refused, and all warnings, each with its place.
+"""All problems and warnings of a config, by place. A config with problems is rejected.
 
-`schema` declares what fits a section and a key, `consistency` what fits together. Here a document becomes its type, pydantic's
-errors become sentences, and what pydantic accepts silently is added: names that are missing or unknown, values that look
-like keys, values that JSON cannot carry.
+`schema` declares the sections and keys, and `consistency` checks across them. This module validates a document, turns
+pydantic's errors into sentences, and adds what pydantic does not report: missing or unknown names, values that look like API
+keys, and values that JSON cannot represent.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ Document = dict[str, Any]
 Config = TypeVar("Config", bound=ConfigSection)
 
 MAX_ERRORS_PER_LIST = 5
-"""Elements of one list that are reported one by one."""
+"""The most invalid elements of one list to report."""
 MAX_LEVELS = 64
 NEAR_MISSING = 0.75
-"""How near the name of an unknown key has to be to that of a missing one."""
+"""The least similarity of an unknown and a missing name for a suggestion."""
 
 
 @dataclass(slots=True)
 class Review:
-    """The problems and the warnings of a document: place to sentence, one of each per place. lines: of places in the file."""
+    """The problems and warnings of a document, at most one of each per place, and the lines of places in the file."""
 
     problems: dict[Place, str] = field(default_factory=dict)
     warnings: dict[Place, str] = field(default_factory=dict)
     lines: Mapping[Place, int] = field(default_factory=dict)
 
     def problem(self, place: Place, text: str) -> None:
-        """Add a problem; the first one of a place counts."""
+        """Add a problem, unless the place already has one."""
         self.problems.setdefault(place, text)
 
     def warn(self, place: Place, text: str) -> None:
@@ -63,11 +63,11 @@ class Review:
         self.problem(place, mismatch(place, value, expectation, action))
 
     def in_line(self, place: Place) -> str:
-        """Return ` in line N` for another place that a sentence names; "" where it has no line."""
+        """Return ` in line N` for another place that a sentence mentions, or an empty string if it has no line."""
         return f" in line {self.lines[place]}" if place in self.lines else ""
 
     def fits(self, *place: str) -> bool:
-        """Whether nothing at this place or inside it is a problem."""
+        """Return whether there is no problem at this place or inside it."""
         return not any(other[: len(place)] == place for other in self.problems)
 
 
@@ -77,37 +77,37 @@ def mismatch(place: Place, value: Any, expectation: str, action: str) -> str:
 
 
 def is_smoke_test(document: Document) -> bool:
-    """Whether it is the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
+    """Return whether a document has the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
     return "algorithm" not in document and any(name in document for name in SMOKE_TEST_SECTIONS)
 
 
 def needs_gpus(document: Document) -> bool:
-    """Whether the config has to say which GPUs it uses: not the smoke-test form, nor one for a trainer on this machine."""
+    """Return whether the config has to specify GPUs. The smoke-test form and configs for a local trainer don't."""
     services = document.get("services")
     local = isinstance(services, dict) and "task_app" in services
     return not (is_smoke_test(document) or local or any(name in document for name in LOCAL_SECTIONS))
 
 
 def read_document(schema: type[Config], document: Document) -> tuple[Config, dict[Place, str]]:
-    """Return the document as its type, without the values that do not fit it, and a problem for each of those.
+    """Return the document as its type, without invalid values, and a problem for each invalid value.
 
-    A key that is left out, or whose value does not fit, is None; such a section has no key.
+    A missing or invalid key is None, and a missing or invalid section has no keys.
     """
     try:
         return schema.model_validate(document), {}
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False, include_context=False)
     problems: dict[Place, str] = {}
     unfit: set[Place] = set()
     per_key: Counter[Place] = Counter()
-    for each in errors:
-        if each["type"] == "string_unicode":  # of overrides only: neither TOML nor JSON has lone surrogates
-            place = each["loc"]
+    for error in errors:
+        if error["type"] == "string_unicode":  # only in overrides, because TOML and JSON have no lone surrogates
+            place = error["loc"]
             unfit.add(place)
             where = place_shown(place) if place else "The document"
             problems[place] = f"{where}: found a name that is not Unicode text; expected text. Rename it."
             continue
-        place, value = _existing(document, each["loc"])
+        place, value = _existing(document, error["loc"])
         path, key = _key_at(schema, place)
         unfit.add(path)
         if place not in problems and per_key[path] < MAX_ERRORS_PER_LIST:
@@ -117,7 +117,7 @@ def read_document(schema: type[Config], document: Document) -> tuple[Config, dic
 
 
 def _existing(document: Document, location: Place) -> tuple[Place, Any]:
-    """The place of pydantic's location in the document, up to the element of a list, and the value there."""
+    """Return the place in the document of pydantic's location, down to the element of a list, and the value there."""
     place: Place = ()
     value: Any = document
     for part in location:
@@ -131,7 +131,7 @@ def _existing(document: Document, location: Place) -> tuple[Place, Any]:
 
 
 def _key_at(schema: type[ConfigSection], place: Place) -> tuple[Place, FieldInfo | None]:
-    """The place of the key that a place is in, and the key; of the section, and None, where it is one."""
+    """Return the place and the key that contain a place. For the place of a section, return it and None."""
     for depth, name in enumerate(place, start=1):
         key = schema.model_fields[str(name)]
         inner = inner_section(key)
@@ -144,7 +144,7 @@ def _key_at(schema: type[ConfigSection], place: Place) -> tuple[Place, FieldInfo
 def _unfit(place: Place, value: Any, name: str, key: FieldInfo | None) -> str:
     if key is None:
         header = ".".join(map(str, place))
-        return mismatch(place, value, "a section", f"Write [{header}] in a line of its own, its keys below.")
+        return mismatch(place, value, "a section", f"Write [{header}] on a separate line, followed by its keys.")
     words = expected(key)
     expectation = words.element if isinstance(place[-1], int) else words.words
     return mismatch(place, value, expectation, f"Write for example {name} = {example_of(key)}.")
@@ -163,10 +163,11 @@ def _without(document: Document, places: set[Place]) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class NameCheck:
-    """Adds a problem for each name that is missing, and a warning for each that the schema does not have or advises against.
+    """Adds a problem for each missing name, and a warning for each unknown or deprecated name.
 
-    needed: whether a section (its path) and the keys that it requires must be there. unknown: what happens to a name that
-    the schema does not have.
+    Attributes:
+        needed: Whether the section at a path, and the keys that it requires, must be present.
+        unknown: A text that states what happens to unknown names.
     """
 
     review: Review
@@ -175,7 +176,7 @@ class NameCheck:
     unknown: str
 
     def check(self, document: Document, whole: Document) -> None:
-        """Check a document. whole: it, with the keys that count in sections where they are not written."""
+        """Check a document. whole: the document with the keys that sections share."""
         self._check(self.schema, document, whole, ())
 
     def _check(self, section: type[ConfigSection], table: Document, whole: Document, path: Place) -> None:
@@ -196,7 +197,7 @@ class NameCheck:
             suggested = () if inner is not None else expected(key).suggested
             if suggested and isinstance(value, str) and value not in suggested:
                 words = ", ".join(suggested)
-                self.review.warn(place, f"{place_shown(place)} is none of {words}: not every trainer accepts it.")
+                self.review.warn(place, f"{place_shown(place)} is not one of {words}. Some trainers may reject it.")
 
     def _add_missing(
         self, section: type[ConfigSection], name: str, key: FieldInfo, table: Document, whole: Document, path: Place
@@ -210,7 +211,7 @@ class NameCheck:
             what, form = f"{place_shown((*path, name))}: missing; expected {expected(key).words}", "{}"
         near = closest(name, [each for each in whole if each not in section.model_fields], cutoff=NEAR_MISSING)
         if near and near not in table:
-            return  # it is reported where it is written
+            return  # reported at the place of the similar name
         action = f"Did you mean it by {form.format(name_shown(near))}?" if near else add
         self.review.problem((*path, near or name), f"{what}. {action}")
 
@@ -219,9 +220,9 @@ class NameCheck:
         if not path and isinstance(value, dict):
             near = closest(name, section.model_fields)
             hint = f"; did you mean [{near}]?" if near else f", and {self.unknown}."
-            text = f"[{shown_name}] is no section that is known{hint}"
+            text = f"[{shown_name}] is not a known section{hint}"
         elif not path:
-            text = f"{shown_name} stands in no section, and no trainer reads it{self._section_with(name)}"
+            text = f"{shown_name} is not in a section, so no trainer reads it{self._section_with(name)}"
         else:
             unused = sorted(set(section.model_fields) - set(whole))
             near = closest(name, unused, cutoff=0.8 if section.free else 0.6)
@@ -233,14 +234,14 @@ class NameCheck:
         self.review.warn((*path, name), text)
 
     def _section_with(self, name: str, *, outside: str = "") -> str:
-        """The end of a sentence about an unknown key: which section has one of that name."""
+        """Return the end of a sentence about an unknown key: the section that has a key of this name, if any."""
         sections = sections_of(self.schema)
         home = next((header for header, section in sections if header != outside and name in keys_of(section)), None)
         return "." if home is None else f"; did you mean [{home}] {name}?"
 
 
 def check_values(review: Review, document: Document) -> None:
-    """Add what cannot be sent as JSON and what looks like a key, wherever it is."""
+    """Add values that cannot be sent as JSON or look like API keys."""
     warned: set[Place] = set()
     for place, value in _leaves(document):
         spot = place[: MAX_LEVELS // 2]
@@ -248,8 +249,8 @@ def check_values(review: Review, document: Document) -> None:
             warned.add(spot)
             review.warn(
                 spot,
-                f"{place_shown(spot)} looks like an API key, and the whole config goes to the backend with the job. Take "
-                "it out: keys come from the environment or an env file.",
+                f"{place_shown(spot)} looks like an API key, but the whole config is sent to the backend with the job. "
+                "Remove it: keys come from the environment or an env file.",
             )
         if isinstance(value, (dict, list)):
             if value:
@@ -267,7 +268,7 @@ def check_values(review: Review, document: Document) -> None:
 
 
 def _leaves(document: Document) -> Iterator[tuple[Place, Any]]:
-    """Every value that is no table and no list, with its place; what is deeper than `MAX_LEVELS` as a whole."""
+    """Yield every value except tables and lists, with its place. Values nested deeper than `MAX_LEVELS` are not split."""
     waiting: list[tuple[Place, Any]] = [((), document)]
     while waiting:
         place, value = waiting.pop()

@@ -1,10 +1,10 @@
-"""An RL config: a TOML file, checked as a whole before anything is sent.
+"""An RL config: a TOML file that is validated completely before anything is sent.
 
     config = load_rl_config("rl_config.toml")
     config = config.with_overrides({"training": {"num_epochs": 5}})
 
-Each problem has its line, what was found, what was expected and what to do; keys that nothing reads are warnings, because
-a trainer may know more keys than the kit does. `docs/reference/rl-config.md` lists every section and key.
+Each problem states its line, what was found, what was expected and what to do. Unknown keys are warnings, because a trainer may
+support more keys than the kit does. `docs/reference/rl-config.md` lists every section and key.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class RlConfig:
     """A valid config.
 
     Attributes:
-        document: The TOML as written, with overrides.
+        document: The TOML document with overrides.
         values: The same as its type.
-        path: Of its file.
-        warnings: Sentences about what may be a mistake. Neither they nor a problem show a value that looks like a key.
+        path: The path of its file.
+        warnings: Sentences about possible mistakes. They never contain a value that looks like a key.
         lines: The line of each place in the file.
     """
 
@@ -58,15 +58,15 @@ class RlConfig:
     lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> RlConfig:
-        """Return a config with these values in place of its own, checked again; neither it nor `overrides` is changed.
+        """Return a validated copy with these values instead.
 
         Args:
-            overrides: Sections merge key by key; a list replaces a list; None removes a key. A model that is named
-                replaces every place that named one. `model` and `task_url` may also be texts, as in the original SDK: the
-                model's id, and `services.task_url`.
+            overrides: Sections are merged key by key. A list replaces a list, and None removes a key. A model replaces the
+                models of all sections. As in the original SDK, `model` can be the model's id, and `task_url` the value of
+                `services.task_url`.
 
         Raises:
-            JobConfigError: With every problem.
+            JobConfigError: The config is invalid. The error has every problem.
         """
         return _overridden(self.document, self.path, self.lines, overrides)
 
@@ -77,15 +77,15 @@ class RlConfig:
 
     @property
     def task_url(self) -> str | None:
-        """The task app's address in the file, without a slash at its end; None when it has none."""
+        """The task app's address in the file without a trailing slash, or None."""
         return (self.values.services.task_url or "").strip().rstrip("/") or None
 
     def with_lines(self, text: str, fields: Iterable[FieldProblem]) -> str:
-        """Return a backend's text with its line in the file before each sentence about a key. fields: their places."""
-        for each in fields:
-            names = tuple(part for part in each.loc if isinstance(part, str))
+        """Add the line in the file to each sentence about a key in a backend's text. fields: the sentences' places."""
+        for problem in fields:
+            names = tuple(part for part in problem.loc if isinstance(part, str))
             if names[:3] == ("body", "data", "config") and (line := self.lines.get(names[3:])) is not None:
-                text = text.replace(each.message, f"line {line}: {each.message}", 1)
+                text = text.replace(problem.message, f"line {line}: {problem.message}", 1)
         return text
 
 
@@ -94,11 +94,11 @@ def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None)
 
     Args:
         path: The file.
-        overrides: As for `RlConfig.with_overrides`; they apply before anything is found missing.
+        overrides: See `RlConfig.with_overrides`. They are applied before the config is validated.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        JobConfigError: With every problem that the file has.
+        FileNotFoundError: The file does not exist.
+        JobConfigError: The config is invalid. The error has every problem.
     """
     path = Path(path)
     document, lines = read_toml(path, WHAT)
@@ -122,7 +122,7 @@ def review_rl_document(
         review,
         RlDocument,
         needed=lambda section: not short and section not in unneeded,
-        unknown="goes with the job as it stands",
+        unknown="is sent with the job unchanged",
     )
     names.check(document, with_whole_topology(document))
     check_consistency(review, values, document)
@@ -155,14 +155,14 @@ def _overridden(document: Document, path: Path, lines: Mapping[Place, int], over
 
 
 def _plain(given: Mapping[str, Any], path: Path) -> Document:
-    """A copy made of dicts and lists only, independent of the caller's. Raises JobConfigError."""
+    """Return a deep copy that consists of dicts and lists only. Raises JobConfigError."""
 
     def copied(value: Any, level: int) -> Any:
         if level > MAX_LEVELS:
             raise JobConfigError(f"The values given for {path} are nested deeper than {MAX_LEVELS} levels.")
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) for name in value):
-                raise JobConfigError(f"The values given for {path} have a key that is no text.")
+                raise JobConfigError(f"The values given for {path} have a key that is not a string.")
             return {name: copied(inner, level + 1) for name, inner in value.items()}
         if isinstance(value, (list, tuple)):
             return [copied(inner, level + 1) for inner in value]
@@ -170,14 +170,14 @@ def _plain(given: Mapping[str, Any], path: Path) -> Document:
 
     if not isinstance(given, Mapping):
         raise JobConfigError(
-            f"The overrides of {path} are no mapping.", hint='Give for example {"training": {"num_epochs": 5}}.'
+            f"The overrides of {path} are not a mapping.", hint='Pass for example {"training": {"num_epochs": 5}}.'
         )
     made: Document = copied(given, 0)
     return made
 
 
 def _merged(document: Document, changes: Document, at: Place) -> tuple[Document, frozenset[Place]]:
-    """A new document, and the places that the changes gave."""
+    """Return the merged document, and the places that changed."""
     merged, changed = dict(document), set[Place]()
     for name, value in changes.items():
         place = (*at, name)
@@ -195,7 +195,7 @@ def _merged(document: Document, changes: Document, at: Place) -> tuple[Document,
 
 
 def _without_models(document: Document) -> Document:
-    """The document without any name of a model; the other keys of those sections stay."""
+    """Return the document without the keys that name a model."""
     made = dict(document)
     for section, key, _ in MODEL_KEYS:
         if isinstance(made.get(section), dict):

@@ -1,7 +1,7 @@
-"""The sections and keys of an RL config as pydantic models: what the RL guides, the contract and the SDK's own configs name.
+"""The sections and keys of an RL config as pydantic models, from the RL guides, the contract and the SDK's configs.
 
-The validator, the backend's plan and the page `docs/reference/rl-config.md` (`docs/tools`) all read this one declaration.
-A class's docstring is what the page says of its section; a key has what it is and how it is written.
+The validator, the backend's plan and the page `docs/reference/rl-config.md` (`docs/tools`) all use these models. A class's
+docstring describes its section on the page. Each key has a description and an example.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Model(ConfigSection):
 
 
 class Policy(ConfigSection):
-    """The model and how it samples; stands in for [model] with exactly one of source and model_name."""
+    """The model and its sampling. With exactly one of source and model_name, it replaces [model]."""
 
     model_name: Text | None = optional("the id of a base model", '"Qwen/Qwen3-4B"')
     source: Text | None = optional("the id of a finetuned model", '"ft:my-model"')
@@ -166,7 +166,7 @@ class RolloutSection(ConfigSection):
     timeout_seconds: Positive | None = optional(
         "seconds after which an attempt at a rollout is given up as failed", "1800"
     )
-    straggler_seconds: Positive | None = optional("seconds after which an iteration goes on without a rollout", "900")
+    straggler_seconds: Positive | None = optional("seconds after which an iteration continues without a rollout", "900")
     attempts: Count | None = optional("attempts at a rollout that failed outside of its episode", "2")
     record_tokens: Switch | None = optional(
         "whether the task app stores token ids and log-probabilities with each rollout", "true"
@@ -245,7 +245,7 @@ class Training(ConfigSection):
     )
     discount: PositiveShare | None = optional("with credit turn, how much a reward counts one turn earlier", "1.0")
     mask_truncated: Switch | None = optional("whether answers that max_tokens cut are left out", "false")
-    stall_seconds: Positive | None = optional("the job fails when nothing moved for so many seconds", "2700")
+    stall_seconds: Positive | None = optional("the job fails after this many seconds without progress", "2700")
     weight_sync: WeightSync = section(WeightSync)
     lora: Lora = section(Lora)
     ppo: PpoSection = section(PpoSection)
@@ -258,15 +258,13 @@ class Evaluation(ConfigSection):
     instances: Count | None = required("episodes of one evaluation", "2")
     every_n_iters: Count | None = required("updates between two evaluations", "1")
     seeds: Seeds | None = required("the seeds of an evaluation", "[0, 1]")
-    temperature: Temperature | None = optional(
-        "how freely it samples; that of training when left out, 0 is greedy", "0.0"
-    )
+    temperature: Temperature | None = optional("the sampling temperature; default: as in training; 0 is greedy", "0.0")
     stop_at: Number | None = optional("the mean reward of an evaluation that ends the job", "0.95")
-    patience: Count | None = optional("evaluations in a row without a better one that end the job", "3")
+    patience: Count | None = optional("evaluations in a row without improvement that end the job", "3")
 
 
 class CurriculumSection(ConfigSection):
-    """Training goes on to the next difficulty when its reward is high enough."""
+    """Training continues with the next difficulty once the reward is high enough."""
 
     levels: Levels | None = required("values of a task's difficulty, the easiest first", '["easy", "medium", "hard"]')
     up: Number | None = required("the mean reward from which the next level is played", "0.8")
@@ -338,13 +336,11 @@ class CheckpointsSection(ConfigSection):
 class ModelsSection(ConfigSection):
     """Names of models."""
 
-    alias: Names | None = optional(
-        "models that stand for others, where the trainer runs", '{ "Qwen/Qwen3-0.6B" = "tiny" }'
-    )
+    alias: Names | None = optional("models that the trainer uses instead of others", '{ "Qwen/Qwen3-0.6B" = "tiny" }')
 
 
 class Vllm(ConfigSection):
-    """The server that runs the policy; other keys go to a hosted trainer's as they stand."""
+    """The server that runs the policy. Other keys are passed unchanged to a hosted trainer's server."""
 
     free = True
     tensor_parallel_size: Count | None = optional("GPUs that one copy of the policy is spread over", "2")
@@ -362,7 +358,7 @@ class Reference(ConfigSection):
 
 
 class Tags(ConfigSection):
-    """Words of your own by which the job is found again: text, numbers, switches."""
+    """Your own labels for finding the job again: text, numbers, true or false."""
 
     free = True
 
@@ -463,12 +459,12 @@ SECTIONS = dict(sections_of(RlDocument))
 
 
 def is_required(key: FieldInfo) -> bool:
-    """Whether the full form needs the key or section."""
+    """Return whether the full form requires the key or section."""
     return key.json_schema_extra == REQUIRED
 
 
 def expected(key: FieldInfo) -> Expected:
-    """What can be the value of a key, in words."""
+    """Return a description of the values that a key accepts."""
     kind, _ = get_args(key.annotation)  # of `kind | None`
     words = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Expected)), None)
     return words or Expected("one of " + ", ".join(f'"{word}"' for word in get_args(kind)))
@@ -480,11 +476,11 @@ def value_at(config: ConfigSection, place: Sequence[str]) -> Any:
 
 
 def from_section(kind: type[Settings], section: ConfigSection, **more: Any) -> Settings:
-    """Return a data class with the keys of its own names that a section sets; the others keep their defaults. more: over them."""
-    names = {each.name for each in fields(kind)}
+    """Return a data class with the values of a section's keys of the same names, and with `more`, which takes precedence."""
+    names = {member.name for member in fields(kind)}
     return kind(**{name: value for name, value in section if name in names and value is not None} | more)
 
 
 def example_of(key: FieldInfo) -> str:
-    """How a value of the key is written in TOML."""
+    """Return an example of the key's value in TOML."""
     return str(key.examples[0]) if key.examples else ""

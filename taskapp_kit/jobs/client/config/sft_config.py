@@ -54,7 +54,7 @@ class SftTraining(ConfigSection):
 class SftEvaluation(ConfigSection):
     """When the held-out loss is measured, besides before the first update and after the last."""
 
-    every_n_iters: Count | None = optional("updates between two measurements; those of one epoch when left out", "10")
+    every_n_iters: Count | None = optional("updates between two measurements; default: one epoch", "10")
 
 
 class SftDocument(ConfigSection):
@@ -98,9 +98,9 @@ class SftConfig:
 
 
 def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
-    """Read the config of a TOML file. model: replaces the one that it names.
+    """Read the config of a TOML file. model: replaces the file's model.
 
-    Raises FileNotFoundError, and JobConfigError with every problem that the file has.
+    Raises FileNotFoundError, and JobConfigError with every problem.
     """
     path = Path(path)
     document, lines = read_toml(path, WHAT)

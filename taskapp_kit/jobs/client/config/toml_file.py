@@ -36,8 +36,8 @@ def read_toml(path: Path, what: str) -> tuple[Document, Mapping[Place, int]]:
 def lines_of(text: str) -> dict[Place, int]:
     """Return the line of each header and key of a text that the parser accepts, and of elements of lists that begin a line.
 
-    `[a.b]` is where `("a",)` and `("a", "b")` are; the n-th `[[a]]` and the n-th element of a list are `("a", n)`. What
-    stands further inside a value has no entry.
+    `[a.b]` is the line of `("a",)` and `("a", "b")`. The n-th `[[a]]` and the n-th element of a list are `("a", n)`. Parts
+    nested deeper in a value have no entry.
     """
     text = text.replace("\r\n", "\n")
     masked = QUOTED.sub(lambda quoted: (" " if quoted[0][0] == "#" else "_") * len(quoted[0]), text)
@@ -158,11 +158,11 @@ def _toml_problem(message: str, text: str) -> str:
     else:
         where = f"line {found[1]}, column {found[2]}"
     if "overwrite" in reason or "declare" in reason or "duplicate" in reason or "twice" in reason:
-        do = "A section or key stands there a second time: keep one."
+        do = "A section or key is defined twice. Remove one of them."
     elif "invalid value" in reason:
-        do = "Text stands in quotes, a switch is true or false, a list stands in [ ]."
+        do = "Write text in quotes, switches as true or false, and lists in [ ]."
     elif "string" in reason or "array" in reason:
-        do = "A text that begins with a quote ends with one, a list that begins with [ ends with ]."
+        do = "Close each quote with another quote, and each [ with ]."
     else:
-        do = 'Each line is [section], key = value, or a comment that begins with #; text stands in "quotes".'
+        do = 'Each line must be [section], key = value, or a comment that begins with #. Write text in "quotes".'
     return f"{where}: {reason}. {do}"

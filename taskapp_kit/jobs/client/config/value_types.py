@@ -9,16 +9,19 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_INTEGER = 2**63 - 1
-"""The largest whole number that every reader of JSON preserves."""
+"""The largest integer in a config."""
 AGENT_WORDS = ("agent", "policy", "model")
 ENV_WORDS = ("env", "environment", "step")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a value can be, in words. element: what each element of a list can be, where that is not text.
+    """A description of valid values.
 
-    suggested: values that every trainer accepts; another one is a warning.
+    Attributes:
+        words: The description.
+        element: The description of each element of a list.
+        suggested: Values that every trainer accepts. Other values cause a warning.
     """
 
     words: str
@@ -27,7 +30,7 @@ class Expected:
 
 
 def is_address(text: str, *, bare: bool = True) -> bool:
-    """Whether it is an http address without a user. bare: without a query and a fragment, too; it may then be empty."""
+    """Return whether a text is an http address without a user. bare: also without query and fragment, or empty."""
     if bare and not text.strip():
         return True
     if text != text.strip() or not text.isprintable() or " " in text:
@@ -77,9 +80,9 @@ _ADDRESS = Expected('an address such as "http://127.0.0.1:8001"')
 Text = Annotated[str, AfterValidator(_not_blank), Expected("text in quotes")]
 BaseAddress = Annotated[str, AfterValidator(_base_address), _ADDRESS]
 FullAddress = Annotated[str, AfterValidator(_full_address), _ADDRESS]
-Texts = Annotated[list[Text], Expected('a list of texts such as ["policy"]')]
+Texts = Annotated[list[Text], Expected('a list of strings such as ["policy"]')]
 TextOrTexts = Annotated[
-    list[Text], BeforeValidator(_in_a_list), Expected("text in quotes, or a list of texts", "text in quotes")
+    list[Text], BeforeValidator(_in_a_list), Expected("text in quotes, or a list of strings", "text in quotes")
 ]
 Ops = Annotated[
     list[Annotated[Any, AfterValidator(_op)]],
@@ -87,13 +90,13 @@ Ops = Annotated[
 ]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
-    Expected("a list of whole numbers from 0 on", "a whole number from 0 on"),
+    Expected("a list of integers of at least 0", "an integer of at least 0"),
 ]
 Table = Annotated[dict[str, Any], Expected("a table")]
 Switch = Annotated[bool, Expected("true or false")]
-Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER), Expected("a whole number of at least 0")]
-Count = Annotated[int, Field(ge=1, le=MAX_INTEGER), Expected("a whole number of at least 1")]
-CountOrAll = Annotated[int, Field(ge=-1, le=MAX_INTEGER), Expected("a whole number of at least -1")]
+Whole = Annotated[int, Field(ge=0, le=MAX_INTEGER), Expected("an integer of at least 0")]
+Count = Annotated[int, Field(ge=1, le=MAX_INTEGER), Expected("an integer of at least 1")]
+CountOrAll = Annotated[int, Field(ge=-1, le=MAX_INTEGER), Expected("an integer of at least -1")]
 Number = Annotated[Real, Expected("a number")]
 Weight = Annotated[Real, Field(ge=0), Expected("a number of at least 0")]
 Positive = Annotated[Real, Field(gt=0), Expected("a number above 0")]
@@ -108,9 +111,9 @@ ClipRange = Annotated[
 Levels = Annotated[
     list[Text | Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
     Field(min_length=2),
-    Expected("a list of at least two texts or whole numbers", "text in quotes, or a whole number from 0 on"),
+    Expected("a list of at least two strings or integers", "text in quotes, or an integer of at least 0"),
 ]
-Names = Annotated[dict[str, Text], Expected('a table of texts such as { "Qwen/Qwen3-0.6B" = "tiny" }')]
+Names = Annotated[dict[str, Text], Expected('a table of strings such as { "Qwen/Qwen3-0.6B" = "tiny" }')]
 TrainerMode = Literal["full", "lora", "qlora"]
 JudgeProvider = Annotated[
     str, AfterValidator(_not_blank), Expected("text in quotes", suggested=("openai", "groq", "gemini"))
@@ -135,6 +138,6 @@ Environments = Annotated[
     Field(min_length=2, max_length=100),
     Expected(
         "a list of at least two tables with a weight",
-        "a table with weight (a whole number from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, eval_seeds",
+        "a table with weight (an integer from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, eval_seeds",
     ),
 ]

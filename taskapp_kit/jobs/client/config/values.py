@@ -1,4 +1,4 @@
-"""Values and names of an RL config in a sentence: short, in one line, and never one that looks like an API key."""
+"""Values and names of an RL config for messages: short, on one line, and without values that look like API keys."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 
 
 def is_key_like(name: str, value: Any) -> bool:
-    """Whether a text is an API key, by its own form or by its name. A variable's name (`OPENAI_API_KEY`) is none."""
+    """Return whether a text looks like an API key, or its name does. The name of a variable (`OPENAI_API_KEY`) does not."""
     if not isinstance(value, str) or not value.strip() or VARIABLE_NAME.fullmatch(value):
         return False
     return SECRET_NAME.search(name) is not None or KEY_TEXT.search(value) is not None
 
 
 def shown(name: str, value: Any) -> str:
-    """A value as a sentence names it. name: of its key."""
+    """Return a value for a message. name: the name of its key."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)) and (SECRET_NAME.search(name) or is_key_like(name, value)):
         return HIDDEN
     if isinstance(value, str):
         if len(value) > MAX_SHOWN:
-            return f"a text of {len(value)} letters"
+            return f"a text of {len(value)} characters"
         return '"' + in_one_line(value) + '"' if value.strip() else "an empty text"
     if isinstance(value, int):
         return str(value) if abs(value) <= MAX_INTEGER else "a number with too many digits"
@@ -54,12 +54,12 @@ def shown(name: str, value: Any) -> str:
 
 
 def name_shown(name: str) -> str:
-    """A key's name, which may be any text, too."""
+    """Return a key's name for a message."""
     return "(a name that is not shown)" if len(name) > MAX_SHOWN or KEY_TEXT.search(name) else in_one_line(name)
 
 
 def place_shown(place: Place) -> str:
-    """A place in words: `[training.lora] r`, `[evaluation] seeds[1]`."""
+    """Return a place for a message: `[training.lora] r`, `[evaluation] seeds[1]`."""
     names = [part for part in place if isinstance(part, str)]
     if len(place) == 1 and names and names[0] not in SECTIONS:
         return name_shown(names[0])
@@ -72,10 +72,10 @@ def place_shown(place: Place) -> str:
 
 
 def last_name(place: Place) -> str:
-    """The name of the key that a place belongs to; "" where it has none."""
+    """Return the name of the key that a place belongs to, or an empty string."""
     return next((part for part in reversed(place) if isinstance(part, str)), "")
 
 
 def in_one_line(text: str) -> str:
-    """The text with a code for each letter that is not printable."""
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    """Return the text with an escape for each character that is not printable."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
