@@ -1,4 +1,4 @@
-"""The learning engine: from the tokens that a policy sampled in rollouts to the rows of an update.
+"""The training engine: turns the tokens that a policy sampled in rollouts into updates of its weights.
 
-It knows a task app through `client/` only. torch is imported by the parts that compute, never by `import taskapp_kit`.
+It talks to task apps through `client/` only. `import taskapp_kit` never imports torch; only the modules that compute do.
 """

@@ -1,7 +1,6 @@
-"""The advantages of rollouts that are compared with each other.
+"""The advantages of rollouts, which are compared within groups.
 
-A failed rollout has no return, None: it counts in no mean and gets no advantage. The others of its group are compared
-without it.
+The return of a failed rollout is None. It is left out of all means and gets no advantage.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from itertools import zip_longest
 from typing import Literal
 
 Scale = Literal["none", "group", "batch"]
-"""What a difference from the mean is divided by: 1, or the standard deviation of the group's or the batch's returns."""
+"""The divisor of a difference from the mean: 1, or the standard deviation of the returns of the group or the batch."""
 
 EPSILON = 1e-4
 """Added to a standard deviation before dividing by it, as in TRL."""
 
 Returns = Mapping[str, Sequence[float | None]]
-"""For each group the returns of its rollouts; None for one that failed."""
+"""The returns of the rollouts of each group, None for a failed rollout."""
 
 
 def group_advantages(returns: Returns, scale: Scale = "none") -> dict[str, list[float | None]]:
-    """Return (return - mean of the group) / scale for every rollout, in the same shape; None for one that failed.
+    """Return (return - mean of the group) / scale for every rollout, None for failed rollouts, in the same shape.
 
-    Where all returns of a group are equal, or only one is left, its advantages are exactly 0.0. Standard deviations are
-    those of a sample (divided by n - 1). Raises ValueError for a return that is not finite.
+    If all returns of a group are equal, or only one rollout did not fail, the advantages are exactly 0.0. Standard
+    deviations are sample deviations (n - 1). Raises ValueError for a return that is not finite.
     """
     every = [each for group in returns.values() for each in _survivors(group)]
     if not all(math.isfinite(each) for each in every):
-        raise ValueError("a return is not finite; expected a number, or None for a rollout that failed")
+        raise ValueError("a return is not finite; expected a finite number, or None for a failed rollout")
     batch = _deviation(every) if scale == "batch" else 0.0
     advantages: dict[str, list[float | None]] = {}
     for name, group in returns.items():
@@ -49,8 +48,8 @@ def turn_advantages(
 ) -> dict[str, list[list[float] | None]]:
     """Return the advantages of turns: each turn is compared with the turns of the same index in its group.
 
-    returns: for each group and rollout the return of each turn, None for a rollout that failed. A turn that no other
-    rollout of the group reached is compared with nothing and gets 0.0. Raises ValueError as `group_advantages`.
+    returns: the return of each turn, by group and rollout; None for a failed rollout. A turn that no other rollout of the
+    group reached gets 0.0. Raises the same ValueError as `group_advantages`.
     """
     by_turn: dict[str, list[float | None]] = {}
     for name, group in returns.items():
@@ -67,7 +66,7 @@ def turn_advantages(
 
 
 def returns_to_go(rewards: Sequence[float], discount: float) -> list[float]:
-    """Return for each turn the sum of its reward and all later ones, each discounted once for each turn between."""
+    """Return the discounted sum of rewards from each turn on."""
     total, reversed_returns = 0.0, []
     for reward in reversed(rewards):
         total = reward + discount * total

@@ -1,7 +1,6 @@
-"""What the local trainer does with each key of an RL config: uses it, limits its values, or does not use it.
+"""How the local trainer treats each key of an RL config: it uses the key, limits its values, or ignores it.
 
-`docs/tools/config_pages.py` writes this into docs/reference/rl-config.md. A key that is not named here is used: another value
-changes the job's plan or settings.
+`docs/tools/config_pages.py` writes this into docs/reference/rl-config.md. A key that is not listed here is used.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The values of a key that this trainer accepts. action: what to do about another one."""
+    """The values of a key that this trainer accepts. action: what to do about any other value."""
 
     values: tuple[Any, ...]
     action: str
@@ -33,7 +32,7 @@ class Limit:
 
 
 FAMILIES: dict[str, tuple[Loss, ...]] = {"policy_gradient": get_args(Loss), "gspo": ("gspo",), "ppo": ("ppo",)}
-"""`algorithm.method` to the varieties of that family, the default first; each variety is the name of a loss."""
+"""The varieties of each `algorithm.method`, the default first. Each variety is the name of a loss."""
 
 _NO_4_BITS = "Weights of 4 bits need a GPU's kernels; lora trains the same adapters on whole weights."
 _EACH_UPDATE = "The policy that plays gets the weights of each update."
@@ -65,7 +64,7 @@ SAMPLING_LIMITS = {
         "frequency_penalty": (0,),
     }.items()
 }  # fmt: skip
-"""The same for members of `[policy]` and `[rollout.policy_config]`: values that change nothing."""
+"""Accepted values of members of `[policy]` and `[rollout.policy_config]`: the neutral ones."""
 
 READ_BEFORE = {("services", "task_url"), ("services", "task_app"), ("runner",), ("tags",), ("smoke",)}
 """Keys and sections that the client reads; a job does not need them."""
@@ -75,23 +74,16 @@ UNUSED = {
     ("policy", "inference_url"),
     ("compute",),
     ("topology",),
-    ("training", "gradient_accumulation_steps"),
-    ("training", "max_accumulated_minibatch"),
-    ("training", "log_interval"),
-    ("training", "weight_sync", "mode"),
-    ("training", "weight_sync", "direct"),
-    ("training", "weight_sync", "verify_every_k"),
-    ("training", "rewards", "step_rewards_mode"),
-    ("training", "rewards", "step_rewards_indicator_lambda"),
-    ("training", "rewards", "step_rewards_beta"),
-    ("training", "rewards", "step_rewards_strategy"),
+    *(("training", name) for name in ("gradient_accumulation_steps", "max_accumulated_minibatch", "log_interval")),
+    *(("training", "weight_sync", name) for name in ("mode", "direct", "verify_every_k")),
+    *(("training", "rewards", f"step_rewards_{name}") for name in ("mode", "indicator_lambda", "beta", "strategy")),
     ("training", "rewards", "event_rewards_kind"),
     ("judge", "timeout_s"),
     ("judge", "options"),
     ("rubric",),
     ("reference", "placement"),
 }
-"""Keys and sections that change nothing here; a job that has some names them when it starts."""
+"""Keys and sections without an effect. A job reports those in its config when it starts."""
 
 ADDED: dict[Path, Any] = {("reference", "placement"): "none"}
 """What the client adds to each config."""
@@ -124,16 +116,16 @@ TURN_KEYS: tuple[Path, ...] = (("training", "discount"),)
 """Used with credit per turn only."""
 
 TURNS: tuple[Path, ...] = (("rollout", "max_turns"), ("training", "max_turns"), ("env", "max_steps_per_episode"))
-"""Keys of one meaning: the first that is given counts."""
+"""Keys with the same meaning: the first one that is set counts."""
 
 
 def limit_of(path: Path) -> Limit | None:
-    """Return the values that a key is limited to, None where it is not."""
+    """Return the values that a key is limited to, None if it is not limited."""
     return LIMITS.get(path) or (SAMPLING_LIMITS.get(path[1]) if len(path) == 2 and path[0] == "policy" else None)
 
 
 def use_of(path: Path) -> str:
-    """Return what the trainer does with a key or section, in the words of docs/reference/rl-config.md."""
+    """Return how the trainer treats a key or section, as docs/reference/rl-config.md shows it."""
     if _within(path, UNUSED):
         return "not used"
     if _within(path, READ_BEFORE):
@@ -143,9 +135,9 @@ def use_of(path: Path) -> str:
 
 
 def unused_keys(job: JobDocument, plan: JobPlan) -> list[str]:
-    """Return the keys of a job's config that change nothing, such as `[training] log_interval`.
+    """Return the keys of a job's config that have no effect, such as `[training] log_interval`.
 
-    A section of which no key is used is named as a whole. plan: the job's.
+    A section without a used key is listed as a whole.
     """
     config, _ = job.typed_config
     offline, ppo = config.algorithm.type == "offline", "ppo" in (config.algorithm.method, config.algorithm.variety)
@@ -176,7 +168,7 @@ def _unused_in(section: type[ConfigSection], table: Mapping[str, Any], above: Pa
 
 
 def _overruled(config: RlDocument, plan: JobPlan) -> Iterator[str]:
-    """Yield keys that another key of the same meaning overrules with another value."""
+    """Yield the keys that are overruled by a key with the same meaning and another value."""
     turns = [(path, value) for path in TURNS if (value := value_at(config, path)) is not None]
     for path, value in turns[1:]:
         if value != turns[0][1]:
@@ -190,7 +182,7 @@ def _within(path: Path, some: set[Path]) -> bool:
 
 
 def _shown(path: Path) -> str:
-    """A key as `[section] key`, a section as `[section]`; both may be anything that a config has."""
+    """Return a key as `[section] key`, a section as `[section]`."""
     return f"[{name_shown(path[0])}]" if len(path) == 1 else place_shown(path)
 
 

@@ -1,4 +1,4 @@
-"""A job's metric points as files: a picture of its curves (PNG), and TensorBoard's event files."""
+"""A job's metric points as files: its curves as a PNG image, and TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HEAD = 0.7
 """Height of the space for the title, in inches."""
 DOTS_PER_INCH = 110
 MANY_POINTS = 60
-"""A curve of more has no marks."""
+"""A longer curve is drawn without marks."""
 CONSTANT = 1e-6
-"""Curves whose values differ by less, as a share of the largest, are drawn as a level line: the rest is rounding."""
+"""Curves whose values differ by at most this share of the largest are drawn as a level line: the rest is rounding."""
 
 
 def picture(groups: Sequence[CurveGroup], title: str) -> bytes:
-    """Return a PNG of the groups: the first one, the mean reward, is large. Draws an empty frame where there is none."""
-    rows = max(2, -(-(len(groups) + 3) // COLUMNS))  # the first takes four places
+    """Return a PNG of the groups. The first group, the mean reward, is drawn larger."""
+    rows = max(2, -(-(len(groups) + 3) // COLUMNS))  # the first group takes four cells
     with matplotlib.rc_context({"text.parse_math": False, "font.size": 9, "axes.titlesize": 10}):
         width, height = COLUMNS * PANEL[0], rows * PANEL[1] + HEAD
         figure = Figure(figsize=(width, height))
@@ -73,10 +73,10 @@ TimedPoint = tuple[str, int, float, float]
 
 
 class TensorBoardFiles:
-    """Writes points to `folder`, where it replaces the files of an earlier instance; a context manager.
+    """Writes points to `folder`, replacing the files of an earlier instance. Use it as a context manager.
 
-    A point is written once: another one of its step belongs to a part of the job that is played again. The next instance
-    writes that one. `SummaryWriter` is not used: its points reach the file through a queue that cannot be waited for.
+    Each name and step is written once. A resumed job repeats steps, and the next instance writes the points that then
+    count. `SummaryWriter` is not used because its writes go through a queue that cannot be flushed reliably.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,8 +88,8 @@ class TensorBoardFiles:
         self._written: set[tuple[str, int]] = set()
 
     def add(self, points: Iterable[TimedPoint]) -> None:
-        """Write the points that are new, and flush: `train/loss`, `eval/reward`."""
-        # Superseded points cannot be taken back from an event file: the next instance writes all of them again.
+        """Write the new points, named like `train/loss` and `eval/reward`, and flush."""
+        # Superseded points cannot be removed from an event file; the next instance writes a new file.
         for name, step, value, seconds in points:
             if (name, step) in self._written:
                 continue

@@ -1,6 +1,6 @@
-"""What the local trainer reads of a job: its plan (`backend.rollout_plan`), and how it samples, learns and saves.
+"""The settings of a job of the local trainer: its plan, and how it samples, learns and saves.
 
-No torch is needed: the backend checks jobs with this when they are submitted.
+This module needs no torch, because the backend checks submitted jobs with it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,18 @@ from taskapp_kit.train.sampler.vllm.place import VllmSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS
 from taskapp_kit.train.update.update_settings import CLIP_RANGES, Loss, PpoSettings, UpdateSettings
 
+# defaults of keys that a config leaves out
 LEARNING_RATE = 1e-5
-"""Of a job that names none."""
-LOSS: Loss = "gspo"
-"""Of a job that names none; with one minibatch gspo, grpo and reinforce have the same gradient."""
+LOSS: Loss = "gspo"  # with one minibatch gspo, grpo and reinforce have the same gradient
 MAX_TOKENS = 512
-"""Of one answer, in a job that names no limit; the model's context may end it earlier."""
 TEMPERATURE = 1.0
 MOST_REPLICAS = 64
 """Sampler processes of one job."""
 LORA_RANK, LORA_ALPHA = 16, 32.0
 ALL_LINEAR = "all-linear"
-"""What peft's configs call all of LINEAR_LAYERS."""
+"""The name of all LINEAR_LAYERS in peft's configs."""
 ASYNC_GSPO_CLIP = (0.05, 0.06)
-"""Of gspo where rollouts are played ahead: measured in fits that learned, while 3e-4 and 4e-4 clipped most of the tokens."""
+"""The clip range of gspo with rollouts ahead. Jobs learned with it, while 3e-4 and 4e-4 clipped most tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,11 @@ class LoraSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicyServiceSettings:
-    """The services of a job with `[sampler] engine = "services"`. replicas: samplers, beside one process that updates.
+    """The services of a job with `[sampler] engine = "services"`.
 
-    backend: where these processes run, on this machine or on a Ray cluster.
+    Attributes:
+        replicas: The number of sampler processes. One more process makes the updates.
+        backend: Where the processes run: on this machine or on a Ray cluster.
     """
 
     replicas: int = 1
@@ -75,11 +75,19 @@ class PolicyServiceSettings:
 class TrainingSettings:
     """The settings of a training job.
 
-    model: as the config names it, before aliases. driving: how rollouts are played, see `driver`. update.draw: "", the
-    caller replaces it by the job's id. label: the job's own word for what it trains, "" for none. lora: None for full
-    training. deterministic: one prompt at a time. vllm, services: None of both samples and updates in the trainer itself.
-    gateway_url: the gateway's address for the task app, None for its own. rollouts: the file of stored rollouts to learn
-    from, None to play them.
+    Attributes:
+        plan: What the job plays.
+        model: The model's name in the config, before aliases.
+        driving: How rollouts are played; see `driver`.
+        update: How the weights are updated. The caller replaces `update.draw`, which is "", with the job's id.
+        label: The trained model's label, "" without one.
+        aliases: The config's own aliases of models.
+        lora: The adapter, None for full training.
+        deterministic: Whether one prompt is sampled at a time.
+        vllm: How vLLM samples. Without `vllm` and `services`, the trainer itself samples and updates.
+        services: The processes that sample and update.
+        gateway_url: The gateway's address for the task app, None for the address where it listens.
+        rollouts: The file of stored rollouts to learn from, None to play rollouts.
     """
 
     plan: JobPlan
@@ -102,7 +110,7 @@ class TrainingSettings:
 
 
 def training_settings(job: JobDocument) -> TrainingSettings:
-    """Return the settings of a job. Raises JobError with every problem that it has."""
+    """Return the settings of a job. Raises JobError with all of its problems."""
     settings, problems = read_training(job)
     if settings is None:
         raise JobError("The job cannot be run: " + " ".join(problems.values()))
@@ -110,7 +118,7 @@ def training_settings(job: JobDocument) -> TrainingSettings:
 
 
 def read_training(job: JobDocument) -> tuple[TrainingSettings | None, dict[Place, str]]:
-    """Return the settings, and all problems by their places, the plan's among them; no settings when there are problems."""
+    """Return the settings and no problems, or None and all problems by location, including those in the plan."""
     config, _ = job.typed_config
     plan, problems = read_plan(job)
     policy_config = {} if plan is None else plan.policy_config
@@ -182,7 +190,7 @@ def _check_size(review: Review, config: RlDocument, plan: JobPlan, loss: Loss) -
         section = (
             "training" if config.training.group_size is not None or config.trainer.group_size is None else "trainer"
         )
-        action = "A group of one has nothing to compare; the variety ppo needs no groups."
+        action = "A group of one has nothing to compare. The variety ppo works without groups."
         review.mismatch((section, "group_size"), 1, "at least 2", action)
     if rollout_count(plan) > MAX_ROLLOUTS >= plan.total:
         review.problem(
@@ -195,10 +203,11 @@ def _check_size(review: Review, config: RlDocument, plan: JobPlan, loss: Loss) -
 def _loss(review: Review, algorithm: Algorithm) -> Loss:
     method, variety = algorithm.method or "", algorithm.variety
     members = FAMILIES.get(method, ())
-    # Hosted trainers choose what both keys mean together, so the client's check accepts what the guides write.
+    # The client accepts combinations that the guides use for hosted trainers; this trainer does not have all of them.
     if members and variety is not None and variety not in members:
         expected = f"{written(members[0])} of the method {written(method)}"
-        review.mismatch(("algorithm", "variety"), variety, expected, 'Change one of them: "policy_gradient" has all.')
+        action = 'Change one of the two: the method "policy_gradient" has all varieties.'
+        review.mismatch(("algorithm", "variety"), variety, expected, action)
     named = [loss for loss in FAMILIES["policy_gradient"] if loss == variety]
     return next(iter(named or members), LOSS)
 
@@ -206,13 +215,13 @@ def _loss(review: Review, algorithm: Algorithm) -> Loss:
 def _check_loss(review: Review, config: RlDocument, loss: Loss) -> None:
     training = config.training
     if loss == "reinforce" and (training.minibatches or 1) > 1:
-        action = 'Its later steps would need a ratio that corrects for the earlier ones; or take variety = "grpo".'
+        action = 'It does not correct for earlier steps of the same update. For more minibatches, use variety = "grpo".'
         review.mismatch(("training", "minibatches"), training.minibatches, "1 with the variety reinforce", action)
     if loss == "reinforce" and training.clip is not None:
-        action = "It has no ratio. Take it out."
+        action = "It has no ratio to clip. Remove the key."
         review.mismatch(("training", "clip"), training.clip, "none with the variety reinforce", action)
     if loss == "ppo" and training.scale == "group":
-        action = "It compares a rollout with its values, not with its group."
+        action = "It compares a rollout with learned values, not with its group."
         review.mismatch(("training", "scale"), "group", '"none" or "batch" with the variety ppo', action)
 
 
@@ -220,16 +229,18 @@ def _check_offline(review: Review, config: RlDocument, loss: Loss) -> None:
     if config.algorithm.type != "offline":
         return
     if config.data.rollouts is None:
-        text = '[data] rollouts: missing; type = "offline" learns from a file of `taskapp export --format tokens`. Name it.'
+        text = (
+            '[data] rollouts: missing; type = "offline" needs the path of a file from `taskapp export --format tokens`.'
+        )
         review.problem(("data", "rollouts"), text)
     if not config.evaluation.seeds:
-        text = "[evaluation] seeds: missing; the rewards of stored rollouts say nothing of the policy. Name held-out seeds."
+        text = "[evaluation] seeds: missing; stored rollouts do not show how good the policy is. Add held-out seeds."
         review.problem(("evaluation", "seeds"), text)
     if config.training.credit == "turn":
         action = "The file has one reward for each rollout."
         review.mismatch(("training", "credit"), "turn", '"episode" with type offline', action)
     if loss == "ppo":
-        action = "Its values are those of the policy that played."
+        action = "Its values need rollouts that the policy itself played."
         review.mismatch(("algorithm", "type"), "offline", '"online" with the variety ppo', action)
 
 
@@ -247,33 +258,33 @@ def _check_sampler(review: Review, config: RlDocument) -> None:
 
 
 def _generation(review: Review, config: RlDocument, policy_config: Mapping[str, Any]) -> AttemptSettings:
-    """Return what is decided about each answer, without the model's context. policy_config: the plan's."""
+    """Return the settings of each answer, without the model's context. policy_config: from the plan."""
     temperature, max_tokens = policy_config.get("temperature", TEMPERATURE), policy_config.get("max_tokens", MAX_TOKENS)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature <= 10:
         place, expected = _sampling_place(config, "temperature"), "a number above 0 and at most 10"
-        action = "A policy that does not sample has nothing to compare; [evaluation] temperature may be 0."
+        action = "At 0 all rollouts of a group are equal. [evaluation] temperature may be 0."
         review.mismatch(place, temperature, expected, action)
         temperature = TEMPERATURE
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         place = _sampling_place(config, "max_tokens")
-        review.mismatch(place, max_tokens, "a whole number of at least 1", "Write for example max_tokens = 64.")
+        review.mismatch(place, max_tokens, "an integer of at least 1", "Write for example max_tokens = 64.")
         max_tokens = MAX_TOKENS
     stop = policy_config.get("stop") or []
-    texts = [stop] if isinstance(stop, str) else stop
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         place = ("rollout", "policy_config", "stop")
-        review.mismatch(place, stop, "a text or a list of texts", 'Write for example stop = ["</answer>"].')
+        review.mismatch(place, stop, "a string or a list of strings", 'Write for example stop = ["</answer>"].')
     return AttemptSettings(float(temperature), max_tokens, context_tokens=0)
 
 
 def _sampling_place(config: RlDocument, name: str) -> tuple[str, ...]:
-    """Return where a member of the plan's policy_config was written."""
+    """Return the location of a member of the plan's policy_config in the config."""
     inner = (config.rollout.policy_config or {}).get(name)
     return ("policy", name) if inner is None else ("rollout", "policy_config", name)
 
 
 def _clip(review: Review, training: Training, loss: Loss) -> tuple[float, float] | None:
-    """Return the clip range, None for the loss's own. With rollouts ahead, gspo's is another, and its usual one a problem."""
+    """Return the clip range, None for the loss's default. With rollouts ahead, gspo needs a wider range than its default."""
     ahead = loss == "gspo" and bool(training.iterations_ahead)
     if training.clip is None:
         return ASYNC_GSPO_CLIP if ahead else None
@@ -297,7 +308,7 @@ def _lora(review: Review, config: RlDocument) -> LoraSettings | None:
     if inner and outer and config.training.lora != config.lora:
         review.problem(
             ("lora",),
-            "[lora]: found other values than in [training.lora]; expected one of the two sections. Take one out.",
+            "[lora]: the values differ from those in [training.lora]; expected one of the two sections. Remove one.",
         )
     if inner:
         return lora_settings(review, config.training.lora, ("training", "lora"))
@@ -305,7 +316,7 @@ def _lora(review: Review, config: RlDocument) -> LoraSettings | None:
 
 
 def lora_settings(review: Review, section: Lora, place: tuple[str, ...]) -> LoraSettings:
-    """Return the adapter that a section describes. place: of the section."""
+    """Return the adapter that a section describes. place: where the section is in the config."""
     targets: Sequence[str] = section.target_modules or ()
     if section.target_modules in (None, [ALL_LINEAR]):
         targets = LINEAR_LAYERS
@@ -319,24 +330,26 @@ def lora_settings(review: Review, section: Lora, place: tuple[str, ...]) -> Lora
 def _model(review: Review, job: JobDocument) -> str:
     named = models_named(job.document)
     if not named and not job.model:
-        review.problem(("model",), '[model]: names no model to train. Add for example base = "tiny" below [model].')
+        review.problem(
+            ("model",), '[model]: the model to train is missing. Add for example base = "tiny" below [model].'
+        )
     return named[0][2] if named else job.model
 
 
 def _stall_seconds(review: Review, config: RlDocument) -> float:
-    """Return the deadline of the whole job: longer than that of a rollout, which would otherwise end it."""
+    """Return the seconds without progress after which the job ends. They must exceed the timeout of a rollout."""
     rollout_seconds, seconds = config.rollout.timeout_seconds or ROLLOUT_SECONDS, config.training.stall_seconds
     if seconds is None:
         return max(STALL_SECONDS, rollout_seconds * STALL_SECONDS / ROLLOUT_SECONDS)
     if seconds <= rollout_seconds:
         expected = f"more than [rollout] timeout_seconds, {rollout_seconds:g}"
-        action = "One rollout that hangs would end the job before it is given up."
+        action = "Otherwise one rollout that hangs would end the job."
         review.mismatch(("training", "stall_seconds"), seconds, expected, action)
     return seconds
 
 
 def _ahead(config: RlDocument) -> int:
-    """Return how many iterations are played with earlier weights. A job of type offline plays evaluations only."""
+    """Return how many iterations are played ahead of their update; 0 for type offline, which plays evaluations only."""
     return 0 if config.algorithm.type == "offline" else config.training.iterations_ahead or 0
 
 
@@ -352,7 +365,8 @@ def _loops(review: Review, config: RlDocument) -> LoopSettings:
     if environments and curriculum.levels:
         review.problem(
             ("curriculum",),
-            "[curriculum]: found beside [rollout] environments; expected one environment, whose level it chooses. Take one out.",
+            "[curriculum]: cannot be combined with [rollout] environments, because it chooses the level of one environment. "
+            "Remove one of the two.",
         )
     return LoopSettings(
         stopping=from_section(EarlyStopping, config.evaluation),
@@ -368,10 +382,10 @@ def _curriculum(review: Review, section: CurriculumSection) -> Curriculum:
     curriculum = from_section(Curriculum, section, levels=tuple(section.levels))
     if len(set(section.levels)) != len(section.levels):
         place = ("curriculum", "levels")
-        review.mismatch(place, section.levels, "different ones", "Name each level once.")
+        review.mismatch(place, section.levels, "different levels", "Name each level once.")
     if section.down is not None and section.down >= curriculum.up:
         expected = f"less than up, {curriculum.up:g}"
-        action = "It would go up and down at one reward."
+        action = "Otherwise one reward would move the level both up and down."
         review.mismatch(("curriculum", "down"), section.down, expected, action)
     return curriculum
 

@@ -1,6 +1,6 @@
-"""What is said of a job before it runs: whether memory and disk are enough, its settings, and what its config says in vain.
+"""Checks and reports before a job runs: its memory and disk, its settings, and the keys of its config that have no effect.
 
-    needs = measured_needs(settings, source, checkpoints_folder)  # raises JobError if they are too much
+    needs = measured_needs(settings, source, checkpoints_folder)  # raises JobError if they exceed what is available
     await ledger.report(*start_events(settings, needs, unused_keys(job, settings.plan)))
 
 Nothing here needs torch.
@@ -43,19 +43,19 @@ from taskapp_kit.train.update.memory import (
 from taskapp_kit.train.update.update_settings import CLIP_RANGES, UpdateSettings
 
 PROMPT_TOKENS = 256
-"""Assumed of what a task app shows, in all turns: it is known only when the first rollout has ended."""
+"""Assumed tokens of all prompts of an episode: the real number is known only after the first rollout."""
 LONGEST_ROW = 1024
-"""Tokens of the longest row that the estimate assumes. A job is not refused for rows that it may never have."""
+"""Tokens of the longest row that the estimate assumes, so that no job is rejected for rows that it may never have."""
 MAX_CONFIG_BYTES = 1 << 20
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes of what `getrusage` counts."""
+"""Bytes of a unit of `getrusage`."""
 MAX_HEADER_BYTES = 100_000_000
-"""As safetensors itself limits it."""
+"""The limit of safetensors itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """The sizes of a base model. parameters: their number. context_tokens: of a prompt and its answer together."""
+    """The sizes of a base model. context_tokens: the most tokens of a prompt and its answer together."""
 
     shape: ModelShape
     parameters: int
@@ -64,9 +64,15 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class JobNeeds:
-    """What a job needs, in bytes. row_tokens: of the longest row in the estimate. memory: what the machine has, if known.
+    """The memory and disk that a job needs, in bytes.
 
-    checkpoints: of all that are on the disk at once. disk: what it has for them. problem: why the job cannot run.
+    Attributes:
+        estimate: The memory that the job needs.
+        row_tokens: The longest row that the estimate assumes, in tokens.
+        memory: The memory that is available, None if unknown.
+        checkpoints: The disk that all checkpoints need that exist at the same time.
+        disk: The disk that is available for them.
+        problem: Why the job cannot run, None if it can.
     """
 
     estimate: MemoryEstimate
@@ -77,14 +83,14 @@ class JobNeeds:
     problem: str | None
 
     def checked(self) -> Self:
-        """Return it. Raises JobError if the job cannot run."""
+        """Return the needs. Raises JobError if the job cannot run."""
         if self.problem is not None:
             raise JobError(self.problem)
         return self
 
     @property
     def sentence(self) -> str:
-        """What is needed, and what there is."""
+        """The needs and what is available, for people."""
         free = "" if self.memory is None else f" of {size_words(self.memory)} available"
         return (
             f"Needs about {size_words(self.estimate.total)} of memory{free} for rows of {self.row_tokens} tokens, and "
@@ -93,7 +99,7 @@ class JobNeeds:
 
 
 def model_sizes(source: ModelSource) -> ModelSizes:
-    """Read the sizes of a model, without an adapter's, from config.json and the headers of weights. Raises ConfigError."""
+    """Read the sizes of a model without its adapters from config.json and the headers of its weights. Raises ConfigError."""
     while source.base is not None:
         source = source.base
     folder = source.folder
@@ -104,27 +110,27 @@ def model_sizes(source: ModelSource) -> ModelSizes:
         parameters = sum(map(_parameters, files))
         sizes = ModelSizes(ModelShape.of(config), parameters, config.max_position_embeddings)
         if not all(isinstance(value, int) for value in (*astuple(sizes.shape), sizes.context_tokens)):
-            raise ValueError("a size is no whole number")
+            raise ValueError("a size is not an integer")
     except (OSError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
         raise ConfigError(
             f"The sizes of the model in {folder} cannot be read ({type(error).__name__}: {str(error)[:200]}).",
             hint="Expected config.json of a Llama, Qwen2 or Qwen3 model, and model.safetensors.",
         ) from error
     if not parameters:
-        raise ConfigError(f"{folder} has no weights.", hint="Expected model.safetensors beside config.json.")
+        raise ConfigError(f"{folder} has no weights.", hint="Expected model.safetensors next to config.json.")
     return sizes
 
 
 def job_needs(settings: TrainingSettings, sizes: ModelSizes, *, memory: int | None, disk: int) -> JobNeeds:
-    """Return what a job needs beside what there is.
+    """Return what a job needs.
 
-    memory: bytes that its process can have, None if unknown. disk: bytes for checkpoints, with those that the job has.
+    memory: the bytes that its process can use, None if unknown. disk: the bytes for checkpoints, existing ones included.
     """
     batch = _batch(settings, sizes.context_tokens)
     services = settings.services
     if services is None:
         return needs_of(settings.update, settings.lora, batch, sizes, memory=memory, disk=disk)
-    here = memory if services.backend == "local" else None  # on Ray it is the memory of other machines, too
+    here = memory if services.backend == "local" else None  # on Ray, other machines' memory also counts
     return needs_of(settings.update, settings.lora, batch, sizes, memory=here, disk=disk, replicas=services.replicas)
 
 
@@ -138,8 +144,10 @@ def needs_of(
     disk: int,
     replicas: int = 0,
 ) -> JobNeeds:
-    """Return what updates by batches of this shape need. memory, disk: as for `job_needs`. replicas: as for
-    `estimate_memory`."""
+    """Return what updates with batches of this shape need.
+
+    memory, disk: see `job_needs`. replicas: see `estimate_memory`.
+    """
     mode: TrainerMode = "full" if lora is None else "lora"
     adapter_like = lora or LoraSettings()
     adapter = adapter_parameters(sizes.shape, adapter_like.rank, adapter_like.targets)
@@ -163,23 +171,23 @@ def needs_of(
     problem = None if memory is None else memory_problem(needed, mode, memory)
     if problem is None and checkpoints > disk:
         problem = (
-            f"The job needs about {size_words(checkpoints)} for its checkpoints, and the disk has {size_words(disk)}: free "
-            "some, or choose another folder (TASKAPP_MODELS)."
+            f"The job needs about {size_words(checkpoints)} for its checkpoints, and the disk has {size_words(disk)}. Free "
+            "some, or choose another directory (TASKAPP_MODELS)."
         )
     return JobNeeds(needed[mode], batch.length, memory, checkpoints, disk, problem)
 
 
 def measured_needs(settings: TrainingSettings, source: ModelSource, checkpoints: Path) -> JobNeeds:
-    """Return what a job needs beside what this process can have. checkpoints: the job's folder, which need not exist.
+    """Return what a job needs. checkpoints: the job's directory, which need not exist.
 
-    Raises JobError if it cannot run, ConfigError for a model whose sizes cannot be read.
+    Raises JobError if the job cannot run, ConfigError if the sizes of the model cannot be read.
     """
     memory, disk = available_to(checkpoints)
     return job_needs(settings, model_sizes(source), memory=memory, disk=disk).checked()
 
 
 def available_to(checkpoints: Path) -> tuple[int | None, int]:
-    """Return (memory that this process can have, None if unknown; disk for checkpoints, with those in the folder), in bytes."""
+    """Return the memory that this process can use (None if unknown) and the disk for checkpoints, in bytes."""
     available = available_memory()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
     present = sum(file.stat().st_size for file in checkpoints.glob("*/*"))
@@ -188,7 +196,7 @@ def available_to(checkpoints: Path) -> tuple[int | None, int]:
 
 
 def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[str]) -> list[Event]:
-    """Return the events that say how the job learns, what it needs, and which keys of its config are not used."""
+    """Return the events that report how the job learns, what it needs, and which keys of its config are not used."""
     update, lora = settings.update, settings.lora
     clip = update.clip or CLIP_RANGES.get(update.loss)
     how = "full training" if lora is None else f"LoRA of rank {lora.rank} on {counted(len(lora.targets), 'layer')}"
@@ -236,9 +244,8 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
 
 
 def seeds_learned_before(source: ModelSource, models: Path, plan: JobPlan) -> Event | None:
-    """Return the warning that evaluations play seeds that the job's model was trained on before; None if none is known."""
-    # The seeds of a training, and of the models before it, are facts of its checkpoint: a hold-out that was learned from is
-    # reported for imported models, too.
+    """Return a warning if evaluations play seeds that the job's model was trained on before, else None."""
+    # Checkpoints store the seeds of their training, so this also works for imported models.
     learned = seeds_trained_on(source, models, plan.env_name)
     shared = sorted(learned.intersection(plan.eval_seeds or ()))
     if not shared:
@@ -246,8 +253,8 @@ def seeds_learned_before(source: ModelSource, models: Path, plan: JobPlan) -> Ev
     shown = ", ".join(map(str, shared[:SEEDS_SHOWN])) + (", …" if len(shared) > SEEDS_SHOWN else "")
     return Event(
         "rl.job.warning",
-        f"Evaluations play seeds that {source.name} was trained on before ({shown}): their reward does not show what was "
-        "learned in general. Name other ones in [evaluation] seeds.",
+        f"Evaluations play seeds that {source.name} was trained on before ({shown}), so their reward does not show what the "
+        "model can do on new seeds. Choose other [evaluation] seeds.",
         "warning",
         {"shared_seeds": shared[:SEEDS_SHOWN], "shared": len(shared)},
     )
@@ -267,7 +274,7 @@ def _batch(settings: TrainingSettings, context_tokens: int) -> BatchShape:
     plan = settings.plan
     words = (op if isinstance(op, str) else str(op.get("type", "")) for op in plan.ops)
     turns = max(sum(word in AGENT_WORDS for word in words), 1)
-    # Prompts are unknown before the first rollout. A longer assumption would refuse jobs whose rows stay short.
+    # Prompts are unknown before the first rollout. A longer assumption would reject jobs whose rows stay short.
     length = min(PROMPT_TOKENS + turns * settings.driving.generation.max_tokens, LONGEST_ROW, context_tokens)
     return BatchShape(
         rows=plan.groups * plan.samples,

@@ -1,7 +1,7 @@
-"""The recorded turns of finished episodes -> the rows of an update.
+"""Converts the recorded turns of finished episodes into the rows of an update.
 
-The turns of an attempt form a tree: a turn continues another one, or begins anew. Each branch becomes a row, and a turn on
-several branches is trained on in the first of them only, so a fork makes nothing count twice.
+The turns of an attempt form a forest: a turn continues another turn or starts a new tree. Each branch becomes a row. A
+turn on several branches is trained on in the first one only, so that no turn counts twice.
 
     turns: A -> B -> C        rows: A B C   trained on A, B, C
              \\-> D                  A D     trained on D
@@ -24,8 +24,10 @@ from taskapp_kit.train.turns import NOT_SAMPLED, RecordedTurn, TrainedTurn, Trai
 class TrainingEpisode:
     """A finished attempt.
 
-    reward: None if it failed. turn_rewards: one for each of turns, for credit per turn. truncated: whether a limit ended
-    it, such as the number of steps.
+    Attributes:
+        reward: The episode's reward, None if it failed.
+        turn_rewards: The reward of each turn, for credit per turn.
+        truncated: Whether a limit ended the episode, such as the number of steps.
     """
 
     rollout: str
@@ -40,8 +42,12 @@ class TrainingEpisode:
 class RowOptions:
     """How episodes become rows.
 
-    credit: `episode` gives all tokens of an episode its advantage; `turn` gives each turn that of its discounted return to
-    go, compared with the turns of the same index in the group. mask_truncated: leave out turns that `max_tokens` cut.
+    Attributes:
+        scale: What advantages are divided by.
+        credit: `episode` gives all tokens of an episode the same advantage. `turn` compares the discounted return of each
+            turn with the turns of the same index in the group.
+        discount: The discount per turn, with credit `turn`.
+        mask_truncated: Whether turns that `max_tokens` cut are left out.
     """
 
     scale: Scale = "none"
@@ -52,14 +58,19 @@ class RowOptions:
 
 @dataclass(slots=True)
 class TrainingBatch:
-    """The rows of an update, and what was left out.
+    """The rows of an update, and counts of what was left out. Turns of failed episodes are not counted.
 
-    episodes: those with a reward; failed: those without. Turns are counted in episodes with a reward only.
-    without_rows: episodes with a reward and without a turn to train on. without_spread: groups whose advantages are all 0,
-    or that have no episode with a reward; the rows of the former are in `rows`. turns: those trained on. truncated: turns
-    that `max_tokens` cut, trained on or not. excluded: turns never trained on, by reason (an `Exclusion`, or `truncated`).
-    forks: rows beyond the first of each episode. detached: turns whose prompt does not begin with the turn that they are
-    said to continue; each is treated as a new root.
+    Attributes:
+        episodes: Episodes with a reward.
+        failed: Episodes without a reward.
+        without_rows: Episodes with a reward but without a turn to train on.
+        groups: All groups.
+        without_spread: Groups whose advantages are all 0 (their rows are in `rows`) or that have no reward.
+        turns: Turns that are trained on.
+        truncated: Turns that `max_tokens` cut, trained on or not.
+        forks: Rows beyond the first one of each episode.
+        detached: Turns whose prompt does not start with the turn that they should continue. They become new roots.
+        excluded: Turns that are not trained on, by reason (an `Exclusion`, or `truncated`).
     """
 
     rows: list[TrainingRow] = field(default_factory=list)
@@ -78,11 +89,11 @@ class TrainingBatch:
 def training_batch(episodes: Sequence[TrainingEpisode], options: RowOptions) -> TrainingBatch:
     """Return the rows of these episodes, in their order.
 
-    Raises ValueError for two episodes of one name, for rewards that are compared and not finite, and with credit per turn
-    for an episode that has not one reward for each turn.
+    Raises ValueError if two episodes have the same name, if a reward is not finite, or if credit per turn has another
+    number of rewards than turns.
     """
     if len({episode.rollout for episode in episodes}) != len(episodes):
-        raise ValueError("two episodes of a batch have the same name; expected different ones")
+        raise ValueError("two episodes of a batch have the same name; expected unique names")
     batch = TrainingBatch()
     grouped: dict[str, list[TrainingEpisode]] = {}
     for episode in episodes:
@@ -113,8 +124,8 @@ def branch_rows(
 ) -> tuple[list[TrainingRow], int]:
     """Return a row for each branch that ends in a turn to train on, and the number of detached turns.
 
-    advantages: by index, of the turns to train on; the others are context, or left out where nothing trained follows them.
-    rewards: of some of these turns, 0.0 of the others.
+    advantages: the advantages of the turns to train on, by index. Other turns are context, or left out at a branch's end.
+    rewards: the rewards of these turns by index, 0.0 if missing.
     """
     turns = episode.turns
     parents = [_parent(turns, index) for index in range(len(turns))]
@@ -139,7 +150,7 @@ def _row(
     total: int,
     last: int,
 ) -> TrainingRow:
-    """The branch that ends at a turn, trained on at the turns that have an advantage. last: the episode's last of them."""
+    """Return the branch that ends at a turn. advantages: of its turns to train on. last: the episode's last such turn."""
     ids = episode.turns[leaf].ids
     mask, log_probs = [False] * len(ids), [0.0] * len(ids)
     versions, values = [NOT_SAMPLED] * len(ids), [0.0] * len(ids)
@@ -168,7 +179,7 @@ def _row(
 
 
 def _trained_turns(episode: TrainingEpisode, options: RowOptions, batch: TrainingBatch) -> list[int]:
-    """The indices of the turns to train on; counts the others."""
+    """Return the indices of the turns to train on, and count the others."""
     if episode.reward is None:
         return []
     trained = []
@@ -186,7 +197,7 @@ def _trained_turns(episode: TrainingEpisode, options: RowOptions, batch: Trainin
 def _advantages(
     grouped: Mapping[str, Sequence[TrainingEpisode]], trained: Mapping[str, Sequence[int]], options: RowOptions
 ) -> dict[str, list[float]]:
-    """For each episode with a reward the advantages of its trained turns."""
+    """Return the advantages of the trained turns of each episode with a reward."""
     if options.credit == "turn":
         returns = {
             name: [_turn_returns(episode, trained[episode.rollout], options.discount) for episode in group]
@@ -213,9 +224,9 @@ def _advantages(
 
 
 def _rewards(episode: TrainingEpisode, trained: Sequence[int], options: RowOptions) -> dict[int, float]:
-    """Return the rewards by turn: all of it after the last one, or with credit per turn after each.
+    """Return the rewards by turn: the whole reward at the last turn, or each turn's reward with credit per turn.
 
-    The reward of a turn that is not trained on belongs to the last one before it that is.
+    The reward of a turn that is not trained on is added to the last trained turn before it.
     """
     if options.credit == "episode":
         return {trained[-1]: episode.reward or 0.0} if trained else {}
@@ -232,14 +243,14 @@ def _turn_returns(episode: TrainingEpisode, trained: Sequence[int], discount: fl
     if len(episode.turn_rewards) != len(episode.turns):
         raise ValueError(
             f"rollout {episode.rollout!r} has {len(episode.turn_rewards)} rewards for {len(episode.turns)} turns; "
-            "credit per turn needs one for each"
+            "credit per turn needs one reward for each turn"
         )
     returns = returns_to_go(episode.turn_rewards, discount)
     return [returns[index] for index in trained]
 
 
 def _parent(turns: Sequence[RecordedTurn], index: int) -> int | None:
-    """The turn that this one continues, token by token."""
+    """Return the turn that this one continues token by token, None for a root."""
     parent = turns[index].parent
     if parent is None or not 0 <= parent < index:
         return None
@@ -248,7 +259,7 @@ def _parent(turns: Sequence[RecordedTurn], index: int) -> int | None:
 
 
 def _path(parents: Sequence[int | None], index: int) -> list[int]:
-    """From the root to this turn."""
+    """Return the indices from the root to this turn."""
     path: list[int] = []
     at: int | None = index
     while at is not None:

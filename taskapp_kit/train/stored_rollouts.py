@@ -1,4 +1,4 @@
-"""The rollouts of a file that `taskapp export --format tokens` wrote, each read again when it is learned from.
+"""Rollouts in a file of `taskapp export --format tokens`. Each is read again when it is learned from.
 
 A line is `{"environment", "seed", "status", "reward", "temperature", "sequences": [{"tokens", "mask", "logprobs"}, …], …}`.
 """
@@ -23,9 +23,9 @@ from taskapp_kit.train.turns import RecordedTurn, recorded_turns
 
 MAX_LINE_BYTES = 2**26
 MAX_STORED = 1_000_000
-"""Rollouts of one file: of each its place is in memory."""
+"""Rollouts of one file. The offset of each one is in memory."""
 FOLDER = "rollouts"
-"""Of the models folder: files that a request may name."""
+"""The subdirectory of the models directory with the files that a request may name."""
 
 OTHER_ENVIRONMENT = "of another environment"
 HELD_OUT = "of seeds that the evaluation plays"
@@ -34,7 +34,7 @@ TOO_LONG = "longer than the model's context"
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """A rollout with a reward. truncated: whether a limit ended it. versions of its turns are 0: of no update of this job."""
+    """A rollout with a reward. The version of its turns is 0, because no update of this job sampled them."""
 
     rollout: str
     seed: int
@@ -45,9 +45,14 @@ class StoredEpisode:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFit:
-    """Which rollouts fit a job. temperature: of sampling, which the log-probabilities are at. held_out: seeds.
+    """Which rollouts a job can learn from.
 
-    environment: None for any. vocabulary: the model's number of ids. context_tokens: of its longest sequence.
+    Attributes:
+        environment: The name of the environment, None for any.
+        held_out: Seeds that are left out.
+        temperature: The sampling temperature, to which the log-probabilities belong.
+        vocabulary: The number of token ids of the model.
+        context_tokens: The most tokens of a sequence.
     """
 
     environment: str | None
@@ -58,10 +63,12 @@ class RolloutFit:
 
 
 class StoredRollouts:
-    """The rollouts of a file that fit. Every line is read and checked once. Raises ConfigError, which names the line.
+    """The rollouts of a file that fit a job. All lines are checked at the start; ConfigError names an invalid line.
 
-    by_seed: the places in the file of each seed's rollouts. left_out: how many are not learned from, by reason. sha256: of
-    the whole file. A file that changes afterwards is an error: other rollouts would be learned from, or one twice.
+    Attributes:
+        by_seed: The offsets of each seed's rollouts in the file.
+        left_out: The number of rollouts that are not learned from, by reason.
+        sha256: The hash of the file. A file that changes later is an error, because other rollouts would be learned from.
     """
 
     def __init__(self, path: Path, fit: RolloutFit) -> None:
@@ -84,21 +91,21 @@ class StoredRollouts:
             raise ConfigError(f"[data] rollouts: {path} has no rollout to learn from{reasons}.")
 
     def episode(self, place: int) -> StoredEpisode:
-        """Return the rollout at this place. Raises ConfigError if the file has changed."""
+        """Return the rollout at this offset. Raises ConfigError if the file has changed."""
         with self.path.open("rb") as file:
             if _version(file) != self._version:
                 raise ConfigError(
-                    f"[data] rollouts: {self.path} was changed while the job learns from it.",
-                    hint="Put the file back as it was and start the job again, or begin a new job with the changed one.",
+                    f"[data] rollouts: {self.path} changed while the job was learning from it.",
+                    hint="Restore the file and start the job again, or start a new job with the changed file.",
                 )
-            # Only each line's place is in memory. The update needs nothing new for such rollouts: its weight
+            # Only the offset of each line is in memory. The update needs no special case for stored rollouts: its weight
             # min(old / sampler, 2) is the importance weight of the policy that played.
             file.seek(place)
             return _episode(self._parsed(file.readline(MAX_LINE_BYTES), f"at byte {place}"))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The numbers of the whole, as JSON."""
+        """A summary of the file as JSON values."""
         rewards = [reward for each in self._rewards.values() for reward in each]
         return {
             "rollouts": len(rewards),
@@ -112,7 +119,7 @@ class StoredRollouts:
 
     @property
     def sentence(self) -> str:
-        """The same for people."""
+        """The summary for people."""
         facts = self.facts
         left_out = "".join(f" Left out: {many} {reason}." for reason, many in self.left_out.most_common())
         return (
@@ -149,13 +156,13 @@ class StoredRollouts:
         return None
 
     def _parsed(self, raw: bytes, where: str) -> dict[str, Any]:
-        """Return a line that has what is learned from."""
+        """Return a line with all fields that the job needs."""
         try:
             line = orjson.loads(raw)
         except ValueError:
             raise self._wrong(where, "no JSON") from None
         if not isinstance(line, dict):
-            raise self._wrong(where, "no object")
+            raise self._wrong(where, "no JSON object")
         seed, reward, sequences = line.get("seed"), line.get("reward"), line.get("sequences")
         if type(seed) is not int or seed < 0:
             raise self._wrong(where, "no seed")
@@ -171,8 +178,8 @@ class StoredRollouts:
         if temperature not in (None, self._fit.temperature):
             raise self._wrong(
                 where,
-                f"the temperature {temperature}, and the job has {self._fit.temperature:g}: log-probabilities of one cannot "
-                "be compared with those of the other",
+                f"the temperature {temperature}, but the job samples at {self._fit.temperature:g}, so their log-probabilities "
+                "cannot be compared",
             )
         return line
 
@@ -192,10 +199,12 @@ class StoredRollouts:
         if not fits:
             raise self._wrong(
                 where,
-                "a sequence that is not as many tokens, mask (0 or 1, first 0) and finite logprobs",
+                "a sequence whose tokens, mask (0 or 1, first 0) and finite logprobs do not have the same length",
             )
         if not 0 <= min(tokens) <= max(tokens) < self._fit.vocabulary:
-            raise self._wrong(where, f"ids of another tokenizer: the model's are from 0 to {self._fit.vocabulary - 1}")
+            raise self._wrong(
+                where, f"token ids of another tokenizer: the model has ids 0 to {self._fit.vocabulary - 1}"
+            )
 
     def _wrong(self, where: str, found: str) -> ConfigError:
         return ConfigError(
@@ -205,22 +214,22 @@ class StoredRollouts:
 
 
 def _version(file: BinaryIO) -> tuple[int, int]:
-    """What tells a changed file: its size, and when it was written last."""
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
+    """Return the size and the modification time, which show whether the file has changed."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def find_rollouts(name: str, models: Path, *, paths: bool) -> Path:
-    """Return the file of this name. paths: whether it may be anywhere; False for a name that a request contains.
+    """Return the file of this name. Raises ConfigError.
 
-    Without, it is a file in the folder `rollouts` of the models folder. Raises ConfigError.
+    paths: whether the name may be a path. If it comes from a request, it must name a file in MODELS/rollouts.
     """
     if paths:
         return Path(name).expanduser()
     if Path(name).name != name or name.startswith("."):
         raise ConfigError(
             f"[data] rollouts: {name!r} is a path, which this server does not open for a request.",
-            hint=f"Its operator can put the file into {models / FOLDER}; name it without a folder then.",
+            hint=f"Ask its operator to put the file into {models / FOLDER}, then pass the file's name alone.",
         )
     return models / FOLDER / name
 

@@ -1,8 +1,8 @@
 """`rollout_func(app)`: episodes of an app as the rollouts of TRL's GRPOTrainer, sampled with the trainer's own model.
 
 Written against TRL 1.16.0, `GRPOTrainer(rollout_func=...)`: `rollout_func(prompts, trainer)` returns `prompt_ids`,
-`completion_ids`, `logprobs`, and as `env_mask` which tokens of a completion were sampled. TRL hands it prompts and no other
-column, so the prompt of a row names the episode (`episode_prompt`); what the model reads is written by the app.
+`completion_ids`, `logprobs`, and `env_mask`, which marks the sampled tokens of a completion. TRL passes prompts and no other
+column, so the prompt of a row names the episode (`episode_prompt`), and the app writes what the model reads.
 """
 
 from __future__ import annotations
@@ -30,39 +30,51 @@ log = logging.getLogger("taskapp_kit.trl")
 
 
 def episode_prompt(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the column `prompt` of a row of `taskapp export tasks` as `rollout_func` reads it.
+    """Return the column `prompt` that `rollout_func` reads, for a row of `taskapp export tasks`.
 
         rows = load_dataset("json", data_files="tasks.jsonl", split="train").map(episode_prompt)
 
     Raises BadArgument for a row without a seed.
     """
     if row.get("seed") is None:
-        raise BadArgument("A row has no seed, which names its episode.", hint="Use rows of `taskapp export tasks`.")
+        raise BadArgument(
+            "A row has no seed, which identifies its episode.", hint="Use rows of `taskapp export tasks`."
+        )
     return {"prompt": json.dumps({name: row[name] for name in COLUMNS if row.get(name) is not None})}
 
 
 def episode_reward(episode_reward: Sequence[float | None], **_: Any) -> list[float | None]:
-    """The reward function for `rollout_func`: the episodes' rewards, None for a failure or an undefined reward."""
+    """Return the rewards of the episodes that `rollout_func` played, None for a failure or an undefined reward.
+
+    This is the reward function to pass to TRL's trainer together with `rollout_func`.
+    """
     return list(episode_reward)
 
 
 def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
-    """Returns what TRL's trainer takes as `rollout_func`.
+    """Return the `rollout_func` of an app for TRL's GRPOTrainer.
 
         GRPOTrainer(model, rollout_func=rollout_func("adder.py"), reward_funcs=episode_reward, train_dataset=rows, ...)
 
     The model is sampled with transformers in the trainer's process, at the trainer's temperature, without top_p or top_k;
-    `max_completion_length` is the limit of one answer. Its tokenizer needs the tokens of ChatML or Llama 3.
+    `max_completion_length` is the limit of one answer. The tokenizer needs the tokens of ChatML or Llama 3.
 
-    A failed episode has reward None, and no token of it is trained on. Raises DiscoveryError, DeclarationError; a call
-    raises ConfigError (unknown tokenizer, or use_vllm), BadArgument and RequestError (a prompt names no episode), and
-    TrainingError (the model fails, or a prompt does not continue the one before it: a row of TRL is one sequence).
+    A failed episode has reward None, and its tokens are not trained on. A call of the returned function raises ConfigError
+    (unknown tokenizer), BadArgument or RequestError (use_vllm, or a prompt that does not identify an episode), and
+    TrainingError (the model fails, or a prompt does not continue the previous one: a row of TRL is one sequence).
+
+    Args:
+        app: The task app, or the path of its file.
+
+    Raises:
+        DiscoveryError: The file has no task app.
+        DeclarationError: The app's declarations are invalid.
     """
     return TrlRollouts(app if isinstance(app, TaskApp) else find_app(str(app)))
 
 
 class TrlRollouts:
-    """Plays one episode for each prompt, all at once, in a thread of its own. `close` ends the thread."""
+    """Plays one episode for each prompt concurrently, in a separate thread. `close` ends the thread."""
 
     def __init__(self, app: TaskApp) -> None:
         app.freeze()
@@ -70,15 +82,15 @@ class TrlRollouts:
         self._calls = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        """Returns a row for each prompt, in their order."""
+        """Return a row for each prompt, in their order."""
         from trl.models.utils import unwrap_model_for_generation
 
         if trainer.use_vllm:
             raise BadArgument(
-                "rollout_func samples with transformers, and the trainer has use_vllm=True.",
-                hint="Set use_vllm=False, or give environment_factory, with which TRL samples itself.",
+                "rollout_func samples with transformers, but the trainer has use_vllm=True.",
+                hint="Set use_vllm=False, or pass environment_factory, with which TRL itself samples.",
             )
-        asked = [_named(prompt) for prompt in prompts]
+        episode_rows = [_episode_row(prompt) for prompt in prompts]
         tokenizer = trainer.processing_class
         definition = tokenizer.backend_tokenizer.to_str()
         renderer = renderer_for(JsonTokenizer(definition), tokenizer.chat_template)
@@ -94,7 +106,7 @@ class TrlRollouts:
                         )
                         for at in range(len(prompts))
                     ]
-                    rewards = self._service.run(lambda service: _played(service, episodes, asked))
+                    rewards = self._service.run(lambda service: _played(service, episodes, episode_rows))
             finally:
                 model.train(was_training)
         end = min(renderer.stop_ids)
@@ -110,14 +122,14 @@ class TrlRollouts:
 
 
 async def _played(
-    service: CallerService, episodes: Sequence[_SampledEpisode], asked: Sequence[Mapping[str, Any]]
+    service: CallerService, episodes: Sequence[_SampledEpisode], rows: Sequence[Mapping[str, Any]]
 ) -> list[float | None]:
-    return await asyncio.gather(*(episode.play(service, row) for episode, row in zip(episodes, asked, strict=True)))
+    return await asyncio.gather(*(episode.play(service, row) for episode, row in zip(episodes, rows, strict=True)))
 
 
 @dataclass(slots=True)
 class _SampledEpisode:
-    """One episode, and the tokens of its conversation. prompt: of the first call. completion: all after it."""
+    """One episode and the tokens of its conversation. prompt: the first call's prompt. completion: all later tokens."""
 
     sampler: Any
     renderer: Any
@@ -132,7 +144,7 @@ class _SampledEpisode:
     failure: Exception | None = None
 
     async def play(self, service: CallerService, row: Mapping[str, Any]) -> float | None:
-        """Returns the episode's reward, None for a failure or an undefined one. Raises RequestError, TrainingError."""
+        """Return the episode's reward, None if it failed or is undefined. Raises RequestError, TrainingError."""
         recognition = Recognition(self.renderer)
 
         async def ask(body: dict[str, Any]) -> ChatReply | ModelFailed:
@@ -141,8 +153,8 @@ class _SampledEpisode:
                 found = recognition.prompt(prompt)
                 if self.turns and found.parent != self.turns - 1:
                     raise TrainingError(
-                        "A prompt does not continue the one before it, and TRL trains on one sequence for each episode.",
-                        hint="Leave history at its default, and let the app rewrite no earlier message.",
+                        "A prompt does not continue the previous one, but TRL trains on one sequence per episode.",
+                        hint="Leave history at its default, and do not rewrite earlier messages in the app.",
                     )
                 room = self.sampler.context_tokens - len(found.ids)
                 if room < 1:
@@ -168,12 +180,12 @@ class _SampledEpisode:
             mode = row.get("output_mode") or "tool_calls"
             rollout = await service.rollout(ask, env_of_row(row), output_mode=mode, label="trl")
         except RolloutFailed as failed:
-            if self.failure is not None:  # of the model, not of the episode: no reward would hide it
+            if self.failure is not None:  # the model failed, not the episode: a reward of None would hide that
                 raise self.failure from failed
             log.warning("seed %s has no reward (%s): %s", row["seed"], failed.failure.code, failed.message)
             return None
         if rollout.reward is None:
-            log.warning("seed %s has no reward: it is undefined", row["seed"])
+            log.warning("the reward of seed %s is undefined", row["seed"])
         return None if rollout.reward is None else float(rollout.reward)
 
     def _add(self, prompt: tuple[int, ...], sampled: tuple[int, ...], log_probs: tuple[float, ...]) -> None:
@@ -186,7 +198,7 @@ class _SampledEpisode:
         self.turns += 1
 
     def row(self, end: int) -> dict[str, list[Any]]:
-        """The episode as TRL's row. Without an answer of the model there is nothing to train on."""
+        """Return the episode as TRL's row; an unused row if the model never answered."""
         if not self.turns:
             return self.unused_row(end)
         return {
@@ -197,19 +209,19 @@ class _SampledEpisode:
         }
 
     def unused_row(self, end: int) -> dict[str, list[Any]]:
-        """A row of which no token is trained on: a reward of None alone would leave a KL term."""
+        """Return a row without a trained token: a reward of None alone would leave a KL term."""
         return {"prompt_ids": [end], "completion_ids": [end], "logprobs": [0.0], "env_mask": [0]}
 
 
-def _named(prompt: Any) -> dict[str, Any]:
-    """What a prompt of `episode_prompt` names. Raises BadArgument for any other."""
+def _episode_row(prompt: Any) -> dict[str, Any]:
+    """Return the row in a prompt of `episode_prompt`. Raises BadArgument for any other prompt."""
     try:
         row = json.loads(prompt)
     except (TypeError, ValueError):
         row = None
     if not isinstance(row, dict) or "seed" not in row:
         raise BadArgument(
-            "A prompt of the data set names no episode, and TRL passes a rollout_func nothing else of a row.",
+            "A prompt of the data set does not identify an episode, and TRL passes nothing else to a rollout_func.",
             hint="Use rows of `taskapp export tasks` with .map(episode_prompt).",
         )
     return row

@@ -1,8 +1,8 @@
-"""The data of training: a sample, a recorded turn, a row and the numbers of an update, and the interface of a sampler.
+"""The data types of training: samples, recorded turns, rows and the metrics of an update, and the interface of a sampler.
 
     Sampler.sample -> Sampled -> the gateway records a RecordedTurn -> rows.py -> TrainingRow -> the update
 
-Token ids and log-probabilities are those of the sampler and are never recomputed from text.
+Token ids and log-probabilities come from the sampler and are never recomputed from text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Literal, Protocol
 
 NOT_SAMPLED = -1
-"""The policy version of a token in a row that is not trained on."""
+"""The policy version of a row's tokens that are not trained on."""
 
 Exclusion = Literal["auxiliary", "not_delivered", "length_mismatch", "invalid_log_prob", "no_tokens", "no_prompt"]
 """Why a turn is never trained on."""
@@ -24,9 +24,12 @@ Exclusion = Literal["auxiliary", "not_delivered", "length_mismatch", "invalid_lo
 class Sampled:
     """One generation of a sampler.
 
-    token_ids: every token that was sampled, with the stop token that ended it. log_probs: natural logarithms, one for
-    each of token_ids, of the distribution at the sampling temperature. finish_reason: `length` when `max_tokens` ended
-    it. version: of the weights, the same for all of its tokens. seconds: from the call to the last token.
+    Attributes:
+        token_ids: All sampled tokens, including the stop token.
+        log_probs: The natural log-probability of each token at the sampling temperature.
+        finish_reason: `length` if `max_tokens` ended the generation.
+        version: The version of the weights that sampled all of its tokens.
+        seconds: The time from the call to the last token.
     """
 
     token_ids: tuple[int, ...]
@@ -44,11 +47,10 @@ class Sampler(Protocol):
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt.
+        """Return one continuation of the prompt. Cancelling the call frees its slot.
 
-        temperature: 0 takes the most probable token. draw: names the random stream, as in `job/place/sample/turn`; the
-        same weights, prompt and draw give the same tokens where the sampler is deterministic. Cancelling the call frees
-        its slot.
+        temperature: 0 takes the most probable token. draw: names the random stream, such as `job/place/sample/turn`. A
+        deterministic sampler returns the same tokens for the same weights, prompt and draw.
         """
         ...
 
@@ -59,22 +61,25 @@ class PolicySampler(Sampler, Protocol):
     context_tokens: int
 
     async def swap(self, weights: Mapping[str, Any], version: int) -> None:
-        """Sample from these weights when this returns.
+        """Sample from these weights after this call returns. Raises TrainingError.
 
-        weights: the policy's `state_dict`, torch tensors of any dtype and device; it must not change until this returns.
-        version: theirs, above the present one. An answer's tokens are all of one version. Raises TrainingError.
+        weights: the policy's `state_dict` with torch tensors of any dtype and device, unchanged until this call returns.
+        version: the version of these weights, larger than before. All tokens of an answer have the same version.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One generation inside an attempt, as the sampler made it.
+    """One generation of an attempt. `token_ids`, `log_probs`, `version` and `seconds` are the same as in `Sampled`.
 
-    prompt_ids: the whole prompt, earlier turns included. token_ids, log_probs, version, seconds: as in `Sampled`.
-    delivered: whether the client received the whole answer. parent: the index, in the attempt, of the turn that this one
-    continues: its prompt_ids begin with that turn's prompt_ids and token_ids; None for a new root. auxiliary: whether it
-    answered a call of another model than the policy, such as a user simulator.
+    Attributes:
+        prompt_ids: The whole prompt, including earlier turns.
+        finish_reason: Why the generation ended.
+        delivered: Whether the client received the whole answer.
+        parent: The index of the turn that this one continues: the prompt starts with that turn's prompt and tokens. None
+            for a new root.
+        auxiliary: Whether the call was for another model than the policy, such as a user simulator.
     """
 
     prompt_ids: tuple[int, ...]
@@ -89,12 +94,12 @@ class RecordedTurn:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The prompt and what was sampled after it."""
+        """The prompt and the sampled tokens."""
         return self.prompt_ids + self.token_ids
 
     @property
     def exclusion(self) -> Exclusion | None:
-        """Why this turn is never trained on, None if it can be. Its tokens may still be context of later turns."""
+        """Why this turn is never trained on, else None. Its tokens may still be context of later turns."""
         if self.auxiliary:
             return "auxiliary"
         if not self.delivered:
@@ -113,9 +118,9 @@ class RecordedTurn:
 def recorded_turns(
     tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
 ) -> list[RecordedTurn]:
-    """Return a turn for each stretch of tokens that were sampled, as `mask` says; each continues the one before.
+    """Return a turn for each run of sampled tokens in `mask`. The first one is a new root; each later one continues it.
 
-    before: the number of turns that the attempt has without these; the first of them begins anew.
+    before: the number of earlier turns of the attempt.
     """
     ids, chances = tuple(tokens), tuple(map(float, log_probs))
     turns: list[RecordedTurn] = []
@@ -140,10 +145,14 @@ def recorded_turns(
 
 @dataclass(frozen=True, slots=True)
 class TrainedTurn:
-    """A turn that a row trains on: the row's tokens from start to before stop.
+    """A turn that a row trains on: the row's tokens in range(start, stop).
 
-    index: among the turns of its episode, which are in the order of time. reward: given after it. last: whether no turn of
-    the episode is trained on after it, in any row.
+    Attributes:
+        index: The turn's index in its episode.
+        start: The first token.
+        stop: The end of the tokens.
+        reward: The reward after the turn.
+        last: Whether this is the episode's last trained turn in any row.
     """
 
     index: int
@@ -155,15 +164,19 @@ class TrainedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One branch of an attempt, for one update. All tuples but `turns` have one entry for each token.
+    """One branch of an attempt, for one update. All tuples except `turns` have one entry per token.
 
-    mask: whether the token was sampled in this branch and is trained on. log_probs: the sampler's, 0.0 where mask is
-    False. versions: of the weights that sampled the token, NOT_SAMPLED where mask is False. advantages: 0.0 where mask is
-    False; all equal unless credit is given per turn. group: the rollouts that are compared with each other. rollout:
-    the episode. weight: this row's share of its episode, in (0, 1]; the rows of an episode sum to 1, whatever the number
-    of its turns and branches. The rows of a batch count as many episodes as they have different values of `rollout`.
-    turns: those whose tokens `mask` names, for losses that learn from rewards (ppo). truncated: whether the episode was
-    ended by a limit and not by the environment.
+    Attributes:
+        ids: The token ids.
+        mask: Whether the token is trained on.
+        log_probs: The sampler's log-probabilities, 0.0 where mask is False.
+        versions: The versions of the weights that sampled the token, NOT_SAMPLED where mask is False.
+        advantages: 0.0 where mask is False. All others are equal unless credit is per turn.
+        group: The rollouts that are compared with each other.
+        rollout: The episode.
+        weight: The row's share of its episode, in (0, 1]. The weights of an episode's rows sum to 1.
+        turns: The turns that are trained on, for losses that learn from rewards (ppo).
+        truncated: Whether a limit ended the episode, not the environment.
     """
 
     ids: tuple[int, ...]
@@ -182,29 +195,44 @@ class TrainingRow:
         if len(set(lengths)) != 1:
             raise ValueError(
                 f"a row of rollout {self.rollout!r} has {lengths} ids, mask, log-probabilities, versions and advantages; "
-                "expected as many of each"
+                "expected equal numbers"
             )
         if self.mask and self.mask[0]:
             raise ValueError(f"a row of rollout {self.rollout!r} trains on its first token, which nothing predicts")
 
     @property
     def trained(self) -> int:
-        """The number of tokens that are trained on."""
+        """The number of trained tokens."""
         return sum(self.mask)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetrics:
-    """The numbers of one update; those over tokens are over the tokens that gave a gradient, None where there are none.
+    """The metrics of one update. Means over tokens cover the tokens with a gradient, and are None without any.
 
-    version: of the weights after it. learning_rate: of its steps. steps: optimizer steps that were made. rows, tokens: with
-    a gradient. idle_rows: without one, not computed. gradient_norm: the largest of a step, before it is scaled. entropy:
-    nats per token. clip_share: tokens without a gradient because of the clip range. kl: from the reference model, per
-    token. mismatch: |Δ log p| between the sampler and the old policy, where the latter was computed. sampler_agrees:
-    whether the sampler's log-probabilities can stand for the old policy's. effective_share: effective sample size of the
-    weights old / sampler, as a share of the tokens. age: versions between a row's oldest token and the update. value_loss,
-    explained_variance: of ppo, by the values before the update: half the squared distance from the returns, and the share
-    of their variance.
+    Attributes:
+        version: The version of the weights after the update.
+        learning_rate: The learning rate of all steps.
+        loss: The loss.
+        steps: Optimizer steps.
+        episodes: Episodes in the rows.
+        rows: Rows with a gradient.
+        idle_rows: Rows without a gradient, which are not computed.
+        tokens: Tokens with a gradient.
+        gradient_norm: The largest norm of a step, before clipping.
+        entropy: Nats per token.
+        clip_share: Share of tokens without a gradient because of the clip range.
+        kl: Divergence from the reference model, per token.
+        mismatch_mean: Mean |Δ log p| between the sampler and the old policy, None if the latter was not computed.
+        mismatch_p99: The 99th percentile of it.
+        mismatch_largest: The largest of it.
+        effective_share: Effective sample size of the weights old / sampler, as a share of the tokens.
+        sampler_agrees: Whether the sampler's log-probabilities can replace the old policy's.
+        age_mean: Mean number of versions between a row's oldest token and the update.
+        age_largest: The largest of it.
+        seconds: The time of the update.
+        value_loss: Half the squared distance of ppo's values from the returns, before the update.
+        explained_variance: The share of the returns' variance that these values explain.
     """
 
     version: int

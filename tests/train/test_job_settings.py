@@ -67,7 +67,7 @@ def test_a_config_becomes_settings() -> None:
 def test_a_job_without_a_config_has_its_models_name() -> None:
     assert training_settings(job({}, model="tiny", trainer={"batch_size": 2})).model == "tiny"
     assert list(read_training(job({}))[1]) == [("model",)]
-    with pytest.raises(JobError, match="names no model to train"):
+    with pytest.raises(JobError, match="the model to train is missing"):
         training_settings(job({}))
 
 

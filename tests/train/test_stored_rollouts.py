@@ -73,7 +73,7 @@ def test_a_sequence_becomes_the_turns_that_sampled_it(tmp_path: Path) -> None:
 
 
 def test_one_rollout_of_each_seed_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="one rollout of each seed"):
+    with pytest.raises(ConfigError, match="one rollout per seed"):
         units(stored(tmp_path, line(0), line(1)))
     assert units(stored(tmp_path, line(0), line(1), line(1, reward=0.0))).groups(1)
 
@@ -84,7 +84,7 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
     assert found.episode(0).seed == 0
     with found.path.open("a") as file:
         file.write("\n")
-    with pytest.raises(ConfigError, match="was changed while the job learns from it"):
+    with pytest.raises(ConfigError, match="changed while the job was learning from it"):
         found.episode(0)
 
 
@@ -123,11 +123,11 @@ def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
         ({"reward": None}, "no reward"),
         ({"status": None}, "no status"),
         ({"sequences": []}, "no sequences"),
-        ({"sequences": [{"tokens": [1, 2], "mask": [0, 1], "logprobs": [0.0]}]}, "a sequence that is not"),
-        ({"sequences": [{"tokens": [1, 2], "mask": [1, 1], "logprobs": [0.0, 0.0]}]}, "a sequence that is not"),
-        ({"sequences": [{"tokens": [1, 2.5], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "a sequence that is not"),
+        ({"sequences": [{"tokens": [1, 2], "mask": [0, 1], "logprobs": [0.0]}]}, "a sequence whose tokens"),
+        ({"sequences": [{"tokens": [1, 2], "mask": [1, 1], "logprobs": [0.0, 0.0]}]}, "a sequence whose tokens"),
+        ({"sequences": [{"tokens": [1, 2.5], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "a sequence whose tokens"),
         ({"sequences": [{"tokens": [1, 100], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "another tokenizer"),
-        ({"temperature": 0.7}, "the temperature 0.7, and the job has 1"),
+        ({"temperature": 0.7}, "the temperature 0.7, but the job samples at 1"),
     ],
 )
 def test_a_line_that_cannot_be_learned_from_is_named(tmp_path: Path, changes: dict[str, Any], found: str) -> None:

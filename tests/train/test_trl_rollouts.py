@@ -116,7 +116,7 @@ def test_its_log_probabilities_are_the_models(tmp_path: Path) -> None:
 
 def test_a_prompt_that_names_no_episode_is_refused(tmp_path: Path) -> None:
     rollouts = rollout_func(app)
-    with pytest.raises(BadArgument, match="names no episode"):
+    with pytest.raises(BadArgument, match="does not identify an episode"):
         rollouts([[{"role": "user", "content": "Hello"}]], trainer_with(rollouts, tmp_path))
     with pytest.raises(BadArgument, match="no seed"):
         episode_prompt({"prompt": "x"})

@@ -1,4 +1,4 @@
-"""Checkpoints of a training job: named, saved so that a kill at any moment loses none, checked when read, archived.
+"""Checkpoints of a training job: their names, crash-safe saving, checked reading, and archives.
 
 Only `state.py` needs torch.
 """

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself besides its weights, as JSON, and the names of trained models.
+"""The facts about a checkpoint besides its weights, as JSON, and the names of trained models.
 
 A name is `rl:<model>:<job>:<checkpoint>`, or `ft:…` for a model that was fine-tuned on conversations.
 """
@@ -20,7 +20,7 @@ from taskapp_kit.errors import BadArgument, CheckpointError
 from taskapp_kit.version import __version__
 
 Kind = Literal["rl", "ft"]
-"""How a model was trained: with rollouts, or on conversations. Its name begins with it."""
+"""How a model was trained, with rollouts or on conversations. It is the prefix of its name."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -29,9 +29,9 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class TrainedModelName:
-    """The name of one checkpoint. `str()` prints it. Each part can be the name of a folder, too.
+    """The name of one checkpoint, which `str()` returns. Each part is a valid directory name. Raises BadArgument.
 
-    model: the name of the model that the job started from, with `-` for `/`. Raises BadArgument.
+    model: the name of the model that the job started from, with `-` instead of `/`.
     """
 
     model: str
@@ -43,8 +43,8 @@ class TrainedModelName:
         for part in (self.model, self.job, self.checkpoint):
             if not _PART.fullmatch(part):
                 raise BadArgument(
-                    f"{part[:80]!r} cannot be a part of a trained model's name; expected at most 128 letters, digits, "
-                    "'.', '_' and '-', a letter or digit first."
+                    f"{part[:80]!r} cannot be a part of a trained model's name; expected at most 128 characters of A-Z, "
+                    "a-z, 0-9, '.', '_' and '-', starting with one of A-Z, a-z, 0-9."
                 )
 
     @classmethod
@@ -54,7 +54,7 @@ class TrainedModelName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the name that `str()` printed so. Raises BadArgument."""
+        """Return the name that `str()` converted to this string. Raises BadArgument."""
         prefix, *parts = text.split(":")
         kind = next((each for each in KINDS if each == prefix), None)
         if kind is None or len(parts) != 3:
@@ -66,7 +66,7 @@ class TrainedModelName:
         return cls(model, job, checkpoint, kind)
 
     def folder(self, models: Path) -> Path:
-        """Return where the model is, or would be: MODELS/KIND/MODEL/JOB/CHECKPOINT."""
+        """Return the model's directory, MODELS/KIND/MODEL/JOB/CHECKPOINT, which need not exist."""
         return models / self.kind / self.model / self.job / self.checkpoint
 
     def __str__(self) -> str:
@@ -74,25 +74,30 @@ class TrainedModelName:
 
 
 def job_folder(models: Path, base: str, job: str) -> Path:
-    """Return where a job's checkpoints are: MODELS/rl/MODEL/JOB. base: the model that it started from. Raises BadArgument."""
+    """Return the directory of a job's checkpoints, MODELS/rl/MODEL/JOB. base: the job's first model. Raises BadArgument."""
     return TrainedModelName.of(base, job, "checkpoint-0").folder(models).parent
 
 
 def is_trained(text: str) -> bool:
-    """Whether a model's name is meant as that of a trained one."""
+    """Whether a name has the prefix of a trained model."""
     return text.startswith(tuple(f"{kind}:" for kind in KINDS))
 
 
 FORMAT = 1
-"""Grows when an older kit could misread a newer checkpoint."""
+"""Incremented when an older version of the kit could misread a newer checkpoint."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class JobPosition:
-    """How far a job is. iteration: how many it has finished. incarnation: grows by one at each resume. done: the places
-    of rollouts that were finished beyond these iterations."""
+    """The progress of a job.
+
+    Attributes:
+        iteration: The number of finished iterations.
+        incarnation: The number of times that the job was resumed.
+        done: The places of finished rollouts of later iterations.
+    """
 
     iteration: int
     incarnation: int
@@ -101,8 +106,13 @@ class JobPosition:
 
 @dataclass(frozen=True, slots=True)
 class ModelOrigin:
-    """What the weights were made from. licence: of the base model, such as `Apache-2.0`. notice: that and how the base
-    was changed, which such licences require."""
+    """The origin of the weights.
+
+    Attributes:
+        base: The model that the job started from.
+        licence: The base model's license, such as `Apache-2.0`.
+        notice: A statement of how the base was changed, which such licenses require.
+    """
 
     base: str
     licence: str
@@ -122,12 +132,19 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """What a checkpoint says of itself.
+    """The facts about a checkpoint.
 
-    weights_version: of the policy, the number of updates that made it. score: of the evaluation of these weights, the
-    larger the better; None without one. config: the job's whole config. seeds: by name; `train` and `evaluation` are lists,
-    or None where the task app's ranges have them, and `environments` names those of fine-tuning. kind: of the job.
-    versions: `installed_versions`.
+    Attributes:
+        job: The job's id.
+        position: The progress of the job.
+        weights_version: The number of updates of the weights.
+        origin: The model that the job started from.
+        config: The job's whole config.
+        seeds: `train` and `evaluation` are lists, or None for the task app's ranges. `environments` lists the
+            environments of fine-tuning.
+        score: The evaluation of these weights (higher is better), None without one.
+        kind: The kind of the job.
+        versions: See `installed_versions`.
     """
 
     job: str
@@ -142,16 +159,16 @@ class CheckpointFacts:
 
     @property
     def name(self) -> TrainedModelName:
-        """The checkpoint's name. Raises BadArgument when base or job cannot be parts of one."""
+        """The checkpoint's name. Raises BadArgument if base or job cannot be parts of a name."""
         return TrainedModelName.of(self.origin.base, self.job, f"checkpoint-{self.position.iteration}", self.kind)
 
     @property
     def order(self) -> tuple[int, int]:
-        """The later of two checkpoints of a job has the larger order: a resumed job repeats iterations."""
+        """A sort key: later checkpoints of a job are larger, although a resumed job repeats iterations."""
         return (self.position.incarnation, self.position.iteration)
 
     def encoded(self) -> bytes:
-        """Return the facts as JSON. Raises BadArgument for what JSON could not give back as it was."""
+        """Return the facts as JSON. Raises BadArgument for values that JSON cannot represent exactly."""
         try:
             raw = orjson.dumps({"format": FORMAT, **asdict(self)}, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
             if decoded(raw) == self:
@@ -159,7 +176,7 @@ class CheckpointFacts:
         except (orjson.JSONEncodeError, CheckpointError) as error:
             raise BadArgument(f"The facts of a checkpoint cannot be written as JSON: {error}") from error
         raise BadArgument(
-            "The facts of a checkpoint are not plain JSON, such as tuples or numbers that are not finite."
+            "The facts of a checkpoint contain values that JSON cannot represent, such as tuples or infinite numbers."
         )
 
 
@@ -177,10 +194,10 @@ def decoded(raw: bytes) -> CheckpointFacts:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"Its facts cannot be read: {error}") from error
     numbers = (facts.position.iteration, facts.position.incarnation, facts.weights_version)
-    texts = (facts.job, *done, facts.origin.base, facts.origin.licence, facts.origin.notice, *facts.versions.values())
+    strings = (facts.job, *done, facts.origin.base, facts.origin.licence, facts.origin.notice, *facts.versions.values())
     if (
         any(type(number) is not int or number < 0 for number in numbers)
-        or any(type(text) is not str for text in texts)
+        or any(type(each) is not str for each in strings)
         or facts.kind not in KINDS
         or not all(isinstance(each, dict) for each in (facts.config, facts.seeds, facts.versions))
         or not (facts.score is None or (isinstance(facts.score, int | float) and math.isfinite(facts.score)))

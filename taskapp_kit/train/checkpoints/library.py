@@ -1,8 +1,8 @@
-"""The trained models of a models folder, MODELS/KIND/MODEL/JOB/CHECKPOINT: listed, found, removed, exported and imported.
+"""Lists, finds, removes, exports and imports the trained models in MODELS/KIND/MODEL/JOB/CHECKPOINT.
 
-An archive is a checkpoint as one file: a tar archive, compressed where its name ends in `.gz`, without the optimizer's
-state and the job's. Archives come from strangers. So they are not unpacked by `tarfile`: of each member the header must be
-that of a regular file with a plain name, and its content goes into a new file of that name, in a new folder.
+An archive is a checkpoint as one tar file, compressed if its name ends in `.gz`, without the state of the optimizer and the
+job. Archives come from strangers, so `tarfile` does not unpack them: each member must be a regular file with a plain name,
+and its content is written to a new file in a new directory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,10 +39,16 @@ from taskapp_kit.train.checkpoints.writer import REMOVED, as_one_writer, check_f
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A trained model, as its facts and the sizes of its files say; the files themselves are not read.
+    """A trained model, according to its facts and file sizes; its weights are not read.
 
-    size: bytes of all files. resumable: whether it has the optimizer's state. adapter: whether it needs its base.
-    modified: seconds since 1970.
+    Attributes:
+        name: The model's name.
+        path: Its directory.
+        facts: Its facts.
+        size: The bytes of all files.
+        resumable: Whether it has the optimizer's state.
+        adapter: Whether it needs its base model.
+        modified: Seconds since 1970.
     """
 
     name: TrainedModelName
@@ -56,34 +61,36 @@ class TrainedModel:
 
 
 def trained_models(models: Path) -> list[TrainedModel]:
-    """Return the trained models, by kind, model, job and iteration. Those whose facts cannot be read are warned about."""
-    return list(_trained_models(models))
+    """Return the trained models by kind, model, job and iteration. Logs a warning for models with unreadable facts."""
+    found = []
+    for kind in KINDS:
+        for job in sorted((models / kind).glob("[!.]*/[!.]*")):
+            if not job.is_dir():
+                continue
+            for path, facts in checkpoint_folders(job).items():
+                with suppress(BadArgument, OSError):
+                    name = TrainedModelName(job.parent.name, job.name, path.name, kind)
+                    files = {file.name: file.stat().st_size for file in path.iterdir()}
+                    size, modified = sum(files.values()), path.stat().st_mtime
+                    found.append(TrainedModel(name, path, facts, size, OPTIMIZER in files, ADAPTER in files, modified))
+    return found
 
 
 def trained_model(models: Path, name: TrainedModelName) -> StoredCheckpoint:
-    """Return the model of this name with its files checked. Raises CheckpointError."""
-    path = name.folder(models)
-    if not path.is_dir():
-        raise CheckpointError(
-            f"There is no trained model {name} in {models}.", hint="`taskapp models list` shows them."
-        )
-    return read_checkpoint(path)
+    """Return the model of this name after checking its files. Raises CheckpointError."""
+    return read_checkpoint(_existing(models, name))
 
 
 def remove_trained_model(models: Path, name: TrainedModelName) -> int:
-    """Remove a model, and the folders above it that are empty then; return the bytes that were freed.
+    """Remove a model and directories that become empty, and return the number of freed bytes.
 
-    Raises CheckpointError if there is none, while a job writes into its folder, and for what cannot be removed.
+    Raises CheckpointError if the model does not exist, cannot be removed, or its job is running.
     """
-    path = name.folder(models)
-    if not path.is_dir():
-        raise CheckpointError(
-            f"There is no trained model {name} in {models}.", hint="`taskapp models list` shows them."
-        )
+    path = _existing(models, name)
     size = sum(file.stat().st_size for file in path.iterdir())
     try:
         with as_one_writer(path.parent):
-            removed = path.with_name(f"{REMOVED}{path.name}")  # so that no reader finds half of it
+            removed = path.with_name(f"{REMOVED}{path.name}")  # so that no reader finds a part of it
             path.rename(removed)
             flush(path.parent)
             shutil.rmtree(removed)
@@ -97,21 +104,15 @@ def remove_trained_model(models: Path, name: TrainedModelName) -> int:
     return size
 
 
-def _trained_models(models: Path) -> Iterator[TrainedModel]:
-    for kind in KINDS:
-        for job in sorted((models / kind).glob("[!.]*/[!.]*")):
-            if not job.is_dir():
-                continue
-            for path, facts in checkpoint_folders(job).items():
-                with suppress(BadArgument, OSError):
-                    name = TrainedModelName(job.parent.name, job.name, path.name, kind)
-                    files = {file.name: file.stat().st_size for file in path.iterdir()}
-                    size, modified = sum(files.values()), path.stat().st_mtime
-                    yield TrainedModel(name, path, facts, size, OPTIMIZER in files, ADAPTER in files, modified)
+def _existing(models: Path, name: TrainedModelName) -> Path:
+    path = name.folder(models)
+    if not path.is_dir():
+        raise CheckpointError(f"{models} has no trained model {name}.", hint="`taskapp models list` shows all models.")
+    return path
 
 
 LARGEST_CHECKPOINT = 64 * 2**30
-"""Bytes of all files of an imported checkpoint together."""
+"""The most bytes of an imported checkpoint."""
 
 _BLOCK = 512
 _CHUNK = 2**20
@@ -120,9 +121,9 @@ _IMPORTING = ".importing-"
 
 
 def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
-    """Write a checkpoint into an archive, which it replaces. Equal checkpoints give equal archives.
+    """Write a checkpoint to an archive, replacing an existing file. Equal checkpoints have equal archives.
 
-    Raises CheckpointError; nothing is left of an archive that could not be written.
+    Raises CheckpointError, without leaving an incomplete archive.
     """
     files = {name: file for name, file in checkpoint.files.items() if name not in TO_GO_ON}
     manifest = encoded_manifest(files)
@@ -132,7 +133,7 @@ def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
         )
         with replaced(archive) as new, new.open("wb") as raw:
             if archive.suffix == ".gz":
-                # level 1: weights are nearly random, and more effort saves nothing
+                # level 1: weights are nearly random, so higher levels save nothing
                 with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
                     _pack(packed, checkpoint.path, list(files), manifest)
             else:
@@ -142,10 +143,10 @@ def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
 
 
 def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGEST_CHECKPOINT) -> StoredCheckpoint:
-    """Unpack an archive into the models folder, under the name that its facts give it, check it, and return it.
+    """Unpack an archive into the models directory, check the checkpoint, and return it. Its facts determine its name.
 
-    Raises CheckpointError if it is no whole archive of a checkpoint, is larger than `largest_bytes`, or the checkpoint is
-    there already; nothing of it is left then.
+    Raises CheckpointError, without leaving files, if the archive is incomplete, invalid or larger than `largest_bytes`, or
+    if the checkpoint exists.
     """
     try:
         with as_one_writer(models):
@@ -162,7 +163,7 @@ def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGE
                 name = checkpoint.facts.name
                 place = name.folder(models)
                 if place.exists():
-                    raise CheckpointError(f"{name} is there already.", hint="Remove it first if it is to be replaced.")
+                    raise CheckpointError(f"{name} already exists.", hint="Remove it first to replace it.")
                 make_private_folder(place.parent)
                 flush(unpacked)
                 unpacked.rename(place)
@@ -185,14 +186,14 @@ def _pack(target: IO[bytes] | gzip.GzipFile, folder: Path, names: list[str], man
 
 
 def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int) -> None:
-    """Write the members of a tar archive into an empty folder. Reads no more than the headers and contents that count."""
+    """Write the members of a tar archive into an empty directory."""
     total = 0
-    for _ in range(MOST_FILES + 2):  # the manifest and the end
+    for _ in range(MOST_FILES + 2):  # also the manifest and the end
         header = _header(source)
         if header is None:
-            # gzip compares its checksum at the end of the stream, which tar's last blocks do not reach
+            # gzip compares its checksum only at the end of the stream, after tar's last blocks
             if len(source.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
-                raise CheckpointError("Something follows the end of the archive.")
+                raise CheckpointError("It has data after the end of the archive.")
             return
         check_file_name(header.name)
         total += header.size
@@ -214,14 +215,14 @@ def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int)
 
 
 def _header(source: IO[bytes] | gzip.GzipFile) -> tarfile.TarInfo | None:
-    """Return the header of the next member, None at the end. Raises CheckpointError for all but a regular file."""
+    """Return the header of the next member, None at the end. Raises CheckpointError if it is not a regular file."""
     block = source.read(_BLOCK)
     if block == bytes(_BLOCK):
         return None
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.HeaderError, ValueError) as error:
-        raise CheckpointError(f"It is no archive of a checkpoint: {error}.") from error
+        raise CheckpointError(f"It is not an archive of a checkpoint: {error}.") from error
     if header.type != tarfile.REGTYPE or header.size < 0:
-        raise CheckpointError(f"It has a member {header.name[:80]!r} that is no regular file.")
+        raise CheckpointError(f"Its member {header.name[:80]!r} is not a regular file.")
     return header

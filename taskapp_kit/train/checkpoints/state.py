@@ -1,4 +1,4 @@
-"""The weights and AdamW's state of a policy in a checkpoint, as safetensors: never pickled."""
+"""Stores a policy's weights and AdamW's state in a checkpoint as safetensors, never pickled."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from taskapp_kit.train.checkpoints.stored import ADAPTER, OPTIMIZER, VALUE_HEAD,
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
 
 ADAM = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW stores for each parameter after its first step."""
+"""The state of AdamW for each parameter after its first step."""
 
 FORMAT = {"format": "pt"}
 """Metadata that transformers expects in a file of weights."""
 
 
 def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
-    """Return the files of a checkpoint that store the model's weights and the optimizer's state.
+    """Return the files of a checkpoint with the model's weights and the optimizer's state.
 
-    If some parameters require no gradient, only those that do are stored. Nothing may change them until they are saved.
+    Only parameters that require a gradient are stored. They must not change until the files are saved.
     """
     return {
         ADAPTER if _frozen(model) else WEIGHTS: trained_part(model),
@@ -33,22 +33,22 @@ def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, Checkpoin
 
 
 def trained_part(model: Any) -> CheckpointPart:
-    """Return the file that stores the weights of a policy: an adapter's, if the others are frozen, else all of them.
+    """Return the file with a policy's weights: only the adapter if the others are frozen.
 
-    Nothing may change them until it is written.
+    The weights must not change until the file is written.
     """
     return _part(_trained(model) if _frozen(model) else _tensors(model))
 
 
 def weights_part(model: Any) -> CheckpointPart:
-    """Return the file that stores all weights of a model, tied ones once. Nothing may change them until it is written."""
+    """Return the file with all weights of a model, tied weights once. They must not change until the file is written."""
     return _part(_tensors(model))
 
 
 def load_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Return what a file of `weights_part` or `trained_part` has of a model's `state_dict`, tied weights by each name.
+    """Return the tensors in a file of `weights_part` or `trained_part`, tied weights by each of their names.
 
-    Raises CheckpointError for a file that cannot be read. Whether it fits the model is not checked.
+    Raises CheckpointError if the file cannot be read. Does not check whether the tensors fit the model.
     """
     try:
         stored: dict[str, torch.Tensor] = load_file(path)
@@ -63,14 +63,14 @@ def load_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
 
 
 def value_head_part(layer: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
-    """Return the file that stores a value head and its optimizer's state; the latter is empty before the first step."""
+    """Return the file with a value head and its optimizer's state, which is empty before the first step."""
     return {VALUE_HEAD: _part(_tensors(layer) | _optimizer_tensors(layer, optimizer))}
 
 
 def restore_value_head(layer: torch.nn.Module, optimizer: torch.optim.AdamW, checkpoint: StoredCheckpoint) -> None:
-    """Give a value head and its optimizer the state of a checkpoint.
+    """Restore a value head and its optimizer from a checkpoint.
 
-    Raises CheckpointError, and changes nothing then, if the checkpoint has none or another width.
+    Raises CheckpointError, without changing anything, if the checkpoint has no value head or one of another width.
     """
     stored = _load(checkpoint, VALUE_HEAD)
     own = _tensors(layer)
@@ -84,7 +84,7 @@ def restore_value_head(layer: torch.nn.Module, optimizer: torch.optim.AdamW, che
 def restore_weights(model: Any, checkpoint: StoredCheckpoint) -> None:
     """Copy a checkpoint's weights into a model of the same architecture and, for an adapter, with the same base weights.
 
-    Raises CheckpointError, and changes nothing then, if the names or shapes differ.
+    Raises CheckpointError, without changing anything, if names or shapes differ.
     """
     own = _tensors(model)
     if ADAPTER in checkpoint.files:
@@ -99,9 +99,9 @@ def restore_weights(model: Any, checkpoint: StoredCheckpoint) -> None:
 
 
 def restore_optimizer(model: Any, optimizer: torch.optim.AdamW, checkpoint: StoredCheckpoint) -> None:
-    """Give an optimizer of this model's parameters the state of a checkpoint; learning rate and so on stay its own.
+    """Restore an optimizer of this model's parameters from a checkpoint, except for its learning rate and other options.
 
-    Raises CheckpointError, and changes nothing then, if the checkpoint was exported without it or does not fit.
+    Raises CheckpointError, without changing anything, if the checkpoint has no optimizer state or does not fit.
     """
     stored = _load(checkpoint, OPTIMIZER)
     _check(checkpoint, OPTIMIZER, stored, _expected_of_optimizer(model, stored))
@@ -119,8 +119,8 @@ def _expected_of_optimizer(model: Any, stored: Mapping[str, torch.Tensor]) -> di
 
 def _load_optimizer(model: Any, optimizer: torch.optim.AdamW, stored: Mapping[str, torch.Tensor]) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    # Stored by name: torch.save pickles, and AdamW's own numbers depend on the order of parameters. No state of a random
-    # generator is stored, because dropout is off and minibatches are drawn by the version of the update.
+    # Stored by name, because torch.save pickles and AdamW's own numbers depend on the order of parameters. The state of
+    # random generators is not stored, because dropout is off and minibatches are drawn by the update's version.
     order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         number: {part: stored[f"{name}.{part}"].clone() for part in ADAM}
@@ -131,7 +131,7 @@ def _load_optimizer(model: Any, optimizer: torch.optim.AdamW, stored: Mapping[st
 
 
 def _tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Return all that `state_dict` has, tied weights once, by the first of their names."""
+    """Return the tensors of `state_dict`, tied weights once, by the first of their names."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         found.setdefault(id(tensor), (name, tensor))
@@ -169,7 +169,7 @@ def _load(checkpoint: StoredCheckpoint, name: str) -> dict[str, torch.Tensor]:
     if name not in checkpoint.files:
         raise CheckpointError(
             f"The checkpoint {checkpoint.path} has no {name}.",
-            hint="An exported checkpoint has no optimizer state: a job can start from its weights, not go on.",
+            hint="An exported checkpoint has no optimizer state: a job can start from its weights, but not resume.",
         )
     try:
         tensors: dict[str, torch.Tensor] = load_file(checkpoint.path / name)

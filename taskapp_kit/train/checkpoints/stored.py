@@ -1,13 +1,13 @@
-"""Reads checkpoints: a folder is one if every file has the size and SHA-256 that its manifest names.
+"""Reads checkpoints: directories whose files have the sizes and SHA-256 hashes in the manifest.
 
 CHECKPOINT/
   manifest.json           {"files": {NAME: {"size": …, "sha256": …}}}: every other file
   checkpoint.json         facts.py
-  model.safetensors       the weights, or adapter.safetensors, those that are trained
-  optimizer.safetensors   not in an exported one
-  value_head.safetensors  of ppo, with its optimizer's state; not in an exported one
-  job_state.json          from what the job goes on; not in an exported one
-  config.json …           what the model's tokenizer and architecture need
+  model.safetensors       the weights, or adapter.safetensors with the trained weights
+  optimizer.safetensors   not in an exported checkpoint
+  value_head.safetensors  ppo's values and their optimizer's state; not in an exported checkpoint
+  job_state.json          the state from which the job resumes; not in an exported checkpoint
+  config.json …           files of the model's tokenizer and architecture
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ VALUE_HEAD = "value_head.safetensors"
 JOB_STATE = "job_state.json"
 
 TO_GO_ON = (OPTIMIZER, VALUE_HEAD, JOB_STATE)
-"""The files that only a job that goes on needs."""
+"""Files that only a resumed job needs."""
 
 LARGEST_DESCRIPTION = 2**24
-"""Bytes of a manifest and of the facts, which are read into memory."""
+"""The most bytes of a manifest or of the facts, which are read into memory."""
 
 MOST_FILES = 64
 _CHUNK = 2**20
@@ -58,7 +58,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint whose files were all checked when it was read. files: all but the manifest."""
+    """A checkpoint whose files were checked when it was read. files: all except the manifest."""
 
     path: Path
     facts: CheckpointFacts
@@ -66,10 +66,10 @@ class StoredCheckpoint:
 
 
 def check_file_name(name: str) -> None:
-    """Raise CheckpointError for a name that a checkpoint's file cannot have: others could hold code."""
+    """Raise CheckpointError for a file name that is not allowed in a checkpoint: other files could contain code."""
     if not _FILE.fullmatch(name):
         raise CheckpointError(
-            f"It has a file {name[:80]!r}; expected JSON, safetensors, LICENSE, NOTICE and chat_template.jinja only."
+            f"It has a file {name[:80]!r}; expected only JSON, safetensors, LICENSE, NOTICE and chat_template.jinja."
         )
 
 
@@ -90,7 +90,7 @@ def encoded_manifest(files: dict[str, StoredFile]) -> bytes:
 
 
 def read_facts(path: Path) -> CheckpointFacts:
-    """Return what a checkpoint says of itself, without checking its files. Raises CheckpointError."""
+    """Return the facts of a checkpoint without checking its files. Raises CheckpointError."""
     try:
         return decoded(read_inside(path, FACTS, LARGEST_DESCRIPTION))
     except OSError as error:
@@ -98,27 +98,27 @@ def read_facts(path: Path) -> CheckpointFacts:
 
 
 def read_checkpoint(path: Path) -> StoredCheckpoint:
-    """Return a checkpoint. Raises CheckpointError, which names it, if anything in it is torn, damaged, missing or foreign."""
+    """Return a checkpoint. Raises CheckpointError if a file is incomplete, damaged, missing or unexpected."""
     try:
         files = _manifest(read_inside(path, MANIFEST, LARGEST_DESCRIPTION))
         present = {entry.name: entry for entry in os.scandir(path)}
         if wrong := sorted(present.keys() ^ {*files, MANIFEST}):
-            raise CheckpointError(f"Its manifest and its files differ: {wrong[0][:80]!r} is in one of them only.")
+            raise CheckpointError(f"Its files differ from its manifest: {wrong[0][:80]!r} is in only one of the two.")
         for name, file in files.items():
             entry = present[name]
             if not entry.is_file(follow_symlinks=False) or entry.stat().st_size != file.size:
-                raise CheckpointError(f"{name} is no file of {file.size} bytes.")
+                raise CheckpointError(f"{name} is not a file of {file.size} bytes.")
             if hashed(path / name) != file:
-                raise CheckpointError(f"{name} has not the SHA-256 of the manifest.")
+                raise CheckpointError(f"The SHA-256 of {name} differs from the manifest.")
         return StoredCheckpoint(path, read_facts(path), files)
     except (OSError, CheckpointError) as error:
-        raise CheckpointError(f"The checkpoint {path} is torn or damaged. {error}") from error
+        raise CheckpointError(f"The checkpoint {path} is incomplete or damaged. {error}") from error
 
 
 def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
-    """Return the folders of a job's checkpoints with their facts, oldest first; those that cannot be read are warned about.
+    """Return the directories of a job's checkpoints with their facts, oldest first. Logs a warning for unreadable facts.
 
-    Only their facts are read: files may be damaged. Raises OSError if `root` cannot be listed.
+    Other files are not checked. Raises OSError if `root` cannot be listed.
     """
     found = {}
     for path in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
@@ -130,7 +130,7 @@ def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
 
 
 def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
-    """Return a job's last whole checkpoint; damaged ones are skipped with a warning. Raises OSError."""
+    """Return a job's last complete checkpoint. Logs a warning for each damaged one. Raises OSError."""
     for path in reversed(checkpoint_folders(root)):
         try:
             return read_checkpoint(path)
@@ -140,7 +140,7 @@ def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
 
 
 def by_score(found: dict[Path, CheckpointFacts]) -> list[Path]:
-    """Return the checkpoints that have a score, the highest first, the earliest of equals first."""
+    """Return the checkpoints that have a score, the highest first, and the earlier first among equals."""
     scores = {path: facts.score for path, facts in found.items() if facts.score is not None}
     return sorted(scores, key=lambda path: -scores[path])
 
@@ -153,7 +153,7 @@ def _manifest(raw: bytes) -> dict[str, StoredFile]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be read: {error}") from error
     if value.keys() != {"files"} or FACTS not in files or len(files) > MOST_FILES:
-        raise CheckpointError(f"{MANIFEST} cannot be read: it names no facts, or more than {MOST_FILES} files.")
+        raise CheckpointError(f"{MANIFEST} cannot be read: it lists no {FACTS}, or more than {MOST_FILES} files.")
     for name, file in files.items():
         check_file_name(name)
         if type(file.size) is not int or type(file.sha256) is not str or not _SHA256.fullmatch(file.sha256):

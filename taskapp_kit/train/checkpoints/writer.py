@@ -1,7 +1,7 @@
-"""Saves the checkpoints of a job, so that a kill, a power cut or a full disk at any moment leaves those from before.
+"""Saves the checkpoints of a job, so that a kill, a power cut or a full disk never damages earlier checkpoints.
 
-A checkpoint is written into a folder beside its place, every file is flushed to the disk, and the folder is renamed. A
-folder that is replaced or removed is renamed first. Checking exactly that one at that moment finds it missing or damaged.
+A checkpoint is written to a temporary directory next to its final path, all files are flushed to the disk, and the
+directory is renamed. A directory is renamed before it is replaced or removed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from taskapp_kit.train.checkpoints.stored import (
 log = logging.getLogger("taskapp_kit.train")
 
 KEPT_LAST = 2
-"""Of these the later is the final one when the job has ended; the one with the highest score is kept, too."""
+"""The number of latest checkpoints to retain. The checkpoint with the highest score is also retained."""
 
 FULLY_STORED = KEPT_LAST + 2
-"""Checkpoints that are on the disk at once: those that are kept, the best, and the one that is being written."""
+"""The most checkpoints on the disk at a time: the latest, the best, and the one that is being written."""
 
 UNFINISHED = ".unfinished-"
 REPLACED = ".replaced-"
@@ -45,7 +45,7 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """A file to be saved. size: about how many bytes it is going to have. write: writes it; raises OSError."""
+    """A file to save. size: its approximate number of bytes. write: writes the file; raises OSError."""
 
     size: int
     write: Callable[[Path], None]
@@ -58,7 +58,7 @@ class CheckpointPart:
 
 @contextmanager
 def as_one_writer(root: Path, seconds: float = 0.0) -> Generator[None]:
-    """Create the folder, and be its one writer until the end. Waits `seconds` while there is another.
+    """Create the directory, and be its only writer inside the block. Waits up to `seconds` for another writer.
 
     Raises CheckpointError, OSError.
     """
@@ -68,27 +68,27 @@ def as_one_writer(root: Path, seconds: float = 0.0) -> Generator[None]:
             opened.enter_context(locked(root / LOCK, seconds))
         except BlockingIOError:
             raise CheckpointError(
-                f"Another process writes checkpoints into {root}; expected one at a time.",
-                hint="Wait until it has ended, or end it.",
+                f"Another process is writing checkpoints to {root}; expected one process at a time.",
+                hint="Wait until it has ended, or stop it.",
             ) from None
         yield
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:
-    """Raise CheckpointError if the folder's disk has less than `needed` bytes free. what: names what needs them."""
+    """Raise CheckpointError if the directory's disk has less than `needed` free bytes. what: the subject of the message."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise CheckpointError(
-            f"{what} needs about {size_words(needed)} in {folder}, and its disk has {size_words(free)} free.",
-            hint="Free some of it, or choose a folder on another disk.",
+            f"{what} needs about {size_words(needed)} in {folder}, but its disk has only {size_words(free)} free.",
+            hint="Free some space, or choose a directory on another disk.",
         )
 
 
 class CheckpointWriter:
-    """Saves checkpoints into `root`, as their only writer; readers use `stored.py` at any time.
+    """Saves checkpoints in `root` as its only writer. Readers may use `stored.py` at any time.
 
-    lock_seconds: how long to wait while another writer has the folder. Raises CheckpointError then; OSError. What a killed
-    process left is removed.
+    Files that a killed process left are removed. lock_seconds: how long to wait for another writer. Raises
+    CheckpointError, OSError.
     """
 
     def __init__(self, root: Path, *, lock_seconds: float = 0.0) -> None:
@@ -105,14 +105,14 @@ class CheckpointWriter:
         self.close()
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the directory for other writers."""
         self._opened.close()
 
     def save(self, facts: CheckpointFacts, parts: Mapping[str, CheckpointPart]) -> StoredCheckpoint:
-        """Save a checkpoint, then remove those that are no longer needed. parts: its files by name.
+        """Save a checkpoint, and remove checkpoints that are no longer needed. parts: its files by name.
 
-        One of the same iteration is replaced. Raises CheckpointError, after which earlier ones are as they were;
-        BadArgument for facts that cannot be stored.
+        A checkpoint of the same iteration is replaced. Raises CheckpointError, without changing earlier checkpoints;
+        BadArgument if the facts cannot be stored.
         """
         name = facts.name.checkpoint
         parts = {**parts, FACTS: CheckpointPart.of(facts.encoded())}
@@ -120,7 +120,7 @@ class CheckpointWriter:
             check_file_name(part_name)
         if parts[FACTS].size > LARGEST_DESCRIPTION:
             raise CheckpointError(
-                f"The facts of {name} have {parts[FACTS].size} bytes; expected {LARGEST_DESCRIPTION}."
+                f"The facts of {name} have {parts[FACTS].size} bytes; expected at most {LARGEST_DESCRIPTION}."
             )
         unfinished = self.root / f"{UNFINISHED}{name}"
         try:
@@ -142,7 +142,7 @@ class CheckpointWriter:
                 raise
         except OSError as error:
             raise CheckpointError(
-                f"{name} could not be saved in {self.root}: {error.strerror or error}. Earlier ones are unchanged."
+                f"{name} could not be saved in {self.root}: {error.strerror or error}. Earlier checkpoints are unchanged."
             ) from error
         try:
             self._remove_old()
@@ -151,7 +151,7 @@ class CheckpointWriter:
         return StoredCheckpoint(self.root / name, facts, files)
 
     def _put(self, unfinished: Path, name: str) -> None:
-        """Rename a finished folder to its place."""
+        """Rename a finished directory to its final path."""
         place = self.root / name
         if place.exists():
             place.rename(self.root / f"{REPLACED}{name}")
@@ -160,13 +160,12 @@ class CheckpointWriter:
 
     def _remove_old(self) -> None:
         found = checkpoint_folders(self.root)
-        kept = {*list(found)[-KEPT_LAST:], *by_score(found)[:1]}
-        for path in found.keys() - kept:
+        for path in found.keys() - {*list(found)[-KEPT_LAST:], *by_score(found)[:1]}:
             path.rename(self.root / f"{REMOVED}{path.name}")
         self._clear()
 
     def _clear(self) -> None:
-        """Remove what is no checkpoint any more or not yet; put back one that was to be replaced, and was not."""
+        """Remove unfinished and removed checkpoints, and restore one whose replacement did not finish."""
         for path in self.root.iterdir():
             if path.name.startswith(REPLACED) and not (place := self.root / path.name.removeprefix(REPLACED)).exists():
                 path.rename(place)
@@ -175,5 +174,5 @@ class CheckpointWriter:
 
 
 def size_words(count: int) -> str:
-    """Return a number of bytes in words: `1.5 GB`, `31.2 MB`."""
+    """Return a number of bytes as text: `1.5 GB`, `31.2 MB`."""
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

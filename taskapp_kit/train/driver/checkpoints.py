@@ -1,4 +1,4 @@
-"""The interfaces through which a job's policy learns and is stored."""
+"""The interfaces that update and store a job's policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Learner(Protocol):
     """Updates the policy whose rollouts are played."""
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update; when it returns, the sampler has the new weights. Raises TrainingError, BadArgument."""
+        """Make one update, and give the sampler the new weights. Raises TrainingError, BadArgument."""
         ...
 
 
@@ -22,8 +22,11 @@ class Learner(Protocol):
 class SavedJob:
     """A job at the moment of a checkpoint.
 
-    position: of the ledger (`Ledger.position`). state: the one that was reported last. checkpoint: the name of the model
-    that it is, "" while it is being saved.
+    Attributes:
+        position: The position of the ledger (`Ledger.position`).
+        state: The last reported state.
+        at: The progress of the job.
+        checkpoint: The name of the saved model, "" while it is being saved.
     """
 
     position: int
@@ -33,22 +36,22 @@ class SavedJob:
 
 
 class CheckpointSink(Protocol):
-    """Stores the policy that the driver trains, and gives it back to a later process."""
+    """Stores the policy that the driver trains, and restores it in a later process."""
 
     async def save(self, saved: SavedJob, score: float | None) -> str:
-        """Store the policy as it is, durably when the call returns; return its name. score: of its evaluation.
+        """Store the policy durably, and return its name. score: the reward of its evaluation.
 
-        Raises CheckpointError; earlier checkpoints are unchanged then.
+        Raises CheckpointError, without changing earlier checkpoints.
         """
         ...
 
     async def restore(self) -> SavedJob | None:
-        """Give learner and sampler the weights of the last whole checkpoint, and return it. None without one.
+        """Restore learner and sampler from the last complete checkpoint, and return it; None without one.
 
         Raises CheckpointError if it does not fit the model.
         """
         ...
 
     async def results(self) -> Mapping[str, Any]:
-        """Return what the job's results say of its checkpoints."""
+        """Return the part of the job's results about its checkpoints."""
         ...

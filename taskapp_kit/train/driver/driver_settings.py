@@ -1,6 +1,6 @@
-"""What a training job needs besides its plan (`backend.rollout_plan`): settings, and the order of its units.
+"""The settings of a training job besides its plan (`jobs.server.rollout_plan`), and the order of its units.
 
-Evaluation 0 comes before the first update, then iterations and evaluations by their cadence.
+Evaluation 0 precedes the first update. Iterations and further evaluations follow.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ ATTEMPTS = 2
 class DriverSettings:
     """How rollouts are played and learned from.
 
-    evaluation_temperature: None for that of training. rollout_seconds: after which an attempt is given up as failed.
-    straggler_seconds: after which an iteration goes on without a rollout, counted from the opening of its first attempt;
-    evaluations wait. stall_seconds: the job fails when no rollout ends and no model is called for so long; below
-    rollout_seconds, one rollout that hangs may end the job before it is given up. failed_share: the job fails when a greater
-    share of its rollouts failed. attempts: at a rollout that failed outside of its episode. checkpoint_every: iterations
-    between two checkpoints; the last one always has one. incarnation: grows by one each time the job is resumed.
+    Attributes:
+        generation: The settings of each generation.
+        rows: How episodes become rows.
+        evaluation_temperature: The temperature of evaluations, None for the temperature of training.
+        rollout_seconds: The time after which an attempt counts as failed.
+        straggler_seconds: The time after the first attempt's start after which an iteration continues without a rollout.
+            Evaluations wait for all rollouts.
+        stall_seconds: The job fails if no rollout ends and no model is called for this time. It should exceed
+            rollout_seconds, so that one hanging rollout does not end the job.
+        failed_share: The job fails if a larger share of its rollouts fails.
+        attempts: The most attempts at a rollout that fails outside its episode.
+        checkpoint_every: The number of iterations between two checkpoints. The last iteration always has one.
+        incarnation: The number of times that the job was resumed.
+        loops: Options of the order of rollouts and updates.
     """
 
     generation: AttemptSettings

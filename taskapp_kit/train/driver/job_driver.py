@@ -1,11 +1,11 @@
-"""A training job: evaluation 0, then iterations, each of which plays groups of rollouts and makes one update.
+"""A training job: evaluation 0, then iterations that play groups of rollouts and make one update each.
 
     seeds -> rollouts at the gateway -> turns and rewards -> rows -> update -> the sampler's new weights
 
-With `loops.ahead`, the rollouts of later iterations begin before that: `_start`. What else may differ is in `train/loops/`.
-A rollout that failed has no reward, and its group is compared without it. A unit that has ended is in the ledger, and so
-is the state from which `run` goes on. With checkpoints, it goes back to the last one: weights, optimizer and state of one
-moment; what the ledger has beyond is superseded and played again.
+With `loops.ahead`, rollouts of later iterations start earlier (`_start`). Other options are in `train/loops/`. A failed
+rollout has no reward, and its group is compared without it. The ledger has each unit that has ended and the state from
+which `run` continues. With checkpoints, the job returns to the last one, with the weights, optimizer and state of the same
+moment. Later entries of the ledger are superseded and played again.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FAILED, NO_REWARDS, NO_UPDATES = "too_many_failed", "no_rewards", "no_updates"
-"""Codes of the errors that end a job, with NO_MODEL_CALLS."""
+"""Codes of errors that end a job, in addition to NO_MODEL_CALLS."""
 LISTED = 500
-"""Number of iterations and of evaluations in the results, the last ones; the events have them all."""
+"""The most iterations and the most evaluations in the results. The events have all of them."""
 
 
 @dataclass(slots=True)
 class JobDriver:
-    """One job. The gateway's sampler and the learner share a policy; at most `plan.at_once` of its attempts are open.
+    """One job. The gateway's sampler and the learner share a policy. At most `plan.at_once` attempts are open.
 
-    stored: the rollouts to learn from; only evaluations are played then. None to play what is learned from.
+    stored: the stored rollouts to learn from, so that only evaluations are played; None to play all rollouts.
     """
 
     job_id: str
@@ -61,17 +61,21 @@ class JobDriver:
     _measured: tuple[float, int] = field(default=(0.0, 0), init=False)
 
     async def run(self, state: Mapping[str, Any]) -> JobOutcome:
-        """Run the job from `state`, empty at first, to its end.
+        """Run the job from a state to its end.
 
-        state: the last one in the ledger; one without `done` is of a job that has not begun. With checkpoints it only says
-        that the job began before: their last one has the state, and a job without one begins again. Its `incarnation` is
-        that of the run before; that of the settings has to be greater. Without checkpoints, the weights have to be those of
-        `state`.
+        With checkpoints, the job continues from the state in the last checkpoint, or starts again without one. Without
+        checkpoints, the weights must belong to `state`.
 
-        Raises JobError when too many rollouts fail, no rollout of an iteration calls the model or has a reward, no update
-        was made, or nothing moves;
-        TaskAppError when the task app does not describe itself; TrainingError;
-        CheckpointError when a checkpoint cannot be saved, or does not fit the model.
+        Args:
+            state: The last state in the ledger, {} at first. Without `done`, the job has not started. Its `incarnation`
+                must be smaller than the settings'.
+
+        Raises:
+            JobError: Too many rollouts fail, no rollout of an iteration calls the model or has a reward, no update was
+                made, or nothing progresses.
+            TaskAppError: The task app does not describe itself.
+            TrainingError: An update fails.
+            CheckpointError: A checkpoint cannot be saved, or does not fit the model.
         """
         self._state = dict(state)
         async with task_sources(self.plan, self.task_app, self.settings.loops.environments) as sources:
@@ -79,7 +83,7 @@ class JobDriver:
             return await self._run(sources)
 
     async def _prepare(self, sources: Sequence[EnvironmentSource]) -> None:
-        """Begin, or go back to the last checkpoint."""
+        """Start the job, or return to its last checkpoint."""
         began = "done" in self._state
         saved = await self.checkpoints.restore() if began and self.checkpoints is not None else None
         if saved is not None:
@@ -89,19 +93,19 @@ class JobDriver:
             await self._begin(sources, again=began)
 
     def _check_stored(self, state: Mapping[str, Any]) -> None:
-        """Raise JobError if the stored rollouts are not those that the job of this state learned from."""
-        began_with = state.get("rollouts_sha256")
-        if self.stored is not None and began_with not in (None, self.stored.rollouts.sha256):
+        """Raise JobError if the file of stored rollouts is not the file that the job of this state learned from."""
+        first_hash = state.get("rollouts_sha256")
+        if self.stored is not None and first_hash not in (None, self.stored.rollouts.sha256):
             raise JobError(
-                f"[data] rollouts: {self.stored.rollouts.path} is another file than the one that the job began with "
-                f"(SHA-256 {self.stored.rollouts.sha256[:12]}…, then {began_with[:12]}…).",
-                hint="Put that file back and start the job again, or begin a new job with this one.",
+                f"[data] rollouts: {self.stored.rollouts.path} has changed since the job started (SHA-256 "
+                f"{first_hash[:12]}… then, {self.stored.rollouts.sha256[:12]}… now).",
+                hint="Restore the file and start the job again, or start a new job with the changed file.",
             )
 
     async def _run(self, sources: Sequence[EnvironmentSource]) -> JobOutcome:
         self._sources = [
-            SourceRollouts.of(source, self.job_id, known)
-            for source, known in zip(sources, self._state["sources"], strict=True)
+            SourceRollouts.of(source, self.job_id, description)
+            for source, description in zip(sources, self._state["sources"], strict=True)
         ]
         player = GatewayRollouts(self.job_id, self.gateway, self.settings)
         self._measured = time.monotonic(), self.gateway.activity().sampled_tokens
@@ -116,13 +120,13 @@ class JobDriver:
         return await self._outcome()
 
     def _start(self, index: int, player: GatewayRollouts) -> None:
-        """Begin the unit with this index, and the iterations that may be played ahead of their turn."""
+        """Start the unit with this index, and the iterations that may be played ahead."""
         loops, plan = self.settings.loops, self.plan
         now = unit_at(plan, index)
         updates = now.number - (now.phase == "train")
-        # Only the beginning of rollouts moves. Groups, seeds, keys and the order of updates are those of the plain loop, so the
-        # age of a token is bounded, and nothing is left out for its age. An update from what ended first would learn from short
-        # episodes first. What is ahead of a checkpoint is played again.
+        # Only the start of rollouts changes. Groups, seeds, keys and the order of updates are the same as in the plain loop, so
+        # the age of tokens is bounded. Updating with the rollouts that end first would favor short episodes. Rollouts ahead of
+        # a checkpoint are played again after a restart.
         for later in range(index, unit_count(plan)):
             unit = unit_at(plan, later)
             if later > index and (not loops.ahead or unit.number > updates + 1 + loops.ahead):
@@ -143,14 +147,14 @@ class JobDriver:
             "failures": {},
             "finished": 0,
             "metrics": {},
-            "sources": [known for known, _ in described],
+            "sources": [description for description, _ in described],
             "stragglers": {"given_up": 0, "ended": 0, "scored": 0, "reward": 0.0},
         }
         if self.stored is not None:
             state["rollouts_sha256"] = self.stored.rollouts.sha256
         warnings = [reports.policy_left_out(self.task_app.cleaned(name)) for name in dict.fromkeys(unsent)]
-        for source, (known, _) in zip(sources, described, strict=True) if self.stored is None else ():
-            if shared := SourceRollouts.of(source, self.job_id, known).requester.shared_seeds():
+        for source, (description, _) in zip(sources, described, strict=True) if self.stored is None else ():
+            if shared := SourceRollouts.of(source, self.job_id, description).requester.shared_seeds():
                 warnings.append(reports.seeds_shared(shared))
         state["warnings"] = [warning.message for warning in warnings]
         facts = None if self.stored is None else self.stored.rollouts.facts
@@ -164,8 +168,8 @@ class JobDriver:
         self._state = state
 
     async def _go_back(self, saved: SavedJob) -> None:
-        # Weights, optimizer and state are those of one moment. What was reported after it is played again and counts once:
-        # the ledger marks it as superseded, and does not delete it, because a follower has seen it.
+        # Weights, optimizer and state belong to the same moment. Later units are played again and count once. The ledger marks
+        # their earlier events as superseded instead of deleting them, because clients may have seen them.
         state = {**saved.state, "incarnation": self.settings.incarnation}
         event = reports.resumed(self.settings.incarnation, saved)
         await self.ledger.supersede(saved.position, event, state=state, metrics=state["metrics"])
@@ -175,7 +179,7 @@ class JobDriver:
         unit = unit_at(self.plan, index)
         if unit.phase == "eval":
             await self.ledger.report(reports.evaluation_started(unit, self.plan.size(unit)))
-        if not self.settings.loops.ahead:  # otherwise they began before, and are measured from the end of the last unit
+        if not self.settings.loops.ahead:  # otherwise they started earlier, and the end of the last unit counts
             self._measured = time.monotonic(), self.gateway.activity().sampled_tokens
         began, tokens = self._measured
         try:
@@ -230,15 +234,15 @@ class JobDriver:
 
         async def ended(played: PlayedRollout) -> PlayedRollout:
             stored = await self.ledger.store(played.outcome)
-            # one of an earlier incarnation, stored at the same place, is not the result of these turns
+            # a stored outcome of an earlier incarnation at the same place is not the result of these turns
             outcome = stored if stored.code == REPEATED else played.outcome
             if outcome.failed:
                 failed.append(outcome)
-                found = too_many_failed(
+                problem = too_many_failed(
                     failed, state["failed"], state["failures"], planned=planned, share=self.settings.failed_share
                 )
-                if found is not None:
-                    raise JobError(found, code=FAILED)
+                if problem is not None:
+                    raise JobError(problem, code=FAILED)
             return replace(played, outcome=outcome)
 
         played = await player.play(unit, ended)
@@ -251,15 +255,15 @@ class JobDriver:
         reasons = [each.no_credit for each in report.played if each.outcome.reward is not None]
         if not reasons:
             raise JobError(
-                f"No rollout of iteration {report.unit.number} had a reward, so nothing can be learned from it: "
+                f"No rollout of iteration {report.unit.number} has a reward, so nothing can be learned from it: "
                 f"{report.summary.words()}.",
                 code=NO_REWARDS,
-                hint="A criterion that returns None with a weight above 0 leaves the reward undefined: see its rollouts.",
+                hint="Look at its rollouts: a criterion with a weight above 0 that returns None makes the reward undefined.",
             )
         if all(reasons):
             raise JobError(
-                f"No rollout of iteration {report.unit.number} says what reward each call of the model got: {reasons[0]}.",
-                hint='credit = "turn" in [training] needs that; with credit = "episode" all calls share one.',
+                f"The rewards of single calls are unknown in all rollouts of iteration {report.unit.number}: {reasons[0]}.",
+                hint='[training] credit = "turn" needs them. With credit = "episode" all calls share one reward.',
             )
         batch = self._batch(report)
         update = await self.learner.learn(batch.rows) if batch.rows else None
@@ -287,7 +291,7 @@ class JobDriver:
         )
 
     async def _report(self, report: reports.UnitReport, *, evaluated_next: bool) -> None:
-        """Store the unit. Points wait for those of an evaluation that follows: both have one step."""
+        """Store the unit. Points wait for those of a following evaluation, because both have the same step."""
         state, unit = self._state, report.unit
         decided, changes, further = self._decided(report)
         stops = decided.get("stopped") is not None
@@ -320,14 +324,16 @@ class JobDriver:
         self._state = state
 
     def _decided(self, report: reports.UnitReport) -> tuple[dict[str, Any], list[Event], list[CurvePoint]]:
-        """Return what the unit's reward changes in the loop, as part of the state, and the events and points that say so."""
+        """Return the changes of the state by the unit's reward (early stopping, curriculum), and their events and points."""
         loops, unit, reward = self.settings.loops, report.unit, report.summary.mean
         if unit.phase == "eval":
-            known = loops.stopping.after(reward, self._state.get("evaluated", {}))
-            reason = known.pop("reason", None) if unit.number < self.plan.iterations else None
-            idle = CurvePoint("evaluations_without_better", known["without_better"], unit.number, "eval", unit.epoch)
+            evaluated = loops.stopping.after(reward, self._state.get("evaluated", {}))
+            reason = evaluated.pop("reason", None) if unit.number < self.plan.iterations else None
+            idle = CurvePoint(
+                "evaluations_without_better", evaluated["without_better"], unit.number, "eval", unit.epoch
+            )
             events = [] if reason is None else [reports.stopped_early(unit, reason)]
-            return {"evaluated": known, "stopped": reason}, events, [idle]
+            return {"evaluated": evaluated, "stopped": reason}, events, [idle]
         rule, played, before = loops.curriculum, report.played[0].level, self._state.get("curriculum", {})
         if played is None:
             return {}, [], []
@@ -342,12 +348,12 @@ class JobDriver:
         return settings.generation.temperature
 
     async def _outcome(self) -> JobOutcome:
-        learned = self._state.get("learned")  # nothing where an evaluation ended the job before its first update
+        learned = self._state.get("learned")  # None if an evaluation ended the job before its first update
         if learned and not learned["updates"]:
             raise JobError(
-                "No iteration had a turn to learn from, so no update was made: the weights are those of the start.",
+                "No iteration had a turn to learn from, so the weights were never updated.",
                 code=NO_UPDATES,
-                hint="See its points turns_left_out, truncated_share and calls_refused: raise max_tokens, or shorten prompts.",
+                hint="See the points turns_left_out, truncated_share and calls_refused: raise max_tokens, or shorten prompts.",
             )
         if learned and not learned["compared"] and self.plan.samples > 1:
             warning = reports.nothing_compared()

@@ -1,4 +1,4 @@
-"""What learns and is stored in a job, with torch: updates on a thread, and checkpoints of weights, optimizer and state."""
+"""The learner and the checkpoints of a job with torch: updates on a thread; weights, optimizer and state on the disk."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.turns import PolicySampler, TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-async def on_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
-    """Return the result of the work. A call that is cancelled returns when it has ended: a thread cannot be stopped."""
+async def on_thread(work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    """Run the work on a thread. A cancelled call returns after the work has ended, because threads cannot be stopped."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(running)
@@ -45,24 +45,27 @@ async def on_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: 
 
 
 class PolicyLearner:
-    """See `checkpoints.Learner`. The sampler has a model of its own, of the same architecture and version."""
+    """See `checkpoints.Learner`. The sampler has a separate model of the same architecture and version."""
 
     def __init__(self, update: PolicyUpdate, sampler: PolicySampler) -> None:
         self._update, self._sampler = update, sampler
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update and swap the sampler's weights. A call that is cancelled returns when the update has ended."""
+        """Make one update and swap the sampler's weights. A cancelled call returns after the update has ended."""
         metrics = await on_thread(self._update.train_step, rows)
         await self._sampler.swap(self._update.model.state_dict(), metrics.version)
         return metrics
 
 
 class JobCheckpoints:
-    """See `checkpoints.CheckpointSink`. Checkpoints are saved into the folder of `writer`.
+    """See `checkpoints.CheckpointSink`. Checkpoints are saved to the directory of `writer`.
 
-    facts: of the job; position, version and score are replaced. parts: further files of each checkpoint, such as the
-    model's config and tokenizer. update, sampler: as they are at the job's first start; `restore` changes both. sampler:
-    None for a job that samples nothing.
+    Args:
+        writer: Writes the checkpoints.
+        update: The update in its initial state. `restore` changes it.
+        sampler: The sampler in its initial state, None for a job without sampling. `restore` changes it.
+        facts: The job's facts. Position, version and score are replaced.
+        parts: Further files of each checkpoint, such as the model's config and tokenizer.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class JobCheckpoints:
         return str(facts.name)
 
     async def restore(self) -> SavedJob | None:
-        """Load the last whole checkpoint, and swap the sampler's weights."""
+        """Load the last complete checkpoint, and swap the sampler's weights."""
         saved = await on_thread(self._restore)
         sampler = self._sampler
         if saved is not None and sampler is not None and self._update.version != sampler.version:
@@ -111,8 +114,7 @@ class JobCheckpoints:
         return SavedJob(position, state, checkpoint.facts.position, str(checkpoint.facts.name))
 
     async def results(self) -> Mapping[str, Any]:
-        """Return `model`, the name of the last checkpoint, `best`, that of the highest score, which is `best_score`, and all
-        that are stored."""
+        """Return the names of the last (`model`) and the best checkpoint (`best`, with `best_score`), and all checkpoints."""
         found = await on_thread(checkpoint_folders, self._writer.root)
         stored = [
             {"model": str(facts.name), "iteration": facts.position.iteration, "score": facts.score}
@@ -136,7 +138,7 @@ def _job_state(checkpoint: StoredCheckpoint) -> tuple[int, dict[str, Any]]:
             raise TypeError("a field has the wrong type")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
-            f"{JOB_STATE} of the checkpoint {checkpoint.path} cannot be read: {error}; a job can start from its weights, "
-            "not go on."
+            f"{JOB_STATE} of the checkpoint {checkpoint.path} cannot be read: {error}. A job can start from its weights, "
+            "but not resume."
         ) from error
     return position, state

@@ -1,4 +1,4 @@
-"""One model turn before a job starts: it shows whether the task app reaches the gateway, and if not, what to do."""
+"""Plays one turn before a job starts, to check whether the task app reaches the gateway."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FIRST_TURN = Unit("train", 0, 1)
-"""Its place among the units, so that no store puts it into the groups of the first iteration."""
+"""The unit of the first turn. Number 0 keeps it out of the first iteration's groups."""
 LOOK_SECONDS = 0.05
 END_SECONDS = 5.0
-"""The time that the rollout has to end by itself once its call was answered."""
+"""The time that the rollout has to end after its call was answered."""
 TUNNEL_TRIES = 10
 TUNNEL_PAUSE_SECONDS = 3.0
-"""A tunnel's new name is not known everywhere at once."""
+"""A tunnel's new name takes some time to resolve everywhere."""
 
 
 async def check_reachability(
@@ -47,10 +47,10 @@ async def check_reachability(
     end_seconds: float = END_SECONDS,
     tunnel_pause_seconds: float = TUNNEL_PAUSE_SECONDS,
 ) -> Event:
-    """Play one rollout of one turn, and return an event for the ledger; the turn is recorded nowhere else.
+    """Play one rollout of one turn, and return an event for the ledger. The turn itself is not stored.
 
-    Call it before each `JobDriver.run`, of a resumed job, too. Raises JobError with the line that fixes it when the task
-    app does not call the gateway, TaskAppUnreachable where it does not answer; TaskAppError when it does not describe itself.
+    Call it before each `JobDriver.run`, also of a resumed job. Raises JobError with a fix if the task app does not call the
+    gateway, TaskAppUnreachable if it does not answer, TaskAppError if it does not describe itself.
     """
     began = time.monotonic()
     policies = playable_policies(await environment_info(plan, task_app))
@@ -68,7 +68,7 @@ async def check_reachability(
     else:
         unreachable = outcome is not None and outcome.code == UNREACHABLE
         raise (TaskAppUnreachable if unreachable else JobError)(
-            f"The task app did not call the gateway at {gateway.url} in a first turn: {_reason(outcome)}",
+            f"The task app did not call the gateway at {gateway.url} in a test turn: {_reason(outcome)}",
             hint=_fix(outcome, task_app.url, gateway.url, options),
         )
     return Event(
@@ -81,11 +81,9 @@ async def check_reachability(
 async def _played(
     requester: RolloutRequester, gateway: Gateway, settings: DriverSettings, number: int, end_seconds: float
 ) -> tuple[RolloutOutcome | None, bool]:
-    """The result of one rollout (None if it goes on after its call), and whether the gateway answered a call of it."""
+    """Return the result of one rollout (None if it continues after its call), and whether it called the gateway."""
     target = requester.asked(Unit("train", 1, 1))[0]
-    key = (
-        f"{requester.job_id}.{settings.incarnation}.first_turn.{number}.{secrets.token_hex(4)}"  # it may be played anew
-    )
+    key = f"{requester.job_id}.{settings.incarnation}.first_turn.{number}.{secrets.token_hex(4)}"  # unique if repeated
     async with gateway.attempt(key, draw=f"{requester.job_id}/first_turn", settings=settings.generation) as attempt:
         playing = asyncio.ensure_future(
             requester.play(
@@ -108,7 +106,7 @@ async def _played(
 
 
 def _first_turn(ops: Any) -> list[Any]:
-    """The ops up to the second turn of the policy."""
+    """Return the ops before the policy's second turn."""
     words = [op if isinstance(op, str) else str(op.get("type", "")) for op in ops]
     agents = [at for at, word in enumerate(words) if word.lower() in AGENT_WORDS]
     return list(ops[: agents[1]] if len(agents) > 1 else ops)
@@ -123,19 +121,19 @@ def _reason(outcome: RolloutOutcome | None) -> str:
 
 
 def _fix(outcome: RolloutOutcome | None, task_app_url: str, gateway_url: str, options: GatewayOptions) -> str:
-    """The line that makes the task app reach the gateway; "" where something else is wrong with it."""
+    """Return the hint that fixes the gateway's address, "" if another problem caused the failure."""
     if outcome is None:
         return ""
     if not outcome.failed:
         return (
-            "Let its policy call the model at policy.config.inference_url; it may have played a policy of its own, or a "
-            "model of its own settings."
+            "Let its policy call the model at policy.config.inference_url. It may have used another policy, or a model from "
+            "its own settings."
         )
     host = urlsplit(gateway_url).hostname or ""
     near = is_loopback(urlsplit(task_app_url).hostname or "")
     refused = outcome.code == "address_refused"
     if refused and (near or not is_loopback(host)):
-        return f"Start the task app with {ALLOW}={host} (a comma list: add to what is there)."
+        return f"Start the task app with {ALLOW}={host} (a comma-separated list; keep existing entries)."
     if refused or outcome.boundary == "policy":
         if options.tunnel or not is_loopback(host):
             return (
@@ -143,7 +141,7 @@ def _fix(outcome: RolloutOutcome | None, task_app_url: str, gateway_url: str, op
             )
         port = urlsplit(gateway_url).port
         return (
-            f"For a task app on another machine or in a container, {host} is not this machine: start with {TUNNEL}, or "
-            f"with {URL} http://ADDRESS_OF_THIS_MACHINE:{port} {LISTEN} 0.0.0.0:{port}."
+            f"On another machine or in a container, {host} is not this machine. Start with {TUNNEL}, or with {URL} "
+            f"http://ADDRESS_OF_THIS_MACHINE:{port} {LISTEN} 0.0.0.0:{port}."
         )
     return ""

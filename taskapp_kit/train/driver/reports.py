@@ -1,4 +1,4 @@
-"""The events, metric points and latest numbers of a training job."""
+"""The events, metric points and latest metrics of a training job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from taskapp_kit.train.rows import TrainingBatch
 from taskapp_kit.train.turns import UpdateMetrics
 
 OTHER_MODELS = {
-    "auxiliary_turns": "{} turns answered calls of another model at the policy's address, such as a user simulator: they are "
-    "not trained on. Give that model an address of its own.",
-    "suspected_turns": "{} turns look like those of a user simulator at the policy's address (another system message, and "
-    "their text is what the user says to the policy): they are trained on. Give that model an address or a name of its own.",
+    "auxiliary_turns": "{} turns answered calls for another model at the policy's address, such as a user simulator. They "
+    "are not trained on. Use a separate address for that model.",
+    "suspected_turns": "{} turns probably belong to a user simulator at the policy's address: they have another system "
+    "message, and their text is the policy's user message. They are trained on. Use a separate address or model name.",
 }
-"""The warnings about calls that are not the policy's, by the name of their metric."""
+"""The warnings about calls that are not the policy's, by metric."""
 
 
 SEEDS_SHOWN = 20
@@ -34,11 +34,19 @@ SEEDS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class UnitReport:
-    """One iteration or evaluation that is over. seconds: of its rollouts. sampled_tokens: by the gateway meanwhile.
+    """One iteration or evaluation that has ended.
 
-    late: stragglers of earlier iterations that have ended since. waiting: rollouts of later iterations that have ended, None
-    where none are played ahead. batch, update: None for an evaluation; update also where no row was left to learn from.
-    stored: whether the rollouts were read from a file, and not played.
+    Attributes:
+        unit: Which iteration or evaluation.
+        summary: The summary of its rewards and failures.
+        played: Its rollouts.
+        seconds: The time of its rollouts.
+        sampled_tokens: The tokens that the gateway sampled in this time.
+        late: Stragglers of earlier iterations that have ended since.
+        stored: Whether the rollouts were read from a file instead of played.
+        waiting: Finished rollouts of later iterations, None without rollouts ahead.
+        batch: The rows of an iteration, None for an evaluation.
+        update: The update, None for an evaluation or without rows.
     """
 
     unit: Unit
@@ -54,11 +62,11 @@ class UnitReport:
 
     @property
     def stragglers(self) -> int:
-        """The number of rollouts without which the iteration went on."""
+        """The number of rollouts that the iteration did not wait for."""
         return sum(each.outcome.code == STRAGGLER for each in self.played)
 
     def values(self) -> dict[str, float | None]:
-        """Return the numbers beside the reward; None for those that are undefined."""
+        """Return the metrics besides the reward, None for undefined ones."""
         records = [each.record for each in self.played if each.record is not None]
         turns = [turn for record in records for turn in record.turns]
         ended = len(self.played) - self.stragglers
@@ -103,11 +111,11 @@ class UnitReport:
         return values
 
     def points(self) -> list[CurvePoint]:
-        """Return the metric points; undefined numbers are left out."""
+        """Return the metric points, without undefined values."""
         prefix = "eval_" if self.unit.phase == "eval" else ""
         points = job_events.points(self.unit, self.summary, self.seconds)
         values = self.values()
-        if self.stored:  # what was played says nothing of the policy
+        if self.stored:  # metrics of stored rollouts do not describe the policy
             points = [replace(each, name="stored_reward") for each in points if each.name == "reward"]
             values = {name: value for name, value in self._learned().items() if name != "age"}
         return points + [
@@ -117,7 +125,7 @@ class UnitReport:
         ]
 
     def event(self, plan: JobPlan, temperature: float) -> Event:
-        """Return the event of the unit's end. temperature: of its generations."""
+        """Return the event of the unit's end. temperature: the temperature of its generations."""
         unit, found, update = self.unit, self.summary, self.update
         if unit.phase == "eval":
             text = f"Evaluation after iteration {unit.number} of {plan.iterations}: {found.words()}."
@@ -151,7 +159,7 @@ class UnitReport:
 
 
 def faithfulness(records: Sequence[AttemptRecord]) -> Faithfulness:
-    """Return the counts of all calls of these attempts."""
+    """Return the sum of the counts of these attempts."""
     total = Faithfulness()
     for record in records:
         total += record.faithfulness
@@ -159,7 +167,7 @@ def faithfulness(records: Sequence[AttemptRecord]) -> Faithfulness:
 
 
 def update_values(update: UpdateMetrics) -> dict[str, float | None]:
-    """Return the numbers of an update by the names of their points."""
+    """Return the metrics of an update by point name."""
     return {
         "learning_rate": update.learning_rate,
         "loss": update.loss,
@@ -180,9 +188,9 @@ def update_values(update: UpdateMetrics) -> dict[str, float | None]:
 
 
 def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any] | None = None) -> Event:
-    """Return the event of a job's start. stored: the numbers of the rollouts that it learns from, None if it plays them."""
+    """Return the event of a job's start. stored: the facts of the stored rollouts, None for a job that plays them."""
     rollouts = rollout_count(plan, evaluations_only=stored is not None)
-    played = counted(rollouts, "rollout") + ("" if stored is None else " in evaluations; stored ones are learned from")
+    played = counted(rollouts, "rollout") + ("" if stored is None else " in evaluations, training on stored rollouts,")
     return Event(
         "rl.train.started",
         f"{played} in {counted(plan.iterations, 'iteration')} of "
@@ -202,21 +210,19 @@ def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any
 
 
 def resumed(incarnation: int, saved: SavedJob | None) -> Event:
-    """Return the event of a job that goes on from a checkpoint; None where it stopped before the first one."""
+    """Return the event of a resumed job. saved: its last checkpoint, None if it stopped before the first one."""
     if saved is None:
-        text = "The job begins again: it stopped before its first checkpoint. What was reported before is superseded."
+        text = "The job starts again, because it stopped before its first checkpoint. Earlier events are superseded."
         facts: dict[str, Any] = {"iteration": 0, "after_seq": 0, "checkpoint": None}
     else:
         iteration = saved.at.iteration
-        text = (
-            f"The job goes on from its checkpoint of iteration {iteration}. What was reported after it is superseded."
-        )
+        text = f"The job continues from its checkpoint of iteration {iteration}. Events after it are superseded."
         facts = {"iteration": iteration, "after_seq": saved.position, "checkpoint": saved.checkpoint}
     return Event("rl.train.resumed", text, data={"incarnation": incarnation, **facts})
 
 
 def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:
-    """Return the event of a checkpoint. name: of the model that it is."""
+    """Return the event of a checkpoint. name: the name of the saved model."""
     return Event(
         "rl.checkpoint.saved",
         f"Iteration {iteration} was saved as {name}.",
@@ -227,61 +233,60 @@ def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:
 def level_changed(
     curriculum: Curriculum, before: Mapping[str, Any], after: Mapping[str, Any], unit: Unit
 ) -> list[Event]:
-    """Return the event of another level, [] where it stays. before, after: of `Curriculum.after`."""
+    """Return the event of a new level, [] if it has not changed. before, after: results of `Curriculum.after`."""
     old, new = curriculum.level(before), curriculum.level(after)
     if old == new:
         return []
-    text = f"After iteration {unit.number}, tasks of the difficulty {new} are played in place of {old}."
+    text = f"After iteration {unit.number}, the difficulty of tasks changes from {old} to {new}."
     return [Event("rl.train.level", text, data={"iteration": unit.number, "level": new, "before": old})]
 
 
 def stopped_early(unit: Unit, reason: str) -> Event:
-    """Return the event of a job that an evaluation ends. reason: words such as `its reward 0.95 reached 0.9`."""
+    """Return the event of a job that an evaluation ends. reason: such as `its reward 0.95 reached 0.9`."""
     return Event(
         "rl.train.stopped",
-        f"The job ends after iteration {unit.number}, by its evaluations: {reason}.",
+        f"The job stops early after the evaluation of iteration {unit.number}: {reason}.",
         data={"iteration": unit.number, "reason": reason},
     )
 
 
 def policy_left_out(name: str) -> Event:
-    """Return the warning that a policy of the task app is not requested."""
+    """Return the warning that the name of a policy of the task app is not sent."""
     return Event(
         "rl.job.warning",
-        f"The task app would play its own policy `{name}` in place of the model that is trained; the name is not sent.",
+        f"The policy name `{name}` is not sent, because the task app would use its own policy instead of the trained model.",
         "warning",
         {"policy": name},
     )
 
 
-def other_models(report: UnitReport, told: Sequence[str]) -> dict[str, Event]:
-    """Return a warning for each sign of another model at the attempts' addresses, unless it is in `told`, by its name."""
+def other_models(report: UnitReport, warned: Sequence[str]) -> dict[str, Event]:
+    """Return new warnings about calls for other models, by metric. warned: the metrics of earlier warnings."""
     values, found = report.values(), {}
     for name, text in OTHER_MODELS.items():
-        if values[name] and name not in told:
+        if values[name] and name not in warned:
             data = {"turns": values[name], "phase": report.unit.phase, "iteration": report.unit.number}
             found[name] = Event("rl.job.warning", text.format(int(values[name] or 0)), "warning", data)
     return found
 
 
 def seeds_shared(seeds: Sequence[int]) -> Event:
-    """Return the warning that evaluations play what is trained on."""
+    """Return the warning that evaluations play seeds that are trained on."""
     shown = ", ".join(map(str, seeds[:SEEDS_SHOWN])) + (", …" if len(seeds) > SEEDS_SHOWN else "")
     return Event(
         "rl.job.warning",
-        f"Evaluations play seeds that are trained on, too ({shown}): their reward does not show what was learned in general. "
-        "Name other ones in [evaluation] seeds or [data] seeds.",
+        f"Evaluations play seeds that are also trained on ({shown}), so their reward does not show what the model can do on "
+        "new seeds. Choose other [evaluation] seeds or [data] seeds.",
         "warning",
         {"shared_seeds": list(seeds[:SEEDS_SHOWN]), "shared": len(seeds)},
     )
 
 
 def nothing_compared() -> Event:
-    """Return the warning that the rewards of a job had nothing to teach."""
+    """Return the warning that a job learned nothing from rewards."""
     return Event(
         "rl.job.warning",
-        "In no iteration did two rollouts of one group have different rewards: there was nothing to compare, and nothing was "
-        "learned from rewards.",
+        "All rollouts of each group had the same reward in every iteration, so nothing was learned from rewards.",
         "warning",
         {"groups_without_spread": 1.0},
     )
@@ -297,7 +302,7 @@ def evaluation_started(unit: Unit, rollouts: int) -> Event:
 
 
 def latest(report: UnitReport, before: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the job's latest numbers; failed and undefined count all rollouts so far."""
+    """Return the job's latest metrics. `failed` and `undefined` count all rollouts so far."""
     made = job_events.metrics(report.unit, report.summary, before)
     if report.stored:
         made |= {"reward": None, "reward_stderr": None}

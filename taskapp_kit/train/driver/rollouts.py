@@ -1,7 +1,7 @@
-"""The rollouts of a job, each played at the gateway; those of a unit may begin before the units before it have ended.
+"""The rollouts of a job, each played at the gateway. Rollouts of a unit may start before earlier units have ended.
 
-A rollout is requested under a key made of its job, incarnation, place, sample and attempt. Its random streams are named by
-job, place and sample only: another attempt, and another incarnation with the same weights, sample the same.
+The key of a rollout consists of job, incarnation, place, sample and attempt. The name of its random streams consists of job,
+place and sample only, so that another attempt, or another incarnation with the same weights, samples the same tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from taskapp_kit.train.loops.loop_settings import Level
 from taskapp_kit.train.loops.turn_rewards import NoTurnRewards, turn_rewards
 
 CHECKS = 10
-"""Consecutive looks without a change, spread over the limit. They are counted, and not the time: a machine that slept has
-moved nothing and is not at fault."""
+"""Consecutive checks without a change, spread over the limit. Checks are counted instead of time, so that a machine that
+was suspended does not end a job."""
 
 Result = TypeVar("Result")
 
@@ -38,9 +38,9 @@ async def watched(
     seconds: float,
     explain: Callable[[], str],
 ) -> Result:
-    """Return the result of the work. Raises JobError, and cancels it, when `progress` stays equal for `seconds`.
+    """Return the result of the work. If `progress` does not change for `seconds`, cancel the work and raise JobError.
 
-    explain: returns what was expected to move, as sentences for the error.
+    explain: returns further sentences for the error.
     """
     task = asyncio.create_task(work)
     seen, idle = progress(), 0
@@ -51,7 +51,7 @@ async def watched(
             idle = idle + 1 if now == seen else 0
             seen = now
             if idle >= CHECKS and not task.done():
-                raise JobError(f"Nothing has moved for {seconds:g} s. {explain()}")
+                raise JobError(f"The job has made no progress for {seconds:g} s. {explain()}")
         return task.result()
     finally:
         task.cancel()
@@ -61,19 +61,24 @@ async def watched(
 log = logging.getLogger("taskapp_kit.train")
 
 NO_MODEL_CALLS = "no_model_calls"
-"""The code of a rollout that was scored although its model was never called: another policy played."""
+"""The code of a rollout that was scored without a call of the model, because another policy played."""
 STRAGGLER = "straggler"
-"""The code of a rollout without which its iteration went on."""
+"""The code of a rollout that its iteration did not wait for."""
 FINAL = (NO_MODEL_CALLS, UNREADABLE)
-"""Codes of failures outside of an episode that another attempt would repeat."""
+"""Codes of failures outside an episode that another attempt would repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRollout:
-    """A rollout that ended or was given up. record: of its last attempt, None for a straggler.
+    """A rollout that has ended or timed out.
 
-    turn_rewards: one for each of its turns where credit is given per turn. no_credit: why they are unknown. environment:
-    its name where the job has several. level: of the curriculum.
+    Attributes:
+        outcome: The result.
+        record: The record of its last attempt, None for a straggler.
+        turn_rewards: The reward of each turn, with credit per turn.
+        no_credit: Why these rewards are unknown, "" if they are known.
+        environment: The environment's name in a job with several.
+        level: The level of the curriculum.
     """
 
     outcome: RolloutOutcome
@@ -85,7 +90,7 @@ class PlayedRollout:
 
 
 def without_token(outcome: RolloutOutcome, token: str) -> RolloutOutcome:
-    """Return the outcome without any part of an attempt's token, which a task app may repeat in its texts."""
+    """Return the outcome without any part of an attempt's token, which a task app may repeat in its messages."""
     return replace(
         outcome,
         message=without_key(outcome.message, token),
@@ -95,9 +100,9 @@ def without_token(outcome: RolloutOutcome, token: str) -> RolloutOutcome:
 
 
 class GatewayRollouts:
-    """Plays the rollouts of one job. The gateway limits how many attempts are open; the others wait for their turn.
+    """Plays the rollouts of one job. The gateway limits the number of open attempts; further rollouts wait.
 
-    What has ended before its unit is asked for waits here, as ids and numbers. Close it at the end.
+    Rollouts that end before `play` is called for their unit are buffered. Call `aclose` at the end.
     """
 
     def __init__(self, job_id: str, gateway: Gateway, settings: DriverSettings) -> None:
@@ -108,21 +113,21 @@ class GatewayRollouts:
         self._ended = 0
 
     def start(self, unit: Unit, asked: Sequence[AskedRollout]) -> None:
-        """Begin to play the rollouts of a unit, after those of the units that began before."""
+        """Start the rollouts of a unit, after the rollouts of units that were started before."""
         self._units[unit] = [asyncio.create_task(self._followed(unit, each)) for each in asked]
 
     def started(self, unit: Unit) -> bool:
-        """Whether the unit has begun and was not yet asked for."""
+        """Whether the unit was started and `play` was not called for it."""
         return unit in self._units
 
     def waiting(self) -> int:
-        """Return how many rollouts have ended whose unit was not yet asked for."""
+        """Return the number of buffered rollouts."""
         return sum(task.done() for tasks in self._units.values() for task in tasks)
 
     async def play(self, unit: Unit, ended: Callable[[PlayedRollout], Awaitable[PlayedRollout]]) -> list[PlayedRollout]:
-        """Play a unit that was started to its end; return its rollouts as `ended` returns them, by place.
+        """Wait for a started unit, and return its rollouts as `ended` returns them, by place.
 
-        Raises JobError when nothing moves, and what `ended` raises.
+        Raises JobError if nothing progresses, and exceptions of `ended`.
         """
         tasks = self._units.pop(unit)
         return await watched(
@@ -138,7 +143,7 @@ class GatewayRollouts:
         return late
 
     async def aclose(self) -> None:
-        """Give up every rollout under way."""
+        """Cancel all running rollouts."""
         tasks = [*self._tasks, *(task for unit in self._units.values() for task in unit)]
         for task in tasks:
             task.cancel()
@@ -161,7 +166,7 @@ class GatewayRollouts:
             await asyncio.gather(*takers, *tasks, return_exceptions=True)
 
     async def _followed(self, unit: Unit, asked: AskedRollout) -> PlayedRollout:
-        """One rollout, until it ends or is given up; it goes on then, so that its reward can be counted."""
+        """Wait until a rollout ends or times out. A straggler continues, so that its reward can be counted later."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._rollout(unit, asked, opened))
         self._tasks.add(task)
@@ -177,7 +182,7 @@ class GatewayRollouts:
         else:
             task.add_done_callback(self._count_late)
             seconds = self._settings.straggler_seconds
-            message = f"The rollout had not ended after {seconds:g} s; the iteration went on without it."
+            message = f"The rollout did not end within {seconds:g} s. The iteration continued without it."
             outcome = replace(blank_outcome(unit, asked.target), code=STRAGGLER, message=message, seconds=seconds)
             played = PlayedRollout(outcome, None)
         self._ended += 1
@@ -190,7 +195,7 @@ class GatewayRollouts:
         if error is None:
             self._late.append(task.result().outcome)
         else:
-            log.error("a straggler ended with an error: its reward is not counted", exc_info=error)
+            log.error("a straggler ended with an error, so its reward is not counted", exc_info=error)
 
     async def _rollout(self, unit: Unit, asked: AskedRollout, opened: asyncio.Future[None]) -> PlayedRollout:
         attempt = counted = 0
@@ -201,12 +206,12 @@ class GatewayRollouts:
             outcome = played.outcome
             if not outcome.failed or outcome.boundary is not None or outcome.code in FINAL:
                 return played
-            # Only an episode that still runs could answer a POST that is repeated: a task app that was restarted would play a
-            # second one at the same address, with other draws. So a rollout that broke off is a new attempt, which draws the same
-            # tokens. An outage is no failure; a connection that breaks while the task app answers is one.
+            # A restarted task app would answer a repeated POST with a second episode at the same address and other draws. So an
+            # interrupted rollout becomes a new attempt, which draws the same tokens. An outage does not count as a failure; a
+            # broken connection to a task app that answers does.
             if outcome.code != UNREACHABLE or not await asked.of.source.outage.waited():
                 counted += 1
-                submit = outcome.code == UNREACHABLE  # the connection broke, not the task app: keep the next ones short
+                submit = outcome.code == UNREACHABLE  # the connection broke, not the task app: avoid long requests
             if counted >= self._settings.attempts:
                 return played
 
@@ -234,7 +239,7 @@ class GatewayRollouts:
                 key=key,
                 inference_url=address.url,
                 timeout_seconds=settings.rollout_seconds,
-                once=True,  # a second episode at one address would be trained on, too
+                once=True,  # a second episode at the same address would also be trained on
                 submit=submit,
                 read=answers.append if per_turn else None,
             )
@@ -245,8 +250,8 @@ class GatewayRollouts:
                 status="failed",
                 reward=None,
                 code=NO_MODEL_CALLS,
-                message="The task app scored a rollout without a call of the model; expected it to call the model at "
-                "policy.config.inference_url. Another policy may have played, or the task app cannot reach the address.",
+                message="The task app scored a rollout without calling the model at policy.config.inference_url. It may have "
+                "used another policy, or cannot reach the address.",
             )
         played = PlayedRollout(outcome, record)
         if not answers or outcome.reward is None:
@@ -268,5 +273,5 @@ class GatewayRollouts:
         running, ended = self._gateway.activity().running, sum(task.done() for task in tasks)
         return (
             f"{ended} of {len(tasks)} rollouts have ended, {self._gateway.open_attempts} attempts are open, and {running} "
-            f"generations are under way. {'The sampler' if running else 'The task app'} does not answer."
+            f"generations are running. {'The sampler' if running else 'The task app'} does not answer."
         )

@@ -1,6 +1,6 @@
-"""The environments that a job plays, each with its plan, its task app and the rollouts of a unit that are its own.
+"""The environments that a job plays, each with its plan, its task app and its share of a unit's rollouts.
 
-A source waits for a task app that was restarted or lost its network: what it was playing is played again, not counted as
+A source waits for a task app that restarts or loses its network. Interrupted rollouts are played again and do not count as
 failed.
 """
 
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.train")
 
 OUTAGE_SECONDS = 300.0
-"""How long a task app that was there may be away."""
+"""How long a task app may be unreachable."""
 EVEN = Backoff(first_seconds=1.0, growth=1.0)
 
 Result = TypeVar("Result")
 
 
 class Outage:
-    """Whether a task app is away, asked once for all that wait. Close it at the end."""
+    """Waits for a task app that is unreachable, with one probe for all waiting callers. Call `aclose` at the end."""
 
     def __init__(self, task_app: OpenedTaskApp, *, seconds: float = OUTAGE_SECONDS) -> None:
         self._task_app, self._seconds = task_app, seconds
         self._looking: asyncio.Task[bool] | None = None
 
     async def waited(self) -> bool:
-        """Wait until the task app answers, `seconds` at most; return whether it was away and is back."""
+        """Wait until the task app answers, at most `seconds`. Return whether it was unreachable and is back."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(self._looking)
 
-    async def outlasted(self, ask: Callable[[], Awaitable[Result]]) -> Result:
-        """Return what `ask` returns, asked again after an outage. Raises TaskAppUnreachable and what else `ask` raises."""
+    async def outlasted(self, request: Callable[[], Awaitable[Result]]) -> Result:
+        """Return the result of `request`, repeated after an outage. Raises TaskAppUnreachable, and errors of `request`."""
         while True:
             try:
-                return await ask()
+                return await request()
             except TaskAppUnreachable:
                 if not await self.waited():
                     raise
 
     async def aclose(self) -> None:
-        """Stop looking."""
+        """Stop probing."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait((self._looking,))
@@ -67,7 +67,7 @@ class Outage:
         began, attempts, away = time.monotonic(), Attempts(EVEN, seconds=self._seconds), False
         while not await self._answers():
             if not away:
-                log.warning("the task app is away; waiting up to %g s url=%s", self._seconds, self._task_app.url)
+                log.warning("the task app is unreachable; waiting up to %g s url=%s", self._seconds, self._task_app.url)
             away = True
             pause = attempts.pause()
             if pause is None:
@@ -88,12 +88,12 @@ class Outage:
 DIFFICULTY = "difficulty"
 SEEDS_AT_ONCE = 500
 MOST_ROWS = 20_000
-"""Rows of a split that are sorted by their difficulty when a job begins."""
+"""The most rows of a split that are grouped by difficulty at the start of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSource:
-    """One environment of a job. name: "" where there is one only."""
+    """One environment of a job. name: "" in a job with one environment."""
 
     name: str
     weight: int
@@ -102,9 +102,9 @@ class EnvironmentSource:
     outage: Outage
 
     async def described(self, levels: Sequence[Level]) -> tuple[dict[str, Any], list[str]]:
-        """Ask the task app; return what `rollouts` needs of it as JSON, and names of policies that it would play itself.
+        """Query the task app. Return the description for `SourceRollouts.of` as JSON, and the names of its own policies.
 
-        levels: of the curriculum; [] without one. Raises TaskAppError; JobError where the tasks have no such levels.
+        levels: the levels of the curriculum, [] without one. Raises TaskAppError; JobError if no tasks have these levels.
         """
         ranges = await self.outage.outlasted(lambda: seed_ranges(self.plan, self.task_app))
         info = await self.outage.outlasted(lambda: environment_info(self.plan, self.task_app))
@@ -113,17 +113,17 @@ class EnvironmentSource:
         if (policy := self.plan.policy_config.get("policy")) is not None:
             unsent.append(policy)
         by_level = await self._rows_by_level(info, ranges, levels) if levels else None
-        known = {
+        description = {
             "ranges": None if ranges is None else [asdict(each) for each in ranges],
             "label": None if self.plan.policy_name in playable else self.plan.policy_name,
             "levels": by_level,
         }
-        return known, [str(name) for name in unsent]
+        return description, [str(name) for name in unsent]
 
     async def _rows_by_level(
         self, info: Any, ranges: tuple[SeedRange, SeedRange] | None, levels: Sequence[Level]
     ) -> list[list[int]] | None:
-        """Return the training seeds of each level; None where the environment takes the difficulty as an argument."""
+        """Return the training seeds of each level; None if the environment takes the difficulty as an argument."""
         described = info if isinstance(info, Mapping) else {}
         schema = described.get("config_schema")
         members = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -136,21 +136,21 @@ class EnvironmentSource:
                 "field `difficulty`, or an environment with an argument of that name."
             )
         split = self.plan.env_config.get("split") or (ranges[0].split if ranges else None)
-        wanted = list(self.plan.seeds if self.plan.seeds is not None else ranges[0].seeds if ranges else ())[:MOST_ROWS]
-        found: list[list[int]] = [[] for _ in levels]
-        for start in range(0, len(wanted), SEEDS_AT_ONCE):
-            seeds = wanted[start : start + SEEDS_AT_ONCE]
+        rows = list(self.plan.seeds if self.plan.seeds is not None else ranges[0].seeds if ranges else ())[:MOST_ROWS]
+        by_level: list[list[int]] = [[] for _ in levels]
+        for start in range(0, len(rows), SEEDS_AT_ONCE):
+            seeds = rows[start : start + SEEDS_AT_ONCE]
             for seed, level in zip(seeds, await self._difficulties(seeds, split), strict=False):
                 if level in levels:
-                    found[levels.index(level)].append(seed)
-        if empty := [str(level) for level, seeds in zip(levels, found, strict=True) if not seeds]:
+                    by_level[levels.index(level)].append(seed)
+        if empty := [str(level) for level, seeds in zip(levels, by_level, strict=True) if not seeds]:
             raise JobError(f"No training task has the difficulty {', '.join(empty)} of [curriculum] levels.")
-        return found
+        return by_level
 
     async def _difficulties(self, seeds: Sequence[int], split: str | None) -> list[Any]:
-        asked = {"environment": self.plan.env_name, "split": split}
-        given = {name: value for name, value in asked.items() if value}
-        infos = await self.outage.outlasted(lambda: self.task_app.task_info(seeds, **given))
+        query = {"environment": self.plan.env_name, "split": split}
+        named = {name: value for name, value in query.items() if value}
+        infos = await self.outage.outlasted(lambda: self.task_app.task_info(seeds, **named))
         return [_difficulty(info) for info in (infos if isinstance(infos, list) else [infos])]
 
 
@@ -163,17 +163,17 @@ class SourceRollouts:
     levels: Sequence[Sequence[int]] | None = None
 
     @classmethod
-    def of(cls, source: EnvironmentSource, job_id: str, known: Mapping[str, Any]) -> SourceRollouts:
-        """known: what `EnvironmentSource.described` returned, as JSON stored it."""
-        stored = known["ranges"]
+    def of(cls, source: EnvironmentSource, job_id: str, description: Mapping[str, Any]) -> SourceRollouts:
+        """Return the rollouts of a source. description: from `EnvironmentSource.described`."""
+        stored = description["ranges"]
         ranges = None if stored is None else (SeedRange(**stored[0]), SeedRange(**stored[1]))
-        plan = played_plan(source.plan, known["label"])
-        return cls(source, RolloutRequester(job_id, plan, source.task_app, ranges), known.get("levels"))
+        plan = played_plan(source.plan, description["label"])
+        return cls(source, RolloutRequester(job_id, plan, source.task_app, ranges), description.get("levels"))
 
     def asked(
         self, unit: Unit, places: Sequence[int], before: int, level: Level | None, levels: Sequence[Level]
     ) -> list[RolloutTarget]:
-        """Return the rollouts of these places. before: groups of earlier iterations. level: None to choose none."""
+        """Return the rollouts at these places. before: the groups of earlier iterations. level: None for any."""
         targets = self.requester.asked(unit, places, before)
         if level is None or unit.phase == "eval":
             return targets
@@ -187,7 +187,7 @@ class SourceRollouts:
 
 @dataclass(frozen=True, slots=True)
 class AskedRollout:
-    """One rollout to play. level: of the curriculum, None without one."""
+    """One rollout to play. level: the curriculum's level, None without a curriculum."""
 
     of: SourceRollouts
     target: RolloutTarget
@@ -197,7 +197,7 @@ class AskedRollout:
 def asked_rollouts(
     sources: Sequence[SourceRollouts], plan: JobPlan, unit: Unit, level: Level | None, levels: Sequence[Level]
 ) -> list[AskedRollout]:
-    """Return every rollout of the unit, by place."""
+    """Return all rollouts of the unit, by place."""
     train = unit.phase == "train"
     first, count = ((unit.number - 1) * plan.groups, plan.groups) if train else (0, plan.eval_instances)
     shares = divided([each.source.weight for each in sources], first, count)
@@ -213,7 +213,7 @@ def asked_rollouts(
 async def task_sources(
     plan: JobPlan, task_app: OpenedTaskApp, shares: Sequence[EnvironmentShare]
 ) -> AsyncIterator[list[EnvironmentSource]]:
-    """The environments of a job, while the block runs. Raises ConfigError for a task app that may not be called."""
+    """Yield the environments of a job. Raises ConfigError for a task app that may not be called."""
     async with AsyncExitStack() as opened:
         outages = {task_app.url: await opened.enter_async_context(aclosing(Outage(task_app)))}
         apps = {task_app.url: task_app}
@@ -229,13 +229,13 @@ async def task_sources(
 
 
 def played_plan(plan: JobPlan, label: str | None) -> JobPlan:
-    """Return the plan without a policy that the task app would play in place of the model. label: its `policy_name`."""
+    """Return the plan without a policy that would play instead of the model. label: the new `policy_name`."""
     config = {name: value for name, value in plan.policy_config.items() if name != "policy"}
     return replace(plan, policy_name=label, policy_config={"model": MODEL, **config})
 
 
 def _difficulty(info: Any) -> Any:
-    """The row's difficulty, from one entry of `GET /task_info`."""
+    """Return the difficulty of a row from one entry of `GET /task_info`."""
     metadata = info.get("task_metadata") if isinstance(info, Mapping) else None
     row = metadata.get("row") if isinstance(metadata, Mapping) else None
     return row.get(DIFFICULTY) if isinstance(row, Mapping) else None

@@ -1,7 +1,7 @@
 """The iterations of a job that learns from stored rollouts.
 
-The rollouts of a seed are divided into groups that are compared with each other, in another way in each pass over the file.
-Which groups an iteration has follows from its number alone, so a job that goes on has the same.
+Each pass over the file divides the rollouts of a seed into other groups. The groups of an iteration depend only on its
+number, so a resumed job has the same groups.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.stored_rollouts import StoredRollouts
 
 Group = list[int]
-"""Places in the file of rollouts with one seed."""
+"""Offsets in the file of rollouts with the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredUnits:
-    """What `GatewayRollouts` is for rollouts that are played. draw: names the random stream. Raises ConfigError."""
+    """The counterpart of `GatewayRollouts` for stored rollouts. draw: names the random stream. Raises ConfigError."""
 
     rollouts: StoredRollouts
     plan: JobPlan
@@ -31,9 +31,9 @@ class StoredUnits:
     def __post_init__(self) -> None:
         if all(len(places) == 1 for places in self.rollouts.by_seed.values()):
             raise ConfigError(
-                f"[data] rollouts: {self.rollouts.path} has one rollout of each seed. Expected at least two of some seed, "
+                f"[data] rollouts: {self.rollouts.path} has only one rollout per seed; expected at least two of some seed, "
                 "because rewards are compared within a seed.",
-                hint="Record more of each: group_size of the job that records, or --repeats of `taskapp eval`.",
+                hint="Record more: raise group_size of the recording job, or --repeats of `taskapp eval`.",
             )
 
     def unit(self, unit: Unit) -> list[PlayedRollout]:
@@ -64,8 +64,8 @@ class StoredUnits:
 
     def _order(self, number: int) -> list[Group]:
         """Return the groups of one pass over the file, from 0."""
-        # Groups are made of a seed's rollouts in the whole file. Comparing only those of one iteration would leave out groups
-        # without spread, which are most of a bad or a good policy's.
+        # Groups combine a seed's rollouts of the whole file. Recorded groups often have no spread, above all those of a very
+        # bad or a very good policy.
         rng = derived_rng("offline", self.draw, str(number))
         groups = []
         for _, places in sorted(self.rollouts.by_seed.items()):
@@ -76,5 +76,5 @@ class StoredUnits:
         return groups
 
     def _parts(self, rollouts: int) -> int:
-        """Return how many groups a seed's rollouts make: none is smaller than asked for, but where a seed has fewer."""
+        """Return the number of groups of a seed. A group is only smaller than `plan.samples` if the seed has fewer rollouts."""
         return max(1, rollouts // self.plan.samples)

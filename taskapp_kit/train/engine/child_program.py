@@ -1,8 +1,8 @@
 """A child process that calls its parent over a socket: `ChildProgram` in the parent, `ParentCalls` in the child.
 
-A call is a line of JSON, `{"call": n, "name": …, "arguments": {…}}`, and so is its reply, `{"reply": n, "value": …}`. Calls
-are answered concurrently. The child ends with its parent: the kernel kills it (Linux), and it exits at the end of the
-socket.
+A call is a line of JSON, `{"call": n, "name": …, "arguments": {…}}`, and its reply is another, `{"reply": n, "value": …}`.
+Calls are answered concurrently. The child ends with its parent: the kernel kills it (Linux), and it exits when the socket
+closes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 
 LONGEST_LINE = 2**28
-"""Bytes of one call: a state with a job's results."""
+"""The most bytes of one call. The largest has a state with a job's results."""
 EXIT_SECONDS = 5.0
-"""How long a child may take to exit once it has closed its socket; then it is killed."""
+"""How long a child may take to exit after it has closed its socket, before it is killed."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""Variables of a child that loads models: no hub is ever reached."""
+"""Variables of a child that loads models, so that no hub is contacted."""
 
 Answer = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
     """Return the line of a message. Raises TypeError, ValueError for values that are not JSON."""
-    # The standard library refuses NaN. The protocol of the rollout executors would make it null, and its shared memory
-    # and spare children are of no use to one long job.
+    # The standard library rejects NaN. The protocol of the rollout executors would replace it by null, and its shared memory
+    # and spare children do not help one long job.
     return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 class ChildProgram:
-    """Runs a module of the kit as a child process while the block lasts; then it and its children are killed.
+    """Runs a module of the kit as a child process inside a block. At its end, the child and its children are killed.
 
-    module: its program; the socket's number is its only argument. cleaned: removes keys from its error output, which is
-    copied to this process's.
+    module: the child's program; its only argument is the socket's number. cleaned: removes keys from the child's error
+    output, which is copied to this process's error output.
     """
 
     def __init__(self, module: str, *, cleaned: Callable[[str], str] = str) -> None:
@@ -79,7 +79,7 @@ class ChildProgram:
     async def answer_calls(self, answer: Answer) -> None:
         """Answer the child's calls until it closes its socket, then wait until it has exited.
 
-        Raises what `answer` raises; the child gets no reply then.
+        Raises exceptions of `answer`, without a reply to the child.
         """
         try:
             async with asyncio.TaskGroup() as calls:
@@ -91,7 +91,7 @@ class ChildProgram:
         await asyncio.to_thread(self._process.ended.wait, EXIT_SECONDS)
 
     async def death(self) -> str:
-        """Return how the child ended, with its last lines of error output. Kills it if it has not ended."""
+        """Kill the child if it runs, and return how it ended, with its last lines of error output."""
         await self._kill()
         return self._process.end
 
@@ -103,7 +103,7 @@ class ChildProgram:
 
     async def _answer(self, answer: Answer, message: Mapping[str, Any]) -> None:
         value = await answer(message["name"], message["arguments"])
-        if self._writer.is_closing():  # the child is gone; uvloop's transports raise RuntimeError then
+        if self._writer.is_closing():  # the child has ended, and uvloop's transports would raise RuntimeError
             return
         with contextlib.suppress(ConnectionError):
             self._writer.write(encoded({"reply": message["call"], "value": value}))
@@ -118,7 +118,7 @@ def _copy(line: str) -> None:
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, whatever groups it is in."""
+    """Return the first error of a group, also from nested groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -126,9 +126,9 @@ def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class ParentCalls:
-    """Calls the parent of this process while the block lasts. fd: the socket's number.
+    """Calls the parent of this process inside a block. fd: the socket's number.
 
-    The process exits at once when the parent is gone: nothing that it does could be stored.
+    The process exits immediately when the parent has ended, because nothing that it does could be stored.
     """
 
     def __init__(self, fd: int) -> None:

@@ -1,4 +1,4 @@
-"""The engine `local`: trains a model on this machine. A child process for each job has the model; this side needs no torch."""
+"""The engine `local`: trains a model on this machine, in a child process for each job. This module needs no torch."""
 
 from __future__ import annotations
 
@@ -31,15 +31,22 @@ TRAINER = "taskapp_kit.train.engine.trainer"
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft")
 """Packages of the extra `train`."""
 MOST_DEATHS = 3
-"""A job fails when its trainer has died so often in a row without finishing an iteration or evaluation more."""
+"""A job fails after this many deaths of its trainer in a row without another finished iteration or evaluation."""
 
 
 class LocalEngine:
-    """See `backend.engine.Engine`. models: the folder of models. aliases: names of models to the ones that they stand for.
+    """The engine that trains on this machine; see `jobs.server.engine.Engine`.
 
-    gateway: where the gateways of jobs are. vllm: the vLLM of jobs that sample with it. open_paths: whether a job may name a
-    folder as its model; say False where others than this machine's owner submit jobs. program: the module that a child runs.
-    Raises Unavailable if the extra `train` is not installed, which the kit's own program needs.
+    Args:
+        models: The models directory.
+        aliases: Names of models by alias.
+        gateway: Where the gateways of jobs listen.
+        vllm: The vLLM of jobs that sample with it.
+        open_paths: Whether a job's model may be a path. Use False if other people submit jobs.
+        program: The module that a child runs.
+
+    Raises:
+        Unavailable: The extra `train` is not installed.
     """
 
     name = NAME
@@ -47,7 +54,7 @@ class LocalEngine:
     updates_weights = True
     restarts = True
     most_jobs: int | None = 1
-    """Jobs at once: each takes the whole machine."""
+    """Concurrent jobs. Each one uses the whole machine."""
 
     def __init__(
         self,
@@ -68,27 +75,27 @@ class LocalEngine:
         self._open_paths = open_paths
 
     def problems(self, job: JobDocument) -> dict[Place, str]:
-        """Return what the engine does not support, by its place in the config."""
+        """Return what the engine does not support, by location in the config."""
         settings, problems = read_training(job)
         if settings is None:
             return problems
         if settings.vllm is not None:
             if self._vllm is None:
                 problems["sampler", "engine"] = (
-                    f'[sampler] engine: found "vllm"; this backend has none. Start it with {VARIABLE}, the folder of a virtual '
-                    'environment that has vLLM or the address of a server, or take engine = "transformers".'
+                    f'[sampler] engine: found "vllm", which this backend does not have. Set {VARIABLE} to the directory of a '
+                    'virtual environment with vLLM or to a server\'s address, or use engine = "transformers".'
                 )
             elif refusal := self._vllm.refusal(whole_weights=settings.lora is None):
                 problems["model", "trainer_mode"] = refusal
         if settings.services is not None and settings.services.backend == "ray" and find_spec("ray") is None:
             problems["sampler", "backend"] = (
-                '[sampler] backend: found "ray"; this backend has no Ray. Install the extra with pip install '
-                "'taskapp-kit[ray]', or take backend = \"local\"."
+                '[sampler] backend: found "ray", which this backend does not have. Install it with pip install '
+                "'taskapp-kit[ray]', or use backend = \"local\"."
             )
         return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return what the job needs and the task app lacks, one sentence each. Raises TaskAppError."""
+        """Return a sentence for each thing that the job needs and the task app does not have. Raises TaskAppError."""
         settings, _ = read_training(job)
         if settings is None:
             return []
@@ -106,13 +113,15 @@ class LocalEngine:
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Run the rest of the job, with a new trainer where one dies. Raises JobError."""
+        """Run the rest of the job, and replace a trainer that dies. Raises JobError."""
         deaths = 0
         furthest = state.get("done", 0)
         while True:
             incarnation = state.get("incarnation", 0) + 1
             state = {**state, "incarnation": incarnation}
-            await ledger.report(state=state)  # before it plays: keys of rollouts have it, and must not repeat
+            await ledger.report(
+                state=state
+            )  # stored before it plays, because keys of rollouts contain it and must be unique
             order = TrainerOrder(
                 job,
                 task_app.handover(),
@@ -125,27 +134,27 @@ class LocalEngine:
                 state,
             )
             life = TrainerLife(order, ledger)
-            found = await life.outcome(self._program, task_app)
-            if isinstance(found, JobOutcome):
-                return found
-            # Progress is a unit beyond the furthest so far. With a checkpoint every ten iterations, a trainer that always dies in
-            # the eighth would otherwise start again for ever.
+            outcome = await life.outcome(self._program, task_app)
+            if isinstance(outcome, JobOutcome):
+                return outcome
+            # Only a unit beyond the furthest one is progress. With a checkpoint every ten iterations, a trainer that always dies
+            # in the eighth would otherwise be restarted forever.
             deaths = 1 if life.furthest > furthest else deaths + 1
             furthest = max(furthest, life.furthest)
             if deaths == MOST_DEATHS:
                 raise JobError(
-                    f"The trainer died {deaths} times without finishing another iteration or evaluation: {found}.",
-                    hint="The backend's log has all of its output.",
+                    f"The trainer died {deaths} times without finishing another iteration or evaluation: {outcome}.",
+                    hint="The backend's log has its complete output.",
                 )
             state = life.state
-            message = f"The trainer died ({found}); a new one goes on."
-            log.error("trainer died job_id=%s: %s", job.job_id, found)
+            message = f"The trainer died ({outcome}), and a new trainer resumes the job."
+            log.error("trainer died job_id=%s: %s", job.job_id, outcome)
             await ledger.report(Event("rl.trainer.died", message, "warning", {"incarnation": incarnation}))
 
 
 @dataclass(slots=True)
 class TrainerLife:
-    """One trainer. state: the job's, as it was reported last. furthest: how many iterations and evaluations it finished."""
+    """One trainer. state: the last reported state of the job. furthest: the number of finished iterations and evaluations."""
 
     order: TrainerOrder
     ledger: Ledger
@@ -159,13 +168,13 @@ class TrainerLife:
         self.state = self.order.state
 
     async def outcome(self, program: str, task_app: OpenedTaskApp) -> JobOutcome | str:
-        """Run the trainer; return the job's outcome, or how the trainer died. program: its module.
+        """Run the trainer. Return the job's outcome, or how the trainer died. program: the trainer's module.
 
-        A trainer whose update was a process of its own, and died, counts as dead itself. Raises JobError; StoreError of the
-        ledger.
+        If the update runs in a separate process that dies, the trainer also counts as dead. Raises JobError; StoreError
+        from the ledger.
         """
-        # Each write to the ledger is a call of the trainer, so the store has one writer, a reply means that it is on the disk,
-        # and a trainer that is killed leaves nothing half done. Checkpoints survive a kill, so the trainer is ended by one.
+        # Each write to the ledger is a call to this process. So the store has one writer, a reply means that the data is on the
+        # disk, and killing the trainer is safe.
         async with ChildProgram(program, cleaned=task_app.cleaned) as child:
             log.info("trainer started job_id=%s pid=%d", self.order.job.job_id, child.pid)
             await child.answer_calls(self._answer)
@@ -196,9 +205,9 @@ class TrainerLife:
 
 
 def check_installed(what: str = "The engine `local`", *, also: Sequence[str] = ()) -> None:
-    """Raise Unavailable if a package of the extra `train` is missing. what: needs it; the first words of the sentence.
+    """Raise Unavailable if a package of the extra `train` is missing.
 
-    also: further packages of the extra that it needs.
+    what: the subject of the message. also: further packages of the extra that it needs.
     """
     if missing := [name for name in (*NEEDED, *also) if find_spec(name) is None]:
         raise Unavailable(

@@ -19,12 +19,14 @@ from taskapp_kit.train.engine.training_run import run_job
 
 
 async def train(fd: int) -> None:
-    """Get the order, run the job, and report its end. What is no error of the kit ends this process with a traceback."""
+    """Get the order, run the job, and report its end. An unexpected error ends this process with a traceback."""
     async with ParentCalls(fd) as parent:
         order = TrainerOrder.from_json(await parent.call("order"))
         try:
             outcome = await run_job(order, LedgerOverSocket(parent))
-        except ReplicaDied as error:  # the update's process: what it learned is lost, and a new trainer goes back
+        except (
+            ReplicaDied
+        ) as error:  # the updating process lost what it learned; a new trainer resumes from the checkpoint
             await parent.call("lost", reason=error.message)
         except KitError as error:
             code = error.code if isinstance(error, JobError) else ""
@@ -34,9 +36,9 @@ async def train(fd: int) -> None:
 
 
 def main(fd: str) -> None:
-    """Run the job until its end, or until the parent is gone."""
-    hide_memory()  # keys are on their way
-    for number in (signal.SIGINT, signal.SIGTERM):  # a service manager sends them to all; the parent decides
+    """Run the job until its end, or until the parent ends."""
+    hide_memory()  # the order contains keys
+    for number in (signal.SIGINT, signal.SIGTERM):  # a service manager signals all processes; the parent decides
         signal.signal(number, lambda *_: None)
     faulthandler.enable()
     log_format, log_level = take_parent_logging()

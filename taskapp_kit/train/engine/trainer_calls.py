@@ -1,4 +1,4 @@
-"""What a trainer calls its parent for, over the socket of `child_program.py`: its order, and each write to the ledger.
+"""The calls of a trainer to its parent over the socket of `child_program.py`: its order, and each write to the ledger.
 
 `LedgerOverSocket` is the child's side, `answer_ledger_call` the parent's.
 """
@@ -19,11 +19,18 @@ from taskapp_kit.train.sampler.vllm.place import VllmPlace
 
 @dataclass(frozen=True, slots=True)
 class TrainerOrder:
-    """One run of a job, as its trainer gets it. It holds keys of the task app.
+    """The order to run a job, which a trainer receives. It contains keys of the task app.
 
-    models: the folder of models. aliases: the operator's, of model names. open_paths: whether the job may name a folder as
-    its model. gateway: a job's own `[gateway] url` comes before its url. vllm: None where the operator named
-    none. incarnation: 1 for the job's first trainer. state: of the driver; without `done` at first.
+    Attributes:
+        job: The job.
+        task_app: The task app's address and keys.
+        models: The models directory.
+        aliases: The operator's aliases of models.
+        open_paths: Whether the job's model may be a path.
+        gateway: Where the gateway listens. `[gateway] url` of the job precedes its url.
+        vllm: The operator's vLLM, None without one.
+        incarnation: 1 for the job's first trainer.
+        state: The driver's state, without `done` at first.
     """
 
     job: JobDocument
@@ -37,12 +44,12 @@ class TrainerOrder:
     state: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON, keys included."""
+        """Return the order as JSON, including keys."""
         return {**asdict(self), "models": str(self.models)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return what `to_json` returned."""
+        """Return the order that `to_json` converted."""
         own = {
             "job": JobDocument(**value["job"]),
             "task_app": TaskAppHandover(**value["task_app"]),
@@ -54,7 +61,7 @@ class TrainerOrder:
 
 
 class LedgerOverSocket:
-    """See `backend.engine.Ledger`. A store that fails ends this process, from the parent."""
+    """See `jobs.server.engine.Ledger`. If the store fails, the parent ends this process."""
 
     def __init__(self, parent: ParentCalls) -> None:
         self._parent = parent
@@ -95,7 +102,7 @@ def _as_json(events: Sequence[Event], progress: JobReport) -> dict[str, Any]:
 
 
 async def answer_ledger_call(ledger: Ledger, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Make the child's call of the ledger and return the reply as JSON. Raises StoreError; KeyError for another name."""
+    """Call the ledger for the child, and return the reply as JSON. Raises StoreError; KeyError for an unknown name."""
     if name in ("report", "supersede"):
         events = [Event(**each) for each in arguments["events"]]
         progress: Any = {name: arguments[name] for name in JobReport.__annotations__ if name in arguments}

@@ -48,7 +48,7 @@ from taskapp_kit.train.update.policy_update import PolicyUpdate
 
 
 async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
-    """Run the rest of the job. Raises the kit's errors with a sentence for the job's `error`."""
+    """Run the rest of the job. Raises errors of the kit, whose messages become the job's `error`."""
     settings = training_settings(order.job)
     source = await asyncio.to_thread(named_model, settings, order.models, order.aliases, open_paths=order.open_paths)
     folder = job_folder(order.models, source.origin.base, order.job.job_id)
@@ -63,7 +63,7 @@ async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
     await ledger.report(model_loaded(loaded, settings))
     sizes = PolicySizes.of(loaded.model)
     if settings.services is not None:
-        loaded = replace(loaded, model=None)  # its processes have their own
+        loaded = replace(loaded, model=None)  # the services load their own models
     outcome = await _trained(order, settings, loaded, sizes, ledger)
     results = {**outcome.results, "base_model": model_facts(source)}
     if warning is not None:
@@ -123,20 +123,20 @@ async def _trained(
 
 @dataclass(frozen=True, slots=True)
 class PolicySizes:
-    """Sizes of a job's policy. context_tokens: the most tokens of a prompt and its answer together."""
+    """The sizes of a job's policy. context_tokens: the most tokens of a prompt and its answer together."""
 
     vocabulary: int
     context_tokens: int
 
     @classmethod
     def of(cls, model: Any) -> PolicySizes:
-        """Return those of a causal language model of transformers."""
+        """Return the sizes of a causal language model of transformers."""
         return cls(model.get_input_embeddings().weight.shape[0], model.config.max_position_embeddings)
 
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
-    """What samples and learns in a job. started: the event that says what was started for it."""
+    """The sampler, learner and checkpoints of a job. started: the event of processes that were started for it."""
 
     sampler: TransformersSampler | VllmSampler | ReplicatedSampler
     learner: Learner
@@ -151,7 +151,7 @@ async def own_parts(
     loaded: LoadedModel,
     open_attempts: Callable[[], int],
 ) -> AsyncGenerator[JobParts]:
-    """The parts of a job that learns in this process, and samples in it or with vLLM."""
+    """Yield the parts of a job that learns in this process, and samples in this process or with vLLM."""
     update = job_update(loaded.model, settings, order.job.job_id)
     async with contextlib.AsyncExitStack() as opened:
         sampler: TransformersSampler | VllmSampler
@@ -178,22 +178,22 @@ async def own_parts(
 async def services_parts(
     order: TrainerOrder, settings: TrainingSettings, sizes: PolicySizes
 ) -> AsyncGenerator[JobParts]:
-    """The parts of a job with `[sampler] engine = "services"`, whose replicas sample and update."""
-    asked = settings.services
-    assert asked is not None, "the job has services"
+    """Yield the parts of a job with `[sampler] engine = "services"`, whose replicas sample and update."""
+    options = settings.services
+    assert options is not None, "the job has services"
     policy = PolicyOrder.of(
         order.job, order.models, order.aliases, open_paths=order.open_paths, incarnation=order.incarnation
     )
     began = time.monotonic()
     samplers = SamplerReplica.options(
-        num_replicas=asked.replicas,
-        backend=asked.backend,
+        num_replicas=options.replicas,
+        backend=options.backend,
         concurrent_calls=settings.plan.at_once,
         call_seconds=settings.driving.rollout_seconds,
         queue_seconds=settings.driving.rollout_seconds,
         environment=OFFLINE,
-    ).as_service(policy, asked.replicas)
-    updates = UpdateReplica.options(backend=asked.backend, environment=OFFLINE).as_service(policy)
+    ).as_service(policy, options.replicas)
+    updates = UpdateReplica.options(backend=options.backend, environment=OFFLINE).as_service(policy)
     try:
         await asyncio.gather(updates.start(), samplers.start())
         sampler = ReplicatedSampler(samplers, context_tokens=sizes.context_tokens, vocabulary=sizes.vocabulary)
@@ -202,17 +202,17 @@ async def services_parts(
         where = {"replicas": await sampler.facts(), "update": await update.facts()}
         places = [each.place for service in (samplers, updates) for each in service.stats().replicas]
         text = (
-            f"{counted(asked.replicas, 'replica')} sample and a process of its own updates "
-            f"({'on this machine' if asked.backend == 'local' else 'on Ray'}), started in {seconds:.0f} s."
+            f"{counted(options.replicas, 'replica')} for sampling and one process for updates "
+            f"({'on this machine' if options.backend == 'local' else 'on Ray'}) started in {seconds:.0f} s."
         )
-        data = {"backend": asked.backend, "seconds": round(seconds, 1), **where, "places": places}
+        data = {"backend": options.backend, "seconds": round(seconds, 1), **where, "places": places}
         yield JobParts(sampler, update, update, Event("rl.services.started", text, data=data))
     finally:
         await asyncio.gather(samplers.aclose(), updates.aclose())
 
 
 async def while_it_runs(vllm: VllmSampler, driving: Coroutine[Any, Any, JobOutcome]) -> JobOutcome:
-    """Return how the job ended. Raises TrainingError as soon as the job's own vLLM has ended: rollouts only fail without it."""
+    """Return the job's outcome. Raises TrainingError as soon as the job's vLLM ends, because all rollouts would fail."""
     tasks = job, end = asyncio.create_task(driving), asyncio.create_task(vllm.fail_with_child())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -229,12 +229,11 @@ def vllm_sampler(
     """Return the sampler of a job with `[sampler] engine = "vllm"`, not yet started. Raises JobError."""
     assert settings.vllm is not None, "the job samples with vLLM"
     if order.vllm is None:
-        raise JobError(f"The job samples with vLLM, and {VARIABLE} does not say where that is.")
+        raise JobError(f"The job samples with vLLM, but {VARIABLE} is not set.")
     lora = settings.lora
-    if refusal := order.vllm.refusal(
-        whole_weights=lora is None
-    ):  # the backend has another vLLM since the job was submitted
-        raise JobError(refusal, hint=f"Start the backend with the {VARIABLE} that the job began with.")
+    # the backend may have another vLLM than when the job was submitted
+    if refusal := order.vllm.refusal(whole_weights=lora is None):
+        raise JobError(refusal, hint=f"Start the backend with the same {VARIABLE} as at the start of the job.")
     return VllmSampler(
         update.model,
         order.vllm,
@@ -247,7 +246,7 @@ def vllm_sampler(
 
 
 def vllm_started(sampler: VllmSampler, place: VllmPlace | None) -> Event:
-    """Return the event that says where vLLM is and what starting it took."""
+    """Return the event with the address of vLLM and the time that its start took."""
     url = None if place is None else place.url
     where = f"in {sampler.start_seconds:.0f} s" if url is None else f"at {url}; [vllm] is not used"
     facts = {"url": url, "seconds": round(sampler.start_seconds, 1), "context_tokens": sampler.context_tokens}
@@ -268,19 +267,19 @@ def stored_units(path: Path, settings: TrainingSettings, sizes: PolicySizes, job
 
 
 def model_facts(source: ModelSource) -> dict[str, Any]:
-    """Return what status and results say of a job's model."""
+    """Return the facts about a job's model in its status and results."""
     return {"name": source.name, "requested": source.requested, "base": source.origin.base}
 
 
 def model_loaded(loaded: LoadedModel, settings: TrainingSettings) -> Event:
     """Return the event that names the model."""
     parameters = sum(each.numel() for each in loaded.model.parameters())
-    way = "all weights" if settings.lora is None else f"an adapter of rank {settings.lora.rank}"
-    words = [f"The model {loaded.source.name} is loaded, {parameters:,} parameters; {way} are trained."]
+    trained = "all weights are" if settings.lora is None else f"an adapter of rank {settings.lora.rank} is"
+    words = [f"The model {loaded.source.name} with {parameters:,} parameters is loaded; {trained} trained."]
     if loaded.source.alias_note:
         words.append(loaded.source.alias_note)
     if loaded.differences:
-        words.append(f"Its own chat template renders {', '.join(loaded.differences)} otherwise than this engine.")
+        words.append(f"Its chat template renders {', '.join(loaded.differences)} differently from this engine.")
     facts: Mapping[str, Any] = {
         **model_facts(loaded.source),
         "parameters": parameters,

@@ -1,6 +1,6 @@
-"""One attempt at a rollout, as the gateway sees it: its generations, its recorded turns, its limits and its counts.
+"""One attempt at a rollout in the gateway: its generations, recorded turns, limits and counts.
 
-Everything here runs on the gateway's event loop, except the reading of counts and turns after the attempt has ended.
+Everything runs on the gateway's event loop, except reading counts and turns after the attempt has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskapp_kit.train.turns import RecordedTurn, Sampled, Sampler
 log = logging.getLogger("taskapp_kit.train")
 
 REJOIN_SECONDS = 2.0
-"""How long a generation goes on after its last client hung up: an SDK repeats a call within about a second, and joins it."""
+"""How long a generation continues after its last client disconnected. An SDK retries within about a second and joins it."""
 DRAW_CHARACTERS = 24
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -36,10 +36,14 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class AttemptSettings:
-    """What the trainer decides about the generations of an attempt.
+    """The trainer's settings for the generations of an attempt.
 
-    temperature: of every generation. max_tokens: the most of one generation; a client may ask for fewer. context_tokens:
-    the most of a prompt and its answer together. max_calls, max_sampled_tokens: the most of the whole attempt.
+    Attributes:
+        temperature: The temperature of all generations.
+        max_tokens: The limit of one generation. A client may request fewer.
+        context_tokens: The limit of a prompt and its answer together.
+        max_calls: The limit of calls in the attempt.
+        max_sampled_tokens: The limit of sampled tokens in the attempt.
     """
 
     temperature: float
@@ -51,12 +55,14 @@ class AttemptSettings:
 
 @dataclass(slots=True)
 class Faithfulness:
-    """How the calls of an attempt relate to the tokens that were sampled before them.
+    """Counts of how the calls of an attempt relate to the tokens that were sampled before them.
 
-    exact: the first call, and those that continue the latest turn as it was returned. continued: those that continue it in
-    other words (stripped, ids dropped); the prompt has the tokens as they were sampled. forked: those that continue an
-    earlier turn, or none. refused: those that were answered with an error. repeated: those that joined a running generation
-    or got a recorded answer again; they add no turn.
+    Attributes:
+        exact: The first call, and calls that continue the latest turn as it was returned.
+        continued: Calls that continue it changed (stripped, ids dropped). The prompt still has the sampled tokens.
+        forked: Calls that continue an earlier turn, or no turn.
+        refused: Calls that were answered with an error.
+        repeated: Calls that joined a running generation or received a recorded answer again. They add no turn.
     """
 
     exact: int = 0
@@ -67,7 +73,7 @@ class Faithfulness:
 
     @property
     def calls(self) -> int:
-        """All of them."""
+        """The number of all calls."""
         return self.exact + self.continued + self.forked + self.refused + self.repeated
 
     def __add__(self, other: Faithfulness) -> Faithfulness:
@@ -76,9 +82,15 @@ class Faithfulness:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """What happened in an attempt. overridden: how often a client sent each member that the trainer decides.
+    """The record of an attempt.
 
-    suspected: turns that are probably another model's (`recognition.Speakers`), and are trained on.
+    Attributes:
+        correlation_id: The attempt's id in logs and stores.
+        turns: The recorded turns.
+        faithfulness: How the calls relate to sampled tokens.
+        overridden: How often clients sent each request member that the trainer overrides.
+        unenforced: How often clients sent each request member that is not enforced.
+        suspected: Trained turns that are probably another model's (see `recognition.Speakers`).
     """
 
     correlation_id: str
@@ -91,10 +103,12 @@ class AttemptRecord:
 
 @dataclass(slots=True, eq=False)
 class AnsweredTurn:
-    """A finished generation: what was sampled, and what the client gets for it.
+    """A finished generation: the sampled tokens and the client's answer.
 
-    returned: the message of a chat completion, or the text of a completion. identity: unique in the attempt, the same for
-    the same draw. sent_to: the connection that took the whole answer.
+    Attributes:
+        returned: The message of a chat completion, or the text of a completion.
+        identity: Unique in the attempt, and the same for the same draw.
+        sent_to: The connection to which the whole answer was written.
     """
 
     prompt_ids: tuple[int, ...]
@@ -106,22 +120,19 @@ class AnsweredTurn:
     sent_to: Peer | None = None
 
     def sent(self, peer: Peer) -> None:
-        """Note that the answer was written to a connection, and that it stood."""
+        """Record that the answer was written to a connection that was open."""
         self.sent_to, peer.answered = peer, self
 
     @property
     def delivered(self) -> bool:
-        """Whether the client received the answer: it was written whole, and the connection did not break with it.
-
-        A client that gives up while the answer arrives closes with bytes unread, which resets the connection; one that
-        closes after it has read everything does not.
-        """
+        """Whether the client received the answer: it was written completely, and the connection was not reset afterwards."""
+        # A client that gives up while the answer arrives closes with unread bytes, which resets the connection.
         peer = self.sent_to
         return peer is not None and not (peer.reset and peer.answered is self)
 
     @property
     def text(self) -> str:
-        """What the client was sent, without calls of tools."""
+        """The text of the answer, without tool calls."""
         return self.returned if isinstance(self.returned, str) else self.returned["content"] or ""
 
     def recorded(self, *, auxiliary: bool) -> RecordedTurn:
@@ -142,7 +153,7 @@ class AnsweredTurn:
 
 @dataclass(slots=True, eq=False)
 class RunningGeneration:
-    """A generation under way. digest: of its call. waiting: how many clients wait for it."""
+    """A running generation. digest: of its call. waiting: the number of clients that wait for it."""
 
     digest: bytes
     task: asyncio.Task[AnsweredTurn]
@@ -152,10 +163,13 @@ class RunningGeneration:
 
 @dataclass(slots=True, eq=False)
 class OpenAttempt:
-    """An open attempt. url: what the task app gets as `inference_url`; whoever has it may sample until the attempt ends.
+    """An open attempt.
 
-    draw: names the random streams of the attempt's samples, as in `job/place/sample`. model: the name that the policy's
-    client was given. token: the secret part of url.
+    Attributes:
+        draw: Names the random streams of the attempt's samples, such as `job/place/sample`.
+        model: The model name that the policy's client received.
+        url: The task app's `inference_url`. It permits sampling until the attempt ends.
+        token: The secret part of `url`.
     """
 
     correlation_id: str
@@ -185,7 +199,7 @@ class OpenAttempt:
         self._speakers = Speakers(self.model)
 
     def record(self) -> AttemptRecord:
-        """Return what has happened so far; once the attempt has ended, all of it."""
+        """Return the record so far, complete once the attempt has ended."""
         others = self._speakers.auxiliary()
         turns = tuple(turn.recorded(auxiliary=at in others) for at, turn in enumerate(self._turns))
         return AttemptRecord(
@@ -198,7 +212,7 @@ class OpenAttempt:
         )
 
     def count_call(self) -> None:
-        """Count a request. Raises RequestRefused beyond the limit."""
+        """Count a request. Raises RequestRefused above the limit."""
         self._calls += 1
         if self._calls > self.settings.max_calls:
             raise _spent(f"its {self.settings.max_calls} calls")
@@ -208,9 +222,9 @@ class OpenAttempt:
         self._counts.refused += 1
 
     def begin(self, call: GatewayCall) -> RunningGeneration | AnsweredTurn:
-        """Return the generation that answers the call: a running or undelivered one of the same call, else a new one.
+        """Return the generation that answers the call: a running or undelivered generation of the same call, or a new one.
 
-        Raises RequestRefused, RequestError. The caller awaits it with `result`.
+        The caller awaits a running generation with `result`. Raises RequestRefused, RequestError.
         """
         if self._ended:
             raise attempt_ended()
@@ -232,9 +246,9 @@ class OpenAttempt:
         return started
 
     async def result(self, generation: RunningGeneration) -> AnsweredTurn:
-        """Wait for a generation. Raises RequestRefused when the attempt ended meanwhile, or the generation took too long.
+        """Wait for a generation. Raises RequestRefused if the attempt ends or the generation takes too long.
 
-        If the waiting task is cancelled and no other client waits, the generation is cancelled soon.
+        If the waiting task is cancelled and no other client waits, the generation is cancelled after REJOIN_SECONDS.
         """
         generation.waiting += 1
         try:
@@ -248,13 +262,11 @@ class OpenAttempt:
         return generation.task.result()
 
     async def end(self) -> None:
-        """Accept no more calls, and cancel what is running; its clients are refused.
-
-        Answers that were written are noted first: a client may have read the last one before the gateway knows.
-        """
+        """Reject new calls, and cancel running generations, whose clients receive an error."""
+        # A client may have read the last answer before the gateway recorded it as sent.
         self._ended = True
         await asyncio.sleep(0)  # the answer is written
-        await asyncio.sleep(0)  # and noted as sent
+        await asyncio.sleep(0)  # and recorded as sent
         tasks = [generation.task for generation in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -263,14 +275,14 @@ class OpenAttempt:
 
     def _cancel_unless_awaited(self, generation: RunningGeneration) -> None:
         if not generation.waiting and not generation.task.done():
-            self._forget(generation)  # a call that comes now starts another one
+            self._forget(generation)  # the next call starts a new generation
             generation.task.cancel()
 
     def _forget(self, generation: RunningGeneration) -> None:
         if self._running.get(generation.digest) is generation:
             del self._running[generation.digest]
         if generation.task.done() and not generation.task.cancelled():
-            generation.task.exception()  # retrieved, so that asyncio does not log it: its clients may have hung up
+            generation.task.exception()  # retrieved, so that asyncio does not log it if all clients have disconnected
 
     def _max_tokens(self, call: GatewayCall, prompt: PromptIds) -> int:
         settings = self.settings
@@ -279,7 +291,7 @@ class OpenAttempt:
             raise RequestError(
                 f"This model's maximum context length is {settings.context_tokens} tokens; the prompt has {len(prompt.ids)}.",
                 code="context_length_exceeded",
-                hint="The episode ends here: show the policy fewer turns, or train with a longer context.",
+                hint="The episode ends. Show the policy fewer turns, or train with a longer context.",
             )
         used = sum(len(turn.sampled.token_ids) for turn in self._turns)
         reserved = sum(generation.max_tokens for generation in self._running.values())
@@ -290,7 +302,7 @@ class OpenAttempt:
 
     async def _generate(self, call: GatewayCall, prompt: PromptIds, max_tokens: int) -> AnsweredTurn:
         digest = hashlib.sha256(array("q", prompt.ids).tobytes()).digest()
-        # a generation that was cancelled is drawn again as it would have been: its number becomes free
+        # A cancelled generation frees its number, so that its repetition samples the same tokens.
         used = self._draws[digest]
         number = next(number for number in itertools.count() if number not in used)
         used.add(number)
@@ -302,7 +314,7 @@ class OpenAttempt:
             raise
         if len(sampled.token_ids) != len(sampled.log_probs):
             log.error(
-                "the sampler returned %d token ids and %d log-probabilities correlation_id=%s: the call is refused",
+                "call rejected: the sampler returned %d token ids and %d log-probabilities correlation_id=%s",
                 len(sampled.token_ids),
                 len(sampled.log_probs),
                 self.correlation_id,
@@ -343,8 +355,8 @@ class OpenAttempt:
         except TimeoutError:
             raise RequestRefused(
                 "generation_timeout",
-                f"The sampler returned nothing within {seconds:.0f} s, {SLACK:g} times what its speed suggests.",
-                hint="Send it again: an update of the weights may have taken so long.",
+                f"The sampler returned nothing within {seconds:.0f} s, {SLACK:g} times the expected time.",
+                hint="Send the request again: an update of the weights may have delayed it.",
             ) from None
         except BadArgument as wrong:
             raise RequestError(wrong.message, hint=wrong.hint) from None
@@ -353,7 +365,7 @@ class OpenAttempt:
         return sampled
 
     def _answered(self, call: GatewayCall, prompt: PromptIds, sampled: Sampled, identity: str) -> AnsweredTurn:
-        """The turn up to the first stop text. Its later tokens are dropped: the ones before were drawn without them."""
+        """Return the turn up to the first stop string. Dropping later tokens does not bias the earlier ones."""
         decode = self.renderer.tokenizer.decode
         text = decode(_without_end(sampled.token_ids, self.renderer.stop_ids))
         if any(stop in text for stop in call.stops):
@@ -381,14 +393,14 @@ class OpenAttempt:
 
 
 def attempt_ended() -> RequestRefused:
-    """Return the refusal of a call whose attempt has ended."""
+    """Return the error for a call whose attempt has ended."""
     return RequestRefused(
-        "attempt_ended", "The attempt of this address has ended.", hint="Use the address of the rollout under way."
+        "attempt_ended", "The attempt at this address has ended.", hint="Use the address of the current rollout."
     )
 
 
 def _spent(limit: str) -> RequestRefused:
-    return RequestRefused("attempt_spent", f"The attempt has used {limit}.", hint="End the episode.")
+    return RequestRefused("attempt_spent", f"The attempt has used all of {limit}.", hint="End the episode.")
 
 
 def _without_end(token_ids: tuple[int, ...], stop_ids: frozenset[int]) -> tuple[int, ...]:
@@ -396,5 +408,5 @@ def _without_end(token_ids: tuple[int, ...], stop_ids: frozenset[int]) -> tuple[
 
 
 def _before(text: str, stops: tuple[str, ...]) -> str:
-    """The text before the first of the stop texts."""
+    """Return the text before the first stop string."""
     return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]

@@ -1,7 +1,7 @@
-"""Reads the bodies of requests as far as training can honour them; those of `responses` and `messages` by their translation.
+"""Reads the bodies of requests. Bodies of `responses` and `messages` are first translated into chat completions.
 
-What the trainer decides (temperature, penalties, …) is overridden and listed; what would make log-probabilities those of a
-masked distribution is not enforced and listed; what cannot be answered as requested is refused by its name.
+Members that the trainer decides (temperature, penalties, …) are overridden and counted. Members that would mask the
+sampled distribution are not enforced and counted. Members that cannot be supported are rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OVERRIDDEN = (
     "repetition_penalty",
     "seed",
 )
-"""Members that the trainer decides. A client may send them."""
+"""Members that the trainer overrides. A client may send them."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -46,14 +46,14 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "use_beam_search": (False,),
 }
-"""Members that are refused unless they are absent, null, or one of these values."""
+"""Members that are rejected unless they are absent, null, or one of these values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation and the tools that the policy is shown, as in the request. The renderer checks the messages.
+    """A conversation and its tools, as in the request. The renderer checks the messages.
 
-    thinking: False where the answer is to have no reasoning (`chat_template_kwargs.enable_thinking`).
+    thinking: False for an answer without reasoning (`chat_template_kwargs.enable_thinking`).
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -63,7 +63,7 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """The prompt of `completions`: a text, or token ids."""
+    """The prompt of `completions`: a string or token ids."""
 
     given: str | tuple[int, ...]
 
@@ -72,10 +72,17 @@ class TextPrompt:
 class GatewayCall:
     """One request for a generation.
 
-    model: the name that the client sent, None for none; the policy answers to all of them. stops: texts before which the
-    answer ends. logprobs, token_ids, usage_event: what the answer is to have besides (the last for streams). overridden,
-    unenforced: names of members that have no effect. digest: equal for identical requests. dialect: the API in which it is
-    answered, None for that of the prompt. body: of a request in a dialect.
+    Attributes:
+        model: The model name in the request; the policy answers to every name.
+        stops: Strings before which the answer ends.
+        logprobs: Whether the answer has log-probabilities.
+        token_ids: Whether the answer has token ids.
+        usage_event: Whether a stream ends with a usage event.
+        overridden: Members without an effect because the trainer decides.
+        unenforced: Members without an effect because they are not enforced.
+        digest: Equal for identical requests.
+        dialect: The API of the answer, None for the API of the prompt.
+        body: The body of a request in a dialect.
     """
 
     prompt: ChatPrompt | TextPrompt
@@ -94,7 +101,7 @@ class GatewayCall:
 
 
 class PolicyRequest(CompletionRequest):
-    """What both routes read besides."""
+    """Members that both routes read in addition."""
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -113,7 +120,7 @@ class ShownFunction(BaseModel):
 
 
 class ShownTool(BaseModel):
-    """A tool; there are no others than functions."""
+    """A tool. Only functions are supported."""
 
     type: Literal["function"]
     function: ShownFunction
@@ -144,18 +151,18 @@ class PolicyTextRequest(PolicyRequest):
     @field_validator("prompt")
     @classmethod
     def read_prompt(cls, value: Any) -> TextPrompt:
-        """Read a text or a list of token ids; a list of one prompt is that prompt."""
+        """Read a string or a list of token ids. A list of one prompt is that prompt."""
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
             value = value[0]
         if isinstance(value, str) and value:
             return TextPrompt(value)
         if isinstance(value, list) and value and all(type(item) is int for item in value):
             return TextPrompt(tuple(value))
-        raise ValueError("should be one prompt: a text or a list of token ids")
+        raise ValueError("should be one prompt: a string or a list of token ids")
 
 
 def read_call(route: Route, body: dict[str, Any]) -> GatewayCall:
-    """Return the call. Raises RequestError, which names the member that is wrong or not supported."""
+    """Return the call. Raises RequestError, which names the member that is invalid or not supported."""
     dialect = DIALECTS.get(route)
     if dialect is not None:
         return replace(read_call("chat/completions", dialect.chat_request(body)), dialect=dialect, body=body)

@@ -1,4 +1,4 @@
-"""Where a job's gateway listens, and the address at which its task app finds it."""
+"""Where a job's gateway listens, and the address at which its task app reaches it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (recognised, not bound)
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """host, port: where the gateway listens; port 0 takes a free one. url: what task apps are given, None for that address.
+    """The address of a gateway.
 
-    tunnel: a tunnel leads to it (`deploy.tunnel.gateway_tunnel` opens it, and sets url and port).
+    Attributes:
+        host: The host to listen on.
+        port: The port to listen on, 0 for any free port.
+        url: The address for task apps, None for the address where the gateway listens.
+        tunnel: Whether to open a tunnel (`deploy.tunnel.gateway_tunnel` does, and sets `url` and `port`).
     """
 
     host: str = "127.0.0.1"
@@ -31,32 +35,33 @@ class GatewayOptions:
 
     @classmethod
     def of(cls, *, url: str | None = None, listen: str | None = None, tunnel: bool = False) -> Self:
-        """Return the options that flags name. url: `http(s)://HOST[:PORT][/PATH]`. listen: `HOST:PORT`.
+        """Return the options of the command's flags. url: `http(s)://HOST[:PORT][/PATH]`. listen: `HOST:PORT`.
 
-        Raises ConfigError for what cannot be read, and for a url that leads to a port that is not known beforehand.
+        Raises ConfigError for an invalid value, and for a url without a fixed port to listen on.
         """
         if tunnel and url is not None:
-            raise ConfigError(f"{TUNNEL} and {URL} both give the gateway's address; expected one of them.")
+            raise ConfigError(f"{TUNNEL} and {URL} both set the gateway's address; expected one of them.")
         options = cls(tunnel=tunnel) if listen is None else cls(*_listened(listen), tunnel=tunnel)
         if url is not None:
             return options.at(url, URL)
         if options.host in EVERYWHERE and not tunnel:
             raise ConfigError(
-                f"{LISTEN} {listen} is every address of this machine; expected {URL} beside it, the one that task apps call.",
+                f"{LISTEN} {listen} listens on all addresses of this machine; expected {URL} with the address that task apps "
+                "call.",
                 hint=f"{URL} http://ADDRESS_OF_THIS_MACHINE:{options.port}",
             )
         return options
 
     def at(self, url: str, source: str = "[gateway] url") -> Self:
-        """Return the options with another address for the task app, such as that of a job's config. Raises ConfigError.
+        """Return the options with another address for task apps, such as the one in a job's config. Raises ConfigError.
 
-        Without a port to listen on, a loopback address gives it.
+        If no port to listen on is set, a loopback address determines it.
         """
         try:
             address = server_url(url)
         except NotAnAddress as wrong:
             raise ConfigError(
-                f"{source}: the gateway's address {wrong}.", hint="Give one such as http://10.0.0.5:9000."
+                f"{source}: the gateway's address {wrong}.", hint="Use an address such as http://10.0.0.5:9000."
             ) from None
         parts = urlsplit(address)
         port = self.port
@@ -64,9 +69,9 @@ class GatewayOptions:
             port = parts.port
         if not port:
             raise ConfigError(
-                f"{source} is {address}, and the gateway would listen on any free port of {self.host}, to which that address "
-                "cannot lead.",
-                hint=f"Start with {LISTEN} HOST:PORT, the place where requests to {address} arrive "
+                f"{source} is {address}, but the gateway would listen on any free port of {self.host}, which that address "
+                "does not lead to.",
+                hint=f"Start with {LISTEN} HOST:PORT, where requests to {address} arrive "
                 f"(0.0.0.0:{parts.port or 9000} for other machines).",
             )
         return replace(self, port=port, url=address, tunnel=False)

@@ -1,11 +1,11 @@
-"""The gateway: a server on a thread of the trainer, at which each open attempt has an address of its own.
+"""The gateway: a server on a thread of the trainer, with a separate address for each open attempt.
 
     with Gateway(sampler, renderer, max_open_attempts=64) as gateway:
         async with gateway.attempt("rollout-7", draw="job/7/0", settings=settings) as attempt:
             ...  # a task app plays, with attempt.url as its inference_url
         attempt.record().turns
 
-Whoever has an address may sample in its attempt until that ends, and do nothing else. Authorization headers are ignored.
+An address permits sampling in its attempt until the attempt ends, and nothing else. Authorization headers are ignored.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ MAX_TOKEN_CHARACTERS = 64
 
 
 class CapabilityIssuer:
-    """Issues and reads the tokens of one gateway, with a secret that only lives in this process.
+    """Issues and reads the tokens of one gateway, with a secret that exists only in this process.
 
-    A token is the secret part of an attempt's address. It names its attempt and proves that this gateway issued it. So no
-    list of ended attempts is needed: a token of this gateway whose attempt is not open has ended, any other is unknown.
+    A token is the secret part of an attempt's address. It contains the attempt's number and a proof that this gateway
+    issued it. So no list of ended attempts is needed: a valid token of an attempt that is not open belongs to an ended one.
     """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(SECRET_BYTES)
 
     def issue(self, number: int) -> str:
-        """Return the token of an attempt: `{number}-{proof}`, both hexadecimal. Nobody can derive one from another."""
+        """Return the token of an attempt: `{number}-{proof}`, both hexadecimal. No token reveals another token."""
         name = f"{number:x}"
         return f"{name}-{hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()[:MAC_CHARACTERS]}"
 
     def read(self, token: str) -> int | None:
-        """Return the number of the attempt; None for what this gateway did not issue. Compares in constant time."""
+        """Return the number of the attempt, None if this gateway did not issue the token. Compares in constant time."""
         if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
             return None
         name, _, _ = token.partition("-")
@@ -80,13 +80,13 @@ MAX_BODY_VALUES = 200_000
 ROUTES: Mapping[str, Route] = {route: route for route in get_args(Route)}
 
 SITES = SiteRules(any_host=True)
-"""A tunnel or proxy may change the Host. The address of an attempt is secret, so no page of another site has it."""
+"""A tunnel or proxy may change the Host header. An attempt's address is secret, so pages of other sites cannot know it."""
 ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/connect/agents.md", shape=openai_error)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayActivity:
-    """What a gateway has done since it started. calls: requests in open attempts. running: generations under way."""
+    """Counts since the gateway started. calls: requests in open attempts. running: generations running now."""
 
     calls: int
     sampled_tokens: int
@@ -96,9 +96,9 @@ class GatewayActivity:
 class Gateway:
     """Serves inside `with`, on a thread. Attempts are opened from one event loop, the driver's.
 
-    max_open_attempts: further ones wait. host, port: where it listens; 0 takes a free port. public_url: the address under
-    which task apps reach it, where that is another one; with a path, a proxy has to remove it. pace: measures the sampler.
-    Raises ConfigError when the address is in use.
+    max_open_attempts: further attempts wait. host, port: where the gateway listens; 0 takes a free port. public_url: the
+    address for task apps, if it differs; a proxy must remove its path. pace: measures the sampler. Raises ConfigError if
+    the address is in use.
     """
 
     def __init__(
@@ -126,16 +126,16 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """The address that task apps are given, without an attempt's part."""
+        """The address for task apps, without the part of an attempt."""
         return self._url
 
     @property
     def open_attempts(self) -> int:
-        """The number of attempts that may send a call. May be read in any thread."""
+        """The number of open attempts. May be read in any thread."""
         return len(self._attempts)
 
     def activity(self) -> GatewayActivity:
-        """Return what has been done so far. May be called in any thread."""
+        """Return the counts so far. May be called in any thread."""
         return GatewayActivity(self._calls, self._pace.sampled_tokens, self._pace.running)
 
     def __enter__(self) -> Self:
@@ -149,11 +149,11 @@ class Gateway:
     async def attempt(
         self, correlation_id: str, *, draw: str, settings: AttemptSettings, model: str = MODEL
     ) -> AsyncIterator[OpenAttempt]:
-        """Open an attempt when fewer than `max_open_attempts` are open, and end it with the block.
+        """Open an attempt as soon as fewer than `max_open_attempts` are open, and end it with the block.
 
-        correlation_id: stands for the attempt in logs and stores. draw: names its random streams, as in
-        `job/place/sample`. model: the name that the policy's client was given; where it sends that one, turns of other
-        names are not trained on. At the end its running generations are cancelled, and its address answers 410.
+        At the end, running generations are cancelled, and the address answers 410. correlation_id: identifies the attempt
+        in logs and stores. draw: names its random streams, such as `job/place/sample`. model: the model name that the
+        policy's client received; if the client sends it, turns with other names are not trained on.
         """
         loop = self._loop
         if loop is None:
@@ -197,10 +197,10 @@ class Gateway:
             peer_of(scope).keyed = True
             if (foreign := SITES.refusal(scope)) is not None:
                 raise foreign
-            peer_of(scope).answered = None  # a client that sends the next request has read the answer before
+            peer_of(scope).answered = None  # a client that sends another request has read the previous answer
             route = ROUTES.get(rest)
             if route is None:
-                raise RequestRefused("not_found", "There is no such route.", hint=f"There are {', '.join(ROUTES)}.")
+                raise RequestRefused("not_found", "This route does not exist.", hint=f"Routes: {', '.join(ROUTES)}.")
             if scope["method"] != "POST":
                 attempt.count_refused()
                 response = ERRORS.method_not_allowed(["POST"])
@@ -220,7 +220,7 @@ class Gateway:
                 turn.sent(peer_of(scope))
 
     def _addressed(self, path: str) -> tuple[OpenAttempt, str]:
-        """The open attempt that a path names, and what follows `/v1/`. Raises RequestRefused, without the path."""
+        """Return the open attempt of a path, and the part after `/v1/`. Raises RequestRefused without naming the path."""
         parts = path.split("/", 4)
         number = (
             self._capabilities.read(parts[2])
@@ -229,7 +229,7 @@ class Gateway:
         )
         if number is None:
             raise RequestRefused(
-                "not_found", "There is no such address.", hint="Use the inference_url of the rollout under way."
+                "not_found", "This address does not exist.", hint="Use the inference_url of the current rollout."
             )
         attempt = self._attempts.get(number)
         if attempt is None:
@@ -250,19 +250,18 @@ class Gateway:
         return call, await while_connected(attempt.result(generation), receive)
 
     def _warn(self, call: GatewayCall) -> None:
-        """Log each member that is not enforced once."""
+        """Log each unenforced member once."""
         for name in call.unenforced:
             if name not in self._warned:
                 self._warned.add(name)
                 log.warning(
-                    "a client sends %s, which has no effect while training: log-probabilities would be those of a masked "
-                    "distribution",
+                    "a client sends %s, which has no effect during training because it would mask the sampled distribution",
                     name,
                 )
 
 
 def _without_token(body: dict[str, Any], attempt: OpenAttempt) -> dict[str, Any]:
-    """The body with the correlation id in place of the attempt's token, so that no prompt and no answer shows it."""
+    """Return the body with the attempt's token replaced by the correlation id, so that no prompt contains the token."""
     encoded = orjson.dumps(body)
     token = attempt.token.encode()
     if token not in encoded:

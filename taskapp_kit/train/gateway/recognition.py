@@ -1,12 +1,12 @@
-"""Finds the recorded turn that a conversation continues, and the prompt's token ids: those sampled then, not encoded anew.
+"""Finds the recorded turn that a conversation continues, and builds the prompt from the token ids that were sampled then.
 
-A turn is recognised by the messages of its call and the message that was returned: as they were, or, for clients that strip
-them, by their texts without outer blanks. Encoding a text again is no substitute: 11 % of second turns would have other ids
-than those that were sampled.
+A turn is recognized by the messages of its call and the returned message, either unchanged or, for clients that strip
+text, without outer whitespace. Encoding the text again is not a substitute: 11 % of second turns would have other ids than
+the sampled ones.
 
-`Speakers` tells the policy's calls from those of another model at the same address, such as a user simulator. A task app
-calls auxiliary models at other addresses. Where a foreign task app calls one at the attempt's, its answers would be trained
-on with the policy's reward: the simulated user would learn to make the task easy.
+`Speakers` separates the policy's calls from calls of another model at the same address, such as a user simulator. Task apps
+of this kit call auxiliary models at other addresses. If another task app uses the attempt's address for one, its answers
+would be trained with the policy's reward, and the simulated user would learn to make the task easy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from taskapp_kit.train.rendering.messages import NormalMessage, normal_messages
 from taskapp_kit.train.rendering.renderer import Renderer
 
 Opening = bytes
-"""A digest of the system message and the tools with which a conversation begins."""
+"""The digest of a conversation's system message and tools."""
 
 
 class SpokenTurn(NamedTuple):
-    """What tells who spoke. model: that the call named. answer: its digest."""
+    """The facts that identify a speaker. model: the name in the call. answer: the digest of the answer."""
 
     model: str | None
     opening: Opening
@@ -38,31 +38,31 @@ class SpokenTurn(NamedTuple):
 
 @dataclass(slots=True)
 class Speakers:
-    """The calls of one attempt, by index of their turns. policy: the model's name that the policy's client was given."""
+    """The calls of one attempt, by turn index. policy: the model name that the policy's client received."""
 
     policy: str
     _turns: list[SpokenTurn] = field(default_factory=list)
-    """Each turn whole: another thread may read them while one is added."""
+    """One tuple per turn, because another thread may read the list while a turn is added."""
     _heard: set[tuple[Opening, bytes]] = field(default_factory=set)
 
     def add(self, call: GatewayCall, answer: str) -> None:
-        """Note a turn; it has the next index. answer: the text that was returned."""
+        """Add a turn with the next index. answer: the returned text."""
         opening = _opening(call)
         self._turns.append(SpokenTurn(call.model, opening, _text_digest(answer)))
         self._heard.update((opening, _text_digest(text)) for text in _said(call))
 
     def auxiliary(self) -> frozenset[int]:
-        """Return the turns whose calls name another model, where those of the policy name the one that they were given."""
+        """Return the turns whose calls name another model, if the policy's calls use the name that they received."""
         models = [turn.model for turn in self._turns]
         if self.policy not in models:
             return frozenset()
         return frozenset(at for at, model in enumerate(models) if model not in (None, self.policy))
 
     def suspected(self) -> int:
-        """Return the number of turns that are probably not the policy's, where names do not tell them apart.
+        """Return the number of turns that are probably not the policy's, if model names do not show it.
 
-        They begin with another system message or other tools than the first call, and their answer is what a user says in
-        a conversation that begins as the first call does.
+        Such a turn has another system message or other tools than the first call, and its answer is a user message in a
+        conversation that begins like the first call.
         """
         if not self._turns or self.auxiliary():
             return 0
@@ -82,15 +82,15 @@ def _opening(call: GatewayCall) -> Opening:
 
 
 def _said(call: GatewayCall) -> Sequence[str]:
-    """The texts of the user since the last answer: earlier ones were new in an earlier call."""
-    texts: list[str] = []
+    """Return the user messages since the last answer. Earlier ones were new in an earlier call."""
+    messages: list[str] = []
     for message in reversed(call.prompt.messages if isinstance(call.prompt, ChatPrompt) else ()):
         if message.get("role") == "assistant":
             break
         content = message.get("content")
         if message.get("role") == "user" and isinstance(content, str):
-            texts.append(content)
-    return texts
+            messages.append(content)
+    return messages
 
 
 def _text_digest(text: str) -> bytes:
@@ -102,7 +102,7 @@ EMPTY = _text_digest("")
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A conversation up to some message, as digests: as it was, and without the outer blanks of its texts."""
+    """The digests of a conversation up to some message: unchanged, and without the outer whitespace of its text."""
 
     as_it_was: bytes
     stripped: bytes
@@ -116,10 +116,13 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class PromptIds:
-    """A prompt as the sampler gets it.
+    """The token ids of a prompt.
 
-    parent: the index of the turn that it continues. stripped: that turn was recognised without outer blanks only. prefix:
-    the conversation, for `Recognition.add`.
+    Attributes:
+        ids: The token ids.
+        parent: The index of the turn that the prompt continues.
+        stripped: Whether that turn was only recognized without outer whitespace.
+        prefix: The conversation, for `Recognition.add`.
     """
 
     ids: tuple[int, ...]
@@ -139,7 +142,7 @@ class Recognition:
     _texts: dict[str, int] = field(default_factory=dict)
 
     def prompt(self, prompt: ChatPrompt | TextPrompt) -> PromptIds:
-        """Return the ids of a prompt. Raises RequestError for messages that the renderer cannot render."""
+        """Return the token ids of a prompt. Raises RequestError for messages that the renderer cannot render."""
         if isinstance(prompt, ChatPrompt):
             return self._of_messages(prompt)
         if isinstance(prompt.given, str):
@@ -154,7 +157,7 @@ class Recognition:
         sampled_ids: tuple[int, ...],
         returned: dict[str, Any] | str,
     ) -> None:
-        """Remember a turn; it has the next index. found: from `prompt`. returned: the message of a chat completion."""
+        """Add a turn with the next index. found: the result of `prompt`. returned: the message of a chat completion."""
         index = len(self._ids)
         self._ids.append(found.ids + sampled_ids)
         if isinstance(returned, dict) and found.prefix is not None:
@@ -162,7 +165,7 @@ class Recognition:
             self._as_returned[whole.as_it_was] = index
             self._stripped[whole.stripped] = index
         elif isinstance(prompt, TextPrompt) and isinstance(prompt.given, str):
-            # with the stop text, which the client was not sent but writes again if it goes on
+            # with the stop string, which the client did not receive but adds again when it continues
             ended = bool(sampled_ids) and sampled_ids[-1] in self.renderer.stop_ids
             text = self.renderer.tokenizer.decode(sampled_ids[: len(sampled_ids) - ended])
             self._texts[f"{prompt.given}{text}"] = index
@@ -180,16 +183,16 @@ class Recognition:
         return PromptIds(self.renderer.prompt(prompt.messages, prompt.tools, thinking=prompt.thinking), prefix=whole)
 
     def _of_text(self, given: str) -> PromptIds:
-        known = max((text for text in self._texts if given.startswith(text)), key=len, default=None)
+        before = max((text for text in self._texts if given.startswith(text)), key=len, default=None)
         encode = self.renderer.tokenizer.encode
-        if known is None:
+        if before is None:
             return PromptIds(tuple(encode(given)))
-        index = self._texts[known]
-        return PromptIds((*self._ids[index], *encode(given[len(known) :])), index)
+        index = self._texts[before]
+        return PromptIds((*self._ids[index], *encode(given[len(before) :])), index)
 
 
 def _prefixes(prompt: ChatPrompt) -> list[Prefix]:
-    """The prefix up to each message; all depend on the tools, which stand before the messages."""
+    """Return the prefix up to each message. All depend on the tools, which precede the messages."""
     tools = hashlib.sha256(json.dumps(prompt.tools).encode()).digest()
     prefixes = itertools.accumulate(normal_messages(prompt.messages), Prefix.then, initial=Prefix(tools, tools))
     return list(prefixes)[1:]

@@ -1,1 +1,1 @@
-"""How a job's rollouts and updates follow each other, beyond *play, update, repeat*: settings, and the rewards of turns."""
+"""Variations of the loop *play, update, repeat*: their settings, and the rewards of turns."""

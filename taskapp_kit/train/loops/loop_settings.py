@@ -1,4 +1,4 @@
-"""How a job's rollouts and updates follow each other, beyond *play, update, repeat*: each class is one way, without I/O."""
+"""Variations of the loop *play, update, repeat*, one class for each, without I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ LARGEST_WEIGHT = 1000
 class EnvironmentShare:
     """One environment of a job.
 
-    name: in points and events, unique. weight: of so many groups in the sum of all weights. task_url: None for the job's
-    own task app. env_name, env_config, seeds, eval_seeds: over the job's.
+    Attributes:
+        name: The unique name in points and events.
+        weight: The environment's share of the groups, relative to the sum of all weights.
+        env_name: Overrides the job's.
+        task_url: The address of another task app, None for the job's own.
+        env_config: Is added to the job's.
+        seeds: Override the job's.
+        eval_seeds: Override the job's.
     """
 
     name: str
@@ -39,7 +45,7 @@ class EnvironmentShare:
 
 
 def turn_order(weights: Sequence[int]) -> list[int]:
-    """Return indices of weights, each as often as its weight, spread as evenly as possible: [3, 1] gives [0, 0, 1, 0]."""
+    """Return the indices of weights, each as often as its weight, in an even order: [3, 1] gives [0, 0, 1, 0]."""
     total, credit, order = sum(weights), [0] * len(weights), list[int]()
     for _ in range(total):
         credit = [each + weight for each, weight in zip(credit, weights, strict=True)]
@@ -50,12 +56,12 @@ def turn_order(weights: Sequence[int]) -> list[int]:
 
 
 def divided(weights: Sequence[int], first: int, count: int) -> list[tuple[int, list[int]]]:
-    """Return for each weight the number of places that it had before `first`, and its places among the next `count`.
+    """Return for each weight the number of its places before `first`, and its places among the next `count`.
 
-    Places are numbered from 0 throughout the job, and returned counted from `first`. Every sum(weights) of them are divided
-    exactly.
+    Places are numbered from 0 throughout the job; the returned places count from `first`. Each run of sum(weights) places
+    is divided exactly.
     """
-    # A group's place in the job decides whose it is, so neither a draw nor the past is needed.
+    # The place of a group in the job decides its environment, so neither a random draw nor the past is needed.
     order = turn_order(weights)
     rounds, rest = divmod(first, len(order))
     found = []
@@ -70,10 +76,13 @@ Level = str | int
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
-    """levels: values of a task's `difficulty`, the easiest first; a job begins with it. Without levels nothing is chosen.
+    """Chooses the difficulty of tasks by the mean reward of the last `window` iterations at one level.
 
-    up, down: the mean reward of `window` iterations in a row at one level from which, and up to which, the next one is
-    played. down: None never goes back.
+    Attributes:
+        levels: Values of a task's `difficulty`, the easiest first; () to choose nothing.
+        up: From this mean reward on, the next level is played.
+        down: Up to this mean reward, the previous level is played; None never goes back.
+        window: The number of iterations.
     """
 
     levels: tuple[Level, ...] = ()
@@ -82,19 +91,18 @@ class Curriculum:
     window: int = 1
 
     def level(self, seen: Mapping[str, Any]) -> Level | None:
-        """Return the level to play; None without levels. seen: what `after` returned last, {} at first."""
+        """Return the level to play, None without levels. seen: the last result of `after`, {} at first."""
         return self.levels[seen.get("level", 0)] if self.levels else None
 
     def after(self, reward: float | None, played: Level | None, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is known after an iteration: `level`, the index of the next one, and `rewards` at it so far.
+        """Return the state after an iteration: the index of the next `level`, and the `rewards` at it so far.
 
-        reward: None changes nothing. played: the level of the iteration; with rollouts ahead it may be an earlier one, which
-        changes nothing either.
+        reward: None does not change the state. played: the level of the iteration. With rollouts ahead it may be an earlier
+        level, which does not change the state either.
         """
         index, rewards = int(seen.get("level", 0)), list(seen.get("rewards", ()))
-        known: dict[str, Any] = {"level": index, "rewards": rewards}
         if reward is None or played != self.level(seen):
-            return known
+            return {"level": index, "rewards": rewards}
         rewards = [*rewards, reward][-self.window :]
         mean = sum(rewards) / len(rewards)
         if len(rewards) == self.window and mean >= self.up and index + 1 < len(self.levels):
@@ -106,39 +114,43 @@ class Curriculum:
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopping:
-    """Ends a job by its evaluations: when one is good enough, or when several in a row were no better than the best.
+    """Ends a job if an evaluation is good enough, or if several in a row are not better than the best.
 
-    stop_at: the mean reward of an evaluation that ends the job. patience: evaluations in a row without a
-    better one. None: that rule ends nothing.
+    stop_at: the mean reward of an evaluation that ends the job. patience: the number of evaluations in a row that are not
+    better. None disables a rule.
     """
 
     stop_at: float | None = None
     patience: int | None = None
 
     def after(self, reward: float | None, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is known after an evaluation: `best`, `without_better`, and `reason` where it ends the job.
+        """Return the state after an evaluation: `best`, `without_better`, and `reason` if it ends the job.
 
-        seen: what was known before it, {} at first. reward: None changes nothing, for it says nothing.
+        seen: the last result, {} at first. reward: None does not change the state.
         """
         best, idle = seen.get("best"), int(seen.get("without_better", 0))
         if reward is None:
             return {"best": best, "without_better": idle}
         better = best is None or reward > best
         idle = 0 if better else idle + 1
-        known: dict[str, Any] = {"best": reward if better else best, "without_better": idle}
+        after: dict[str, Any] = {"best": reward if better else best, "without_better": idle}
         if self.stop_at is not None and reward >= self.stop_at:
-            known["reason"] = f"its reward {reward:.4g} reached {self.stop_at:g}"
+            after["reason"] = f"its reward {reward:.4g} reached {self.stop_at:g}"
         elif self.patience is not None and idle >= self.patience:
-            known["reason"] = f"{idle} in a row were no better than {best:.4g}"
-        return known
+            after["reason"] = f"{idle} in a row were not better than {best:.4g}"
+        return after
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """stopping: whether evaluations end the job. environments: () for the one that the job's plan names.
+    """The variations of a job's loop.
 
-    ahead: iterations whose rollouts may begin before the updates of the iterations before them: that many versions the
-    weights of a rollout may be behind. 0: play and update take turns.
+    Attributes:
+        stopping: Whether evaluations end the job.
+        curriculum: Which level is played.
+        ahead: How many iterations the rollouts may be ahead of updates, and so the most versions that the weights of a
+            rollout may be old. 0 alternates rollouts and updates.
+        environments: The environments, () for the environment of the job's plan.
     """
 
     stopping: EarlyStopping = field(default_factory=EarlyStopping)

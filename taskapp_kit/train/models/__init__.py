@@ -1,4 +1,4 @@
-"""The models that a job can start from or serve: found by name on this machine, and loaded. Nothing is fetched from a hub.
+"""Finds the models that a job can start from or serve by name on this machine, and loads them. No hub is contacted.
 
 Only `loading.py` needs torch.
 """

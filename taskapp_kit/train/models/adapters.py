@@ -1,4 +1,4 @@
-"""LoRA adapters: a few weights beside frozen ones, injected by peft into a model that stays of its own class."""
+"""LoRA adapters: a few trained weights next to frozen ones, injected by peft into a model that keeps its class."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from taskapp_kit.train.checkpoints.writer import CheckpointPart
 from taskapp_kit.train.job_settings import LoraSettings
 
 INITIAL_SEED = 0
-"""Of an adapter's first weights: equal in every process, so that a job that starts again starts from the same model."""
+"""The seed of an adapter's initial weights, equal in all processes, so that a restarted job has the same initial model."""
 
 SETTINGS = "adapter.json"
-"""The file of a checkpoint that says how its adapter was made: the members of `LoraSettings`."""
+"""The file of a checkpoint with the settings of its adapter: the members of `LoraSettings`."""
 
 
 def with_adapter(model: Any, lora: LoraSettings) -> Any:
-    """Add an adapter to the model, in place, and return it; its other weights are frozen.
+    """Add an adapter to the model in place, freeze all other weights, and return the model.
 
-    At first it changes nothing: one of its two factors is 0. Raises ConfigError for a model without such layers.
+    A new adapter has no effect, because one of its two factors is 0. Raises ConfigError if the model has no such layers.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -32,17 +32,17 @@ def with_adapter(model: Any, lora: LoraSettings) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(INITIAL_SEED)
         try:
-            # Injected, not wrapped: the model stays of its own class, with `config`, `logits_to_keep` and names for checkpoints.
+            # Injected, not wrapped: the model keeps its class, `config`, `logits_to_keep` and the names in checkpoints.
             return inject_adapter_in_model(config, model).eval()
         except ValueError as error:
             raise ConfigError(
                 f"{type(model).__name__} has no layers {', '.join(lora.targets)} for an adapter: {error}",
-                hint="[lora] target_modules names linear layers of the model.",
+                hint="List linear layers of the model in [lora] target_modules.",
             ) from error
 
 
 def merged(model: Any) -> Any:
-    """Add an adapter's product to the weights beside it, in place, and return the model without the adapter."""
+    """Merge an adapter into the weights in place, and return the model without the adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, layer in list(model.named_modules()):
@@ -54,26 +54,26 @@ def merged(model: Any) -> Any:
 
 
 def sampler_copy(policy: Any, precision: Literal["fp32", "bf16"]) -> Any:
-    """Return the sampler's own model, in the type that the update computes in. bf16 samples three times as fast.
+    """Return a copy of the policy for the sampler, in the given precision. bf16 samples three times as fast as fp32.
 
-    The two then differ by about 0.05 in a token's log-probability: the update recomputes the old ones and weights by the
-    ratio.
+    With bf16, the log-probabilities of sampler and update differ by about 0.05 per token, so the update recomputes them
+    and weights tokens by the ratio.
     """
     return in_sampling_type(copy.deepcopy(policy), precision)
 
 
 def in_sampling_type(model: Any, precision: Literal["fp32", "bf16"]) -> Any:
-    """Convert a model to the type that a sampler computes in, in place, and return it."""
+    """Convert a model in place to the sampler's data type, and return it."""
     return model.to(torch.bfloat16 if precision == "bf16" else torch.float32)
 
 
 def adapter_part(lora: LoraSettings) -> dict[str, CheckpointPart]:
-    """Return the file that a checkpoint of an adapter needs beside the adapter's weights."""
+    """Return the file that a checkpoint of an adapter needs in addition to the weights."""
     return {SETTINGS: CheckpointPart.of(orjson.dumps(asdict(lora), option=orjson.OPT_INDENT_2))}
 
 
 def adapter_of(checkpoint: StoredCheckpoint) -> LoraSettings:
-    """Return how the adapter of a checkpoint was made. Raises CheckpointError."""
+    """Return the settings of a checkpoint's adapter. Raises CheckpointError."""
     try:
         found = orjson.loads((checkpoint.path / SETTINGS).read_bytes())
         return LoraSettings(int(found["rank"]), float(found["alpha"]), tuple(map(str, found["targets"])))

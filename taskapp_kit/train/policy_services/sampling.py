@@ -1,7 +1,7 @@
 """Replicas that sample from a job's policy: `SamplerReplica`, and `ReplicatedSampler` for the gateway.
 
-An answer's random stream is named by its call, so a call whose replica died is made again on another one, and gives the
-same tokens where the job is deterministic.
+The call names the random stream of its answer. So if a replica dies, its calls are repeated on another replica, and a
+deterministic job gets the same tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def own_process() -> dict[str, str | int]:
 
 
 class SamplerReplica(SamplingActor):
-    """Samples from the policy of a job, in batches of the calls that it has at once."""
+    """Samples from the policy of a job, in batches of concurrent calls."""
 
     _partly = True
 
@@ -54,7 +54,7 @@ class SamplerReplica(SamplingActor):
 
     @endpoint(idempotent=True)
     def facts(self) -> dict[str, str | int]:
-        """Return where it runs."""
+        """Return the host and process id of this replica."""
         return own_process()
 
 
@@ -72,9 +72,9 @@ class ReplicatedSampler:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt, of the least loaded replica; see `Sampler.sample`.
+        """Return one continuation of the prompt from the least loaded replica; see `Sampler.sample`.
 
-        Raises BadArgument; TrainingError when the model fails, or two replicas died one after the other.
+        Raises BadArgument; TrainingError if the model fails or two replicas die in a row.
         """
         prompt = check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary)
         check_temperature(temperature)
@@ -85,18 +85,18 @@ class ReplicatedSampler:
         return sampled
 
     async def use(self, version: int) -> None:
-        """Sample from the weights of this version, which have been written, when this returns. Raises TrainingError.
+        """Sample from the written weights of this version after this call returns. Raises TrainingError.
 
-        A replica that died meanwhile gets them before it samples again.
+        A replica that died in the meantime loads them before it samples again.
         """
         check_version(version, self.version)
         try:
             await self._service.update_weights.fanout(version)
-        except (ReplicaDied, CallTimeout) as error:  # all of them are made anew
+        except (ReplicaDied, CallTimeout) as error:  # all replicas are restarted
             log.warning("no replica of the sampler has the weights of version %d yet: %s", version, error.message)
         except EndpointRaised as error:
             raise TrainingError(
-                f"The sampler's replicas could not take the weights of version {version}: {error.error_text}"
+                f"The sampler's replicas could not load the weights of version {version}: {error.error_text}"
             ) from error
         self.version = version
 

@@ -1,8 +1,8 @@
-"""The update of a job in a process of its own: `UpdateReplica`, and `PolicyUpdateService` for the driver.
+"""The update of a job in a separate process: `UpdateReplica`, and `PolicyUpdateService` for the driver.
 
-Weights, optimizer and checkpoints stay in that process. One that dies has lost what it learned since its last checkpoint;
-a new one would go on from the first weights, so each call names the version that it is meant for, and another one is
-refused as `ReplicaDied`. Then the job goes back to its checkpoint.
+Weights, optimizer and checkpoints stay in that process. If it dies, everything learned since the last checkpoint is lost,
+and its replacement has the initial weights. So each call names the expected version, and a mismatch raises `ReplicaDied`.
+The job then returns to its checkpoint.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from taskapp_kit.train.workflow.shared_folder import KNOWN_VERSIONS, WeightsFold
 Result = TypeVar("Result")
 
 LOCK_SECONDS = 60.0
-"""How long the process of a job whose trainer was killed may take to end, and to let another one save checkpoints."""
+"""How long to wait for the process of a killed trainer to end and release the checkpoints."""
 
 _RAISED: Mapping[str, type[TrainingError | CheckpointError | BadArgument | ReplicaDied]] = {
     each.__name__: each for each in (BadArgument, CheckpointError, ReplicaDied, TrainingError)
 }
-"""The errors that the update raises by their names, as the driver gets them."""
+"""The update's errors by name, which the driver raises again."""
 
 
 class UpdateReplica(Actor, call_seconds=6 * 3600.0):
@@ -69,9 +69,9 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint
     def train_step(self, rows: Sequence[TrainingRow], version: int) -> UpdateMetrics:
-        """Make one update of the weights of this version, and write the new ones for the samplers.
+        """Make one update of the weights of this version, and write the new weights for the samplers.
 
-        Raises BadArgument, TrainingError; ReplicaDied when it has other weights.
+        Raises BadArgument, TrainingError; ReplicaDied if this process has other weights.
         """
         self._check(version)
         metrics = self._update.train_step(rows)
@@ -86,7 +86,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint
     async def restore(self) -> tuple[SavedJob | None, int]:
-        """Go back to the last whole checkpoint and write its weights for the samplers; return it and their version.
+        """Restore the last complete checkpoint, and write its weights for the samplers; return it and their version.
 
         Raises CheckpointError, TrainingError.
         """
@@ -97,36 +97,36 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint(idempotent=True)
     async def results(self) -> dict[str, Any]:
-        """Return what the job's results say of its checkpoints."""
+        """Return the part of the job's results about its checkpoints."""
         return dict(await self._checkpoints.results())
 
     @endpoint(idempotent=True)
     def facts(self) -> dict[str, str | int]:
-        """Return where it runs."""
+        """Return the host and process id of this replica."""
         return own_process()
 
     def close(self) -> None:
-        """Remove the weights, and let another process save checkpoints."""
+        """Remove the weights, and release the checkpoints for another process."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._writer.close()
 
     def _check(self, version: int) -> None:
         if self._update.version != version:
             raise ReplicaDied(
-                f"The process that updates has the weights of version {self._update.version}; expected {version}: the one "
-                "before it died, and what that had learned since its checkpoint is lost."
+                f"The updating process has the weights of version {self._update.version}; expected {version}. Its predecessor "
+                "died and lost what it had learned since its last checkpoint."
             )
 
     def _write(self) -> None:
         version = self._update.version
-        known = [(each, each) for each in range(max(1, version - KNOWN_VERSIONS), version + 1)]
-        self._weights.write(known, trained_part(self._update.model))
+        versions = [(each, each) for each in range(max(1, version - KNOWN_VERSIONS), version + 1)]
+        self._weights.write(versions, trained_part(self._update.model))
 
 
 class PolicyUpdateService:
     """The `Learner` and the `CheckpointSink` of a job whose update is a service of one `UpdateReplica`.
 
-    All of its methods raise ReplicaDied when that has died: the job has to go back to its last checkpoint.
+    All methods raise ReplicaDied if the replica has died. The job must then return to its last checkpoint.
     """
 
     def __init__(self, service: ServiceHandle, sampler: ReplicatedSampler) -> None:
@@ -134,7 +134,7 @@ class PolicyUpdateService:
         self._version = 0
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update, and have the sampler use its weights. Raises TrainingError, BadArgument."""
+        """Make one update, and give the sampler its weights. Raises TrainingError, BadArgument."""
         metrics: UpdateMetrics = await _result(self._service.train_step.route(rows, self._version))
         self._version = metrics.version
         await self._sampler.use(metrics.version)
@@ -146,7 +146,7 @@ class PolicyUpdateService:
         return name
 
     async def restore(self) -> SavedJob | None:
-        """Go back to the last whole checkpoint; the sampler has its weights when this returns."""
+        """Restore the last complete checkpoint, and give the sampler its weights."""
         saved: SavedJob | None
         saved, self._version = await _result(self._service.restore.route())
         if self._version != self._sampler.version:
@@ -154,18 +154,18 @@ class PolicyUpdateService:
         return saved
 
     async def results(self) -> Mapping[str, Any]:
-        """Return what the job's results say of its checkpoints."""
+        """Return the part of the job's results about its checkpoints."""
         found: dict[str, Any] = await _result(self._service.results.route())
         return found
 
     async def facts(self) -> Mapping[str, object]:
-        """Return where it runs: `host` and `pid`."""
+        """Return `host` and `pid` of the replica."""
         found: dict[str, object] = await _result(self._service.facts.route())
         return found
 
 
 def job_update(model: Any, settings: TrainingSettings, job_id: str) -> PolicyUpdate:
-    """Return the update of a job. model: which it starts from; changed in place. Raises ConfigError."""
+    """Return the update of a job. model: the job's initial model, changed in place. Raises ConfigError."""
     reference = copy.deepcopy(model) if settings.update.beta else None
     policy = trained_policy(model, settings.lora)
     return PolicyUpdate(policy, replace(settings.update, draw=job_id), reference=reference)
@@ -180,7 +180,7 @@ def job_checkpoints(
     settings: TrainingSettings,
     source: ModelSource,
 ) -> JobCheckpoints:
-    """Return the checkpoints of a job. sampler: in the same process, None for one that is elsewhere."""
+    """Return the checkpoints of a job. sampler: the sampler in this process, None if it is in another process."""
     facts = CheckpointFacts(
         job=job.job_id,
         position=JobPosition(0, incarnation),
@@ -194,7 +194,7 @@ def job_checkpoints(
 
 
 async def _result(call: Awaitable[Result]) -> Result:
-    """Return the result of a call. Raises the update's own errors as such."""
+    """Return the result of a call. Raises the update's errors with their original classes."""
     try:
         return await call
     except EndpointRaised as error:

@@ -1,7 +1,7 @@
-"""ChatML, as Qwen, SmolLM2 and many others have it: `<|im_start|>role`, a newline, the text, `<|im_end|>`, a newline.
+"""ChatML, the layout of Qwen, SmolLM2 and others: `<|im_start|>role`, a newline, the text, `<|im_end|>`, a newline.
 
-Tools are listed in the system message and called in `<tool_call>` blocks, as in the templates of Qwen. SmolLM2's own
-template ignores tools; with this layout it gets them the same way.
+Tools are listed in the system message and called in `<tool_call>` blocks, as in Qwen's templates. SmolLM2's template ignores
+tools, but this layout also shows them to SmolLM2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CALLS = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 class ChatMl(Renderer):
-    """ChatML with Qwen's block of tools. Reasoning in earlier answers is rendered only as it was sampled."""
+    """ChatML with Qwen's block of tools. Reasoning in earlier answers is only rendered if it was sampled."""
 
     family = "chatml"
     required = ("<|im_start|>", "<|im_end|>")
@@ -59,7 +59,7 @@ class ChatMl(Renderer):
     def _messages(self, messages: list[NormalMessage]) -> list[Part]:
         parts: list[Part] = []
         for role, group in itertools.groupby(messages, key=lambda message: message.role):
-            if role == "tool":  # the results of parallel calls stand in one message
+            if role == "tool":  # the results of parallel calls are in one message
                 parts.append(_message("user", _results(group)))
             elif role == "assistant":
                 for message in group:

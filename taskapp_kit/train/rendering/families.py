@@ -1,4 +1,4 @@
-"""Which renderer a model needs, found from its vocabulary, and compared with its own chat template."""
+"""Chooses a model's renderer by its vocabulary, and compares the renderer with the model's chat template."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ PROBES: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, An
     "tools": ([_SYSTEM, _USER], [_TOOL]),
     "tool calls": ([_SYSTEM, _USER, _CALLING, _RESULT], [_TOOL]),
 }
-"""Conversations, each with its tools, that are rendered both ways."""
+"""Conversations with tools, for the comparison of a renderer with a template."""
 
 
 def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Renderer:
     """Return the renderer for a vocabulary.
 
-    template: the model's own chat template, in Jinja; what it adds where a conversation has no system message, and where an
-    answer is to have no reasoning, is added here, too. Raises ConfigError when no family has these tokens, and for a
-    template that cannot be rendered.
+    template: the model's chat template. The renderer also adds the template's default system message, and its text for
+    answers without reasoning. Raises ConfigError if no family has these tokens, or the template cannot be rendered.
     """
     for family in FAMILIES:
         if all(tokenizer.token(name) is not None for name in family.required):
@@ -53,17 +52,17 @@ def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Rende
             thinking, without = (_rendered(template, [_USER], [], thinking=each) for each in (True, False))
             no_thinking = without.removeprefix(thinking) if without.startswith(thinking) else ""
             return family(tokenizer, family.system_in(thinking), no_thinking)
-    known = [f"{family.family} ({', '.join(family.required)})" for family in FAMILIES]
+    families = [f"{family.family} ({', '.join(family.required)})" for family in FAMILIES]
     raise ConfigError(
-        f"The tokenizer belongs to no layout that can be trained: expected the tokens of {' or '.join(known)}.",
+        f"The tokenizer has no supported layout; expected the tokens of {' or '.join(families)}.",
         hint="Choose a model of one of these families.",
     )
 
 
 def differences(renderer: Renderer, template: str) -> list[str]:
-    """Return the names of the PROBES that the model's own template renders as another text, or not at all.
+    """Return the names of the PROBES that the model's template renders differently, or not at all.
 
-    A policy that is trained with one text and served with another loses part of what it learned.
+    A policy that is trained with one layout and served with another loses part of what it learned.
     """
     return [name for name, (messages, tools) in PROBES.items() if not _agree(renderer, template, messages, tools)]
 
@@ -100,7 +99,7 @@ def _rendered(
                 "bos_token": Llama3.required[0],
             }
         )
-    except Exception as error:  # a template's own code may raise anything
+    except Exception as error:  # a template's code may raise any exception
         raise ConfigError(f"The model's chat template cannot be rendered: {error}.") from None
 
 

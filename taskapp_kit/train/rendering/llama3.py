@@ -1,6 +1,6 @@
 """The layout of Llama 3 and 3.1: `<|start_header_id|>role<|end_header_id|>`, two newlines, the text, `<|eot_id|>`.
 
-Tools stand before the first message of the user, and a call is a JSON object and nothing else, one in an answer.
+Tools precede the first user message. A call is an answer that consists of one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOOLS = (
 
 
 class Llama3(Renderer):
-    """Llama 3. With `default_system` (`Cutting Knowledge Date: …`) it is Llama 3.1, which puts that before each system text."""
+    """Llama 3. Llama 3.1 has a `default_system` (`Cutting Knowledge Date: …`) before the text of each system message."""
 
     family = "llama3"
     required = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -43,10 +43,10 @@ class Llama3(Renderer):
         if has_system or environment or self.default_system:
             parts.append(_message("system", f"{environment}{self.default_system}{system}"))
         if tools:
-            asked = rest and rest[0].role == "user"
-            first = rest[0].text.strip() if asked else ""
+            user_first = rest and rest[0].role == "user"
+            first = rest[0].text.strip() if user_first else ""
             parts.append(_message("user", "".join([_TOOLS, *(f"{to_json(tool, 4)}\n\n" for tool in tools), first])))
-            rest = rest[1:] if asked else rest
+            rest = rest[1:] if user_first else rest
         return parts + self._messages(rest)
 
     def _messages(self, messages: list[NormalMessage]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Messages of a chat-completions request in one normal form."""
+"""Converts the messages of a chat-completions request into a normal form."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ UNSUPPORTED = "unsupported_message"
 """The code of a request with a message that cannot be rendered."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _NO_ARGUMENTS = ("", "null")
-"""What endpoints write as the arguments of a call without any."""
+"""Values that endpoints use for the arguments of a call without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call in an assistant's message. arguments: an object, or what the client sent instead, a text if it is one."""
+    """A call in an assistant's message. arguments: an object, or the client's value if it is not one."""
 
     name: str
     arguments: Any
 
     def arguments_json(self) -> str:
-        """The arguments as chat templates write them."""
+        """Return the arguments as chat templates write them."""
         return self.arguments if isinstance(self.arguments, str) else to_json(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class NormalMessage:
-    """A message without the liberties of the format. role: one of ROLES, `developer` replaced by `system`."""
+    """A message in normal form. role: one of ROLES, with `developer` replaced by `system`."""
 
     role: str
     text: str
@@ -41,15 +41,14 @@ class NormalMessage:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as the `tojson` of chat templates writes it: members in order, no escapes beyond ASCII."""
+    """Return JSON as the `tojson` of chat templates writes it: members in order, non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def read_json_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text is, in strict JSON; None for any other text.
+    """Return the JSON object in a string, None if the string is anything else.
 
-    What a policy samples is no more trusted than a request: nesting, NaN and halves of surrogate pairs have the limits of
-    a body.
+    Sampled text is no more trusted than a request, so the limits of a request's body apply (nesting, NaN, surrogates).
     """
     try:
         return read_object(without_surrogates(text).encode())
@@ -58,12 +57,12 @@ def read_json_object(text: str) -> dict[str, Any] | None:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """Return the reasoning that an assistant's message has apart from its content, "" for none."""
+    """Return the reasoning of an assistant's message that is separate from its content, "" without any."""
     return next((text for name in _REASONING if isinstance(text := message.get(name), str) and text.strip()), "")
 
 
 def read_call(text: str, member: str) -> FunctionCall | None:
-    """Return the call that a sampled text is: an object with a `name` and its arguments in `member`; None for other texts."""
+    """Return the call in a sampled string: an object with a `name` and its arguments in `member`; None for other strings."""
     call = read_json_object(text) or {}
     name, arguments = call.get("name"), call.get(member, {})
     return FunctionCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
@@ -72,9 +71,9 @@ def read_call(text: str, member: str) -> FunctionCall | None:
 def normal_messages(messages: Sequence[Mapping[str, Any]]) -> list[NormalMessage]:
     """Return the messages in their normal form.
 
-    `content` may be null, a text or a list of text parts, which are joined by newlines. Members that no template renders
-    (`name`, `tool_call_id`, `reasoning_content`, …) are ignored, so two messages that differ only there are equal. Raises
-    RequestError, with the place, for another role, and for parts that are not text.
+    `content` may be null, a string or a list of text parts, which are joined by newlines. Members that no template renders
+    (`name`, `tool_call_id`, `reasoning_content`, …) are ignored, so messages that differ only in them are equal. Raises
+    RequestError, with the location, for an unknown role or a part that is not text.
     """
     return [_normal(message, index) for index, message in enumerate(messages)]
 
@@ -87,7 +86,7 @@ def _normal(message: Mapping[str, Any], index: int) -> NormalMessage:
     if isinstance(content, list):
         content = "\n".join(_text(part, index) for part in content)
     if content is not None and not isinstance(content, str):
-        raise _unsupported(index, "content", "expected a text, a list of text parts or null")
+        raise _unsupported(index, "content", "expected a string, a list of text parts, or null")
     calls = message.get("tool_calls") or [] if role == "assistant" else []
     if not isinstance(calls, list):
         raise _unsupported(index, "tool_calls", "expected a list")
@@ -99,7 +98,9 @@ def _normal(message: Mapping[str, Any], index: int) -> NormalMessage:
 def _text(part: Any, index: int) -> str:
     text = part.get("text") if isinstance(part, Mapping) else part
     if not isinstance(text, str):
-        raise _unsupported(index, "content", "expected text parts only; this policy reads no pictures and no audio")
+        raise _unsupported(
+            index, "content", "expected text parts only, because this policy reads neither images nor audio"
+        )
     return text
 
 

@@ -1,12 +1,12 @@
-"""The interface of a renderer, and what all families have in common.
+"""The interface and the common part of renderers.
 
-A prompt is a list of pieces: texts, and tokens that the model's layout consists of. Texts are encoded with a vocabulary
-that has no such tokens, so `<|im_end|>` in a message stays text.
+A prompt is a list of pieces: strings, and tokens of the model's layout. Strings are encoded with a vocabulary without layout
+tokens, so `<|im_end|>` in a message remains text.
 
     ids = renderer.prompt(messages, tools)                  # of the first call
-    sampled = ...                                           # token ids, with the stop token if one was sampled
+    sampled = ...                                           # token ids, including the stop token if one was sampled
     answer = renderer.parse(sampled, tools)                 # the assistant's message
-    ids = renderer.answer(message)                          # what would have to be sampled for a message
+    ids = renderer.answer(message)                          # the tokens that a policy would sample for a message
     ids = renderer.extend(ids + sampled, new_messages)      # of the next call: begins with ids + sampled
 """
 
@@ -27,21 +27,21 @@ class TextTokenizer(Protocol):
     """A model's tokenizer."""
 
     def encode(self, text: str) -> list[int]:
-        """Encode text that contains no layout token, whatever it looks like."""
+        """Encode text, treating names of layout tokens as ordinary text."""
         ...
 
     def token(self, name: str) -> int | None:
-        """Return the id of a layout token such as `<|im_end|>`, None if the vocabulary has none."""
+        """Return the id of a layout token such as `<|im_end|>`, None if the vocabulary does not have it."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of the ids, layout tokens as their names; incomplete UTF-8 becomes U+FFFD."""
+        """Return the text of the ids, with the names of layout tokens. Incomplete UTF-8 becomes U+FFFD."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutToken:
-    """A token of the layout; written as text where the vocabulary does not have it."""
+    """A token of the layout. It is written as text if the vocabulary does not have it."""
 
     name: str
 
@@ -52,35 +52,35 @@ CALLS = ("<tool_call>", "</tool_call>")
 """The tokens around a call in an answer."""
 
 Part = Sequence[str | LayoutToken]
-"""A message, or a piece of one. Its neighbouring texts are encoded together; two parts are encoded apart."""
+"""A message, or a piece of a message. Adjacent strings of a part are encoded together, different parts separately."""
 
 
 class Renderer(ABC):
-    """Renders conversations of one family of models.
+    """Renders conversations of one family of models. `stop_ids` are the tokens that end an answer.
 
-    stop_ids: the tokens that end an answer. default_system: the system message that the model's own template adds where a
-    conversation has none; empty for none. no_thinking: what the template writes at the start of an answer that is to have
-    no reasoning (`enable_thinking` false), such as an empty block of it; empty for a model that does not know the switch.
+    default_system: the system message that the model's template adds to a conversation without one, "" for none.
+    no_thinking: the template's text at the start of an answer without reasoning (`enable_thinking` false), such as an empty
+    block of reasoning; "" if the model does not support this option.
     """
 
     family: str
-    """Its name."""
+    """The family's name."""
     required: tuple[str, ...]
-    """The tokens without which a vocabulary is not of this family."""
+    """The tokens that a vocabulary of this family must have."""
     closing: tuple[str, ...]
-    """The tokens that end a message; the first is added where an answer was cut before one."""
+    """The tokens that end a message. The first one is added to an answer that was cut."""
     stops: tuple[str, ...]
     """Further tokens that end an answer."""
     system_message: re.Pattern[str]
-    """Matches the start of a rendered conversation that begins with a system message; group 1 is its text."""
+    """Matches a system message at the start of a rendered conversation. Group 1 is its text."""
 
     def __init__(self, tokenizer: TextTokenizer, default_system: str = "", no_thinking: str = "") -> None:
         missing = [name for name in self.required if tokenizer.token(name) is None]
         if missing:
             raise ConfigError(
-                f"The tokenizer has no token {', '.join(missing)}; the layout {self.family!r} consists of "
+                f"The tokenizer has no token {', '.join(missing)}; the layout {self.family!r} needs "
                 f"{', '.join(self.required)}.",
-                hint="Choose the layout of the model's own chat template.",
+                hint="Choose the layout of the model's chat template.",
             )
         self.tokenizer = tokenizer
         self.default_system = default_system
@@ -90,7 +90,7 @@ class Renderer(ABC):
 
     @classmethod
     def system_in(cls, rendered: str) -> str:
-        """Return the system message that a rendered conversation begins with, "" for none."""
+        """Return the system message at the start of a rendered conversation, "" without one."""
         found = cls.system_message.match(rendered)
         return found[1] if found else ""
 
@@ -101,20 +101,19 @@ class Renderer(ABC):
         *,
         thinking: bool = True,
     ) -> tuple[int, ...]:
-        """Return the ids of a conversation, up to where the model answers.
+        """Return the ids of a conversation up to the model's answer. Raises RequestError if it cannot be rendered.
 
-        messages, tools: as in a chat-completions request. thinking: False where the answer is to have no reasoning. Raises
-        RequestError for messages that cannot be rendered.
+        messages, tools: as in a chat-completions request. thinking: False for an answer without reasoning.
         """
         return self._encode([*self._opening(normal_messages(messages), tools), *self._answer_begins(thinking)])
 
     def extend(
         self, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], *, thinking: bool = True
     ) -> tuple[int, ...]:
-        """Return `ids` and the new messages after them, up to where the model answers.
+        """Return `ids` and the new messages up to the model's answer. Raises RequestError as `prompt`.
 
-        ids: a prompt and what was sampled after it. What the layout puts between is added: the token that ends a message,
-        if the answer was cut before it, and a newline. Raises RequestError as `prompt`.
+        ids: a prompt and the tokens sampled after it. The layout's tokens between them and the messages are added, such as
+        the end of a cut answer.
         """
         ended = bool(ids) and ids[-1] in self._closing_ids
         return (
@@ -125,10 +124,10 @@ class Renderer(ABC):
         )
 
     def answer(self, message: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the ids that a policy samples to answer with this assistant's message, with the token that ends it.
+        """Return the ids that a policy samples for this assistant's message, including the stop token.
 
-        `reasoning_content` comes first where the vocabulary has the tokens around reasoning; else it is left out. Tokens of
-        reasoning and of calls that are written in the content are tokens, too. Raises RequestError as `prompt`.
+        `reasoning_content` comes first, or is left out if the vocabulary has no tokens for reasoning. Marks of reasoning and
+        calls in the content are also encoded as tokens. Raises RequestError as `prompt`.
         """
         (normal,) = normal_messages([message])
         reasoning = reasoning_of(message)
@@ -136,7 +135,7 @@ class Renderer(ABC):
         return self._encode([[*thoughts, *self._answer(normal, sampled=True), LayoutToken(self.closing[0])]])
 
     def not_as_tokens(self, message: Mapping[str, Any]) -> list[str]:
-        """Return one phrase for each thing in an assistant's message that `answer` does not write as tokens of this model."""
+        """Return a phrase for each part of an assistant's message that `answer` cannot encode as tokens of this model."""
         text = normal_messages([message])[0].text
         layout = [*self.required, *self.closing, *self.stops]
         layout += [name for name in (*REASONING, *CALLS) if self.tokenizer.token(name) is None]
@@ -149,10 +148,10 @@ class Renderer(ABC):
     def parse(
         self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] = (), *, call_prefix: str = "call"
     ) -> dict[str, Any]:
-        """Return the assistant's message that was sampled: `role`, `content`, and where there are any `tool_calls`.
+        """Return the sampled assistant message, with `role`, `content`, and, if any, `tool_calls` and `reasoning_content`.
 
-        tools: those of the prompt; without any, nothing is a call. call_prefix: the calls' ids are `call_0`, `call_1`, …;
-        the calls of one conversation need different ids. Reasoning (`<think>`) becomes `reasoning_content`.
+        tools: the tools of the prompt; without any, nothing is parsed as a call. call_prefix: the prefix of the calls' ids,
+        which must be unique in a conversation.
         """
         stopped = bool(token_ids) and token_ids[-1] in self.stop_ids
         reasoning, text = self._split_reasoning(self.tokenizer.decode(token_ids[: len(token_ids) - stopped]))
@@ -168,7 +167,7 @@ class Renderer(ABC):
         return message
 
     def _answer_begins(self, thinking: bool) -> list[Part]:
-        """Where an answer is sampled: its header, and what the policy is not to sample itself."""
+        """Return the start of an answer: its header, and the text for an answer without reasoning."""
         return [self._answer_follows(), *([] if thinking or not self._no_thinking else [self._no_thinking])]
 
     def _encode(self, parts: Iterable[Part]) -> tuple[int, ...]:
@@ -187,39 +186,39 @@ class Renderer(ABC):
 
     @abstractmethod
     def _opening(self, messages: list[NormalMessage], tools: Sequence[Mapping[str, Any]]) -> list[Part]:
-        """A whole conversation: what the layout puts first, the tools, the messages."""
+        """Return a whole conversation: the layout's start, the tools, the messages."""
 
     @abstractmethod
     def _messages(self, messages: list[NormalMessage]) -> list[Part]:
-        """Messages that follow others."""
+        """Return messages that follow others."""
 
     @abstractmethod
     def _after_answer(self, ended: bool) -> Part:
-        """What stands between an answer and the next message. ended: whether the answer's last token closes it."""
+        """Return the tokens between an answer and the next message. ended: whether the answer's last token closes it."""
 
     @abstractmethod
     def _answer_follows(self) -> Part:
-        """What stands before an answer."""
+        """Return the header of an answer."""
 
     @abstractmethod
     def _answer(self, message: NormalMessage, *, sampled: bool = False) -> Part:
-        """An assistant's message without its header and the token that ends it. sampled: as the policy samples it."""
+        """Return an assistant's message without header and end token. sampled: in the form that the policy samples."""
 
     @abstractmethod
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
-        """An answer's content and the calls in it. Where a call cannot be read, the whole text is content."""
+        """Return an answer's content and calls. If a call cannot be read, the whole text is content."""
 
     def _reasoning(self, text: str) -> Part:
-        """An answer's reasoning before its content; [] where the layout has none."""
+        """Return an answer's reasoning as it precedes the content, [] if the layout has none."""
         return []
 
     def _split_reasoning(self, text: str) -> tuple[str | None, str]:
-        """An answer's reasoning, None if it has none, and the rest."""
+        """Return an answer's reasoning, None without any, and the rest."""
         return None, text
 
 
 def with_tokens(text: str) -> Part:
-    """Return a sampled text, with the tokens of reasoning and of calls in it as tokens."""
+    """Return a sampled string with its marks of reasoning and calls as tokens."""
     return [
         LayoutToken(piece) if piece in REASONING + CALLS else piece
         for piece in re.split(f"({'|'.join(REASONING + CALLS)})", text)

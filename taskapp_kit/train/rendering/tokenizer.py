@@ -14,13 +14,13 @@ from taskapp_kit.records.content import without_surrogates
 
 
 class JsonTokenizer:
-    """Reads `tokenizer.json`. Its added tokens are the layout tokens.
+    """A tokenizer in `tokenizer.json`. Its added tokens are the layout tokens.
 
-    Text is encoded by a copy without them: one that the text's own vocabulary could build is refused at the start.
+    A copy without layout tokens encodes text. A tokenizer whose ordinary text could produce them is rejected. Raises
+    ConfigError if the definition is invalid.
     """
 
     def __init__(self, definition: str) -> None:
-        """Raises ConfigError for what is no definition of a tokenizer."""
         try:
             parsed = json.loads(definition)
             self._whole = Tokenizer.from_str(definition)
@@ -38,22 +38,22 @@ class JsonTokenizer:
             raise ConfigError(f"The tokenizer {path} cannot be read: {error.strerror}.") from None
 
     def encode(self, text: str) -> list[int]:
-        """Encode text that contains no layout token, whatever it looks like."""
+        """Encode text, treating names of layout tokens as ordinary text."""
         ids: list[int] = self._text.encode(without_surrogates(text), add_special_tokens=False).ids
         return ids
 
     def token(self, name: str) -> int | None:
-        """Return the id of a layout token, None if there is none of this name."""
+        """Return the id of a layout token, None if it does not exist."""
         return self._added.get(name)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of the ids, layout tokens as their names."""
+        """Return the text of the ids, with the names of layout tokens."""
         text: str = self._whole.decode(list(ids), skip_special_tokens=False)
         return text
 
 
 def _text_only(definition: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without special tokens; reading it fails where merges of ordinary text lead to one."""
+    """Return the definition without special tokens. Reading it fails if merges of ordinary text lead to one."""
     special = {token["content"] for token in definition["added_tokens"] if token["special"]}
     model = dict(definition["model"])
     if isinstance(model["vocab"], dict):

@@ -1,4 +1,4 @@
 """Generates tokens: `TransformersSampler` with a model in this process, `vllm/` with a vLLM server."""
 
 BATCH_SIZE = 32
-"""Rows of a batch. On a CPU, tokens per second hardly grow beyond it."""
+"""Rows of a batch. On a CPU, larger batches hardly sample more tokens per second."""

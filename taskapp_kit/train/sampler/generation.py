@@ -1,7 +1,7 @@
 """Generates tokens for a batch of prompts with a transformers causal language model.
 
-Prompts are padded on the left, and earlier keys and values are cached. A row leaves the batch when it ends or when its
-caller gave up; each token is drawn from its row's own random stream, so the other rows of a batch never change a draw.
+Prompts are padded on the left, and earlier keys and values are cached. A row leaves the batch when it ends or its call is
+cancelled. Each row has a separate random stream, so the other rows of a batch never change its tokens.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from taskapp_kit.train.turns import Sampled
 
 
 def check_prompt(prompt_ids: Sequence[int], max_tokens: int, context_tokens: int, vocabulary: int) -> tuple[int, ...]:
-    """Return the prompt. context_tokens: for it and its answer together. vocabulary: the number of ids. Raises BadArgument."""
+    """Return the prompt. Raises BadArgument.
+
+    context_tokens: the limit of prompt and answer together. vocabulary: the number of token ids.
+    """
     if max_tokens < 1:
         raise BadArgument(f"max_tokens is {max_tokens}; expected at least 1.")
     if not prompt_ids:
         raise BadArgument("The prompt has no token; expected at least one.")
     if len(prompt_ids) + max_tokens > context_tokens:
         raise BadArgument(
-            f"A prompt of {len(prompt_ids)} tokens and {max_tokens} more do not fit into the model's context; "
+            f"A prompt of {len(prompt_ids)} tokens and an answer of {max_tokens} do not fit into the model's context; "
             f"expected at most {context_tokens} together."
         )
     if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
-        raise BadArgument(f"The prompt has an id outside of the model's vocabulary, 0 to {vocabulary - 1}.")
+        raise BadArgument(f"The prompt has a token id outside the model's vocabulary, 0 to {vocabulary - 1}.")
     return tuple(prompt_ids)
 
 
@@ -47,28 +50,30 @@ def check_version(version: int, present: int) -> None:
     """Raise TrainingError unless new weights have a version above the sampler's."""
     if version <= present:
         raise TrainingError(
-            f"New weights have the version {version}; expected one above {present}, which the sampler has."
+            f"New weights have the version {version}; expected more than the sampler's version, {present}."
         )
 
 
 def closed_error() -> TrainingError:
     """Return the error of a call to a closed sampler."""
-    return TrainingError("The sampler was closed; no more tokens are generated.")
+    return TrainingError("The sampler is closed and generates no more tokens.")
 
 
 PADDING_ID = 0
 """Any id of the vocabulary: the attention mask hides it."""
 
 SHRINK_BELOW = 0.5
-"""The batch drops its ended rows when at most this share of them is still generating; dropping them copies the cache."""
+"""Ended rows are dropped when at most this share of the rows is still generating, because dropping copies the cache."""
 
 
 @dataclass(slots=True, eq=False)
 class GenerationRequest:
-    """One prompt and what was generated for it so far.
+    """One prompt and the tokens that were generated for it so far.
 
-    uniforms: the random stream of its draws. called: `perf_counter` when it was requested. result: cancelled when its
-    caller gave up.
+    Attributes:
+        uniforms: The random stream of its draws.
+        called: `perf_counter` at the request.
+        result: The result, cancelled if the call was.
     """
 
     prompt_ids: tuple[int, ...]
@@ -83,7 +88,7 @@ class GenerationRequest:
 
     @property
     def ended(self) -> bool:
-        """Whether no token is to follow the ones that are there, at least one."""
+        """Whether the generation, which has at least one token, is finished or cancelled."""
         return len(self.token_ids) >= self.max_tokens or self.token_ids[-1] in self.stop_ids or self.result.cancelled()
 
     def sampled(self, version: int) -> Sampled:
@@ -102,8 +107,8 @@ def draw_tokens(
 ) -> tuple[list[int], list[float]]:
     """Return one token per row and its log-probability, by inversion of the cumulative distribution.
 
-    logits: (rows, vocabulary). temperatures: 0 takes the most probable token; its log-probability is then that at
-    temperature 1. uniforms: one number in [0, 1) per row. Raises TrainingError where the logits are not finite.
+    logits: (rows, vocabulary). temperatures: 0 takes the most probable token, with its log-probability at temperature 1.
+    uniforms: one number in [0, 1) per row. Raises TrainingError if the logits are not finite.
     """
     divisors = torch.tensor([temperature or 1.0 for temperature in temperatures], device=logits.device)
     log_probs = torch.log_softmax(logits.float() / divisors[:, None], dim=-1)
@@ -111,23 +116,23 @@ def draw_tokens(
     numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
     target = numbers * cumulative[:, -1:]  # below the sum, as each number is below 1
     chosen = torch.searchsorted(cumulative, target, right=True)
-    chosen = chosen.clamp(max=logits.shape[-1] - 1)  # where the sum is not a number
+    chosen = chosen.clamp(max=logits.shape[-1] - 1)  # if the sum is NaN
     greedy = torch.tensor([temperature == 0 for temperature in temperatures], device=logits.device)[:, None]
     chosen = torch.where(greedy, log_probs.argmax(dim=-1, keepdim=True), chosen)
     tokens: list[int] = chosen[:, 0].tolist()
     chances: list[float] = log_probs.gather(1, chosen)[:, 0].tolist()
     if not all(math.isfinite(chance) for chance in chances):
         raise TrainingError(
-            "The model gave a token's log-probability as infinite or not a number; expected finite logits.",
-            hint="Its weights have diverged: go back to a checkpoint and lower the learning rate.",
+            "The model returned an infinite log-probability or NaN; expected finite logits.",
+            hint="Its weights have diverged: return to a checkpoint and lower the learning rate.",
         )
     return tokens, chances
 
 
 def generate(model: Any, requests: Sequence[GenerationRequest], ended: Callable[[GenerationRequest], None]) -> None:
-    """Generate until every request has ended, and call `ended` for each as soon as it has, cancelled ones included.
+    """Generate until every request has ended, and call `ended` for each one when it ends or is cancelled.
 
-    model: a causal language model of transformers in eval mode, on the device that it is to run on.
+    model: a causal language model of transformers in eval mode, on the device to use.
     """
     with torch.inference_mode():
         device = model.device

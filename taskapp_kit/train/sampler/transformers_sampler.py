@@ -1,7 +1,7 @@
 """A `Sampler` over a transformers model in this process, on the CPU or a GPU.
 
-One thread owns the model: it collects requests into batches, generates, and replaces the weights between two batches, so
-all tokens of an answer come from weights of one version. Callers await from any event loop.
+One thread owns the model. It collects requests into batches, generates, and replaces the weights between two batches, so
+that all tokens of an answer come from the same version. Callers may use any event loop.
 """
 
 from __future__ import annotations
@@ -44,13 +44,17 @@ class WeightSwap:
 
 
 class TransformersSampler:
-    """Samples from `model`, which nothing else may use or change.
+    """Samples from a model that nothing else may use or change.
 
-    batch_size: rows of a batch. flush_seconds: how long an incomplete batch waits for more requests.
-    open_attempts: returns how many attempts may still send a request; an incomplete batch starts when so many wait. It
-    is called in the sampler's thread. deterministic: one prompt at a time on one processor thread (set for the whole
-    process), so that on a CPU equal weights, prompts and draws give equal tokens and log-probabilities. version: of the
-    model's weights at the start.
+    Args:
+        model: A causal language model of transformers.
+        batch_size: The rows of a batch.
+        flush_seconds: How long an incomplete batch waits for more requests.
+        open_attempts: Returns the number of attempts that may send a request. An incomplete batch starts when that many
+            requests wait. It is called in the sampler's thread.
+        deterministic: Whether to sample one prompt at a time on one thread (set for the whole process), so that on a CPU
+            equal weights, prompts and draws give equal tokens and log-probabilities.
+        version: The version of the initial weights.
     """
 
     def __init__(
@@ -82,10 +86,10 @@ class TransformersSampler:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt; a stop token that ended it is its last token.
+        """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
 
-        At temperature 0 the log-probabilities are those at temperature 1. Raises BadArgument; TrainingError when the
-        model fails or the sampler is closed. Cancelling the call frees its slot within one token.
+        At temperature 0 it has the log-probabilities at temperature 1. Raises BadArgument; TrainingError if the model fails
+        or the sampler is closed.
         """
         request = GenerationRequest(
             prompt_ids=check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary),
@@ -108,11 +112,10 @@ class TransformersSampler:
             raise
 
     async def swap(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Copy these weights into the model when the running batch has ended.
+        """Copy these weights into the model after the running batch. Waiting requests are sampled from them.
 
-        weights: a `state_dict` with the model's own names and shapes, of any dtype and device; it must not change until
-        this returns. version: theirs, above the present one. Requests that wait are answered by the new weights. Raises
-        TrainingError, and changes nothing then.
+        weights: a `state_dict` with the model's names and shapes, of any dtype and device, unchanged until this call
+        returns. version: the version of these weights, larger than before. Raises TrainingError without changing anything.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -122,7 +125,7 @@ class TransformersSampler:
         await asyncio.wrap_future(done)
 
     def close(self) -> None:
-        """End the thread after the running batch; requests that wait raise TrainingError."""
+        """End the thread after the running batch. Waiting requests raise TrainingError."""
         with self._changed:
             self.closed = True
             self._changed.notify()
@@ -158,7 +161,7 @@ class TransformersSampler:
             _fail(swap.done, closed_error())
 
     def _next_batch(self) -> list[GenerationRequest]:
-        """Wait for a full batch, for all open attempts, or a while; empty when something else comes first."""
+        """Wait for a full batch, all open attempts or the timeout. Return [] if new weights or the end come first."""
         self._changed.wait_for(
             lambda: self.closed or self._swaps or len(self._waiting) >= self._full(), timeout=self._flush_seconds
         )
@@ -174,7 +177,7 @@ class TransformersSampler:
             generate(self._model, batch, self._deliver)
         except Exception as error:
             for request in batch:
-                failure = TrainingError(f"The model failed while it sampled {len(batch)} answers: {error}")
+                failure = TrainingError(f"The model failed while sampling {len(batch)} answers: {error}")
                 failure.__cause__ = error
                 _fail(request.result, failure)
 
@@ -183,7 +186,7 @@ class TransformersSampler:
             if not request.result.cancelled():
                 request.result.set_result(request.sampled(self.version))
         except InvalidStateError:
-            pass  # cancelled meanwhile
+            pass  # cancelled concurrently
 
     def _swap(self, swap: WeightSwap) -> None:
         if not swap.done.set_running_or_notify_cancel():
@@ -217,4 +220,4 @@ def _fail(future: Future[Any], error: Exception) -> None:
         if not future.done():
             future.set_exception(error)
     except InvalidStateError:
-        pass  # cancelled meanwhile
+        pass  # cancelled concurrently

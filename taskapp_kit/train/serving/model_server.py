@@ -2,8 +2,8 @@
 
     POST chat/completions, completions, responses, messages, GET models        below /served-here/v1
 
-Conversations are rendered, sampled and answered as the gateway does it in training, but each request stands alone: an
-earlier answer is encoded again from its text.
+Conversations are rendered, sampled and answered as in training by the gateway, but each request is independent: earlier
+answers are encoded again from their text.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 MAX_TEMPERATURE = 2.0
 LEAST_TEMPERATURE = 0.01
-"""A lower one counts as 0: logits that are divided by it would not be finite."""
+"""A lower temperature counts as 0, because logits divided by it would not be finite."""
 DEFAULT_TEMPERATURE = 1.0
 DEFAULT_MAX_TOKENS = 1024
-"""Of an answer whose request names no limit, where the context has room for them."""
+"""The limit of an answer whose request has none."""
 
 NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "top_p": (1,),
@@ -53,11 +53,11 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
 }
-"""Members that are refused unless they are absent, null, or one of these values, which change nothing."""
+"""Members that are rejected unless they are absent, null, or one of these neutral values."""
 
 
 class SamplingRequest(BaseModel):
-    """How one answer is sampled. temperature: 0 takes the most probable token. seed: None draws anew each time."""
+    """How one answer is sampled. temperature: 0 takes the most probable token. seed: None samples randomly."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,11 +66,11 @@ class SamplingRequest(BaseModel):
 
 
 def read_sampling(body: Mapping[str, Any]) -> SamplingRequest:
-    """Return how the answer to a request is sampled. Raises RequestError, which names the member."""
+    """Return how the answer to a request is sampled. Raises RequestError, which names the invalid member."""
     for name, accepted in NEUTRAL.items():
         value = body.get(name)
         if value is not None and (isinstance(value, bool) or value not in accepted):
-            raise wrong((name,), "is not supported", "The whole distribution is sampled, as in training: leave it out.")
+            raise wrong((name,), "is not supported", "Leave it out: the whole distribution is sampled, as in training.")
     if body.get("logit_bias"):
         raise wrong(("logit_bias",), "is not supported", "Leave it out.")
     return read_request(SamplingRequest, {name: value for name, value in body.items() if value is not None})
@@ -79,7 +79,7 @@ def read_sampling(body: Mapping[str, Any]) -> SamplingRequest:
 log = logging.getLogger("taskapp_kit.train")
 
 MAX_RUNNING = 256
-"""Requests that are sampled or wait; more are refused until some are answered."""
+"""Requests that are sampled or waiting. Further requests are rejected until some are answered."""
 RETRY_SECONDS = 5
 
 ERRORS = ErrorWriter(
@@ -88,7 +88,7 @@ ERRORS = ErrorWriter(
 
 
 class ModelServer:
-    """Answers for one model. name: what it is called in requests. context_tokens: the most of a prompt and its answer."""
+    """Answers for one model. name: its name in requests. context_tokens: the limit of a prompt and its answer together."""
 
     def __init__(self, name: str, sampler: Sampler, renderer: Renderer, *, context_tokens: int) -> None:
         self._name = name
@@ -97,14 +97,14 @@ class ModelServer:
         self._running = 0
 
     def behind(self, key: str) -> ASGIApp:
-        """Return the application, which answers requests that have this key only."""
+        """Return the application, which only answers requests with this key."""
 
         def authenticate(scope: Scope) -> RequestRefused | None:
             try:
-                given = candidates(scope["headers"], more_schemes=False)
+                keys = candidates(scope["headers"], more_schemes=False)
             except RequestRefused as refused:
                 return refused
-            if any(hmac.compare_digest(candidate, key.encode()) for candidate in given):
+            if any(hmac.compare_digest(candidate, key.encode()) for candidate in keys):
                 return None
             return RequestRefused("unauthorised", "The key is missing or invalid.")
 
@@ -127,7 +127,7 @@ class ModelServer:
         before, _, path = scope["path"].partition(f"{SERVED_HERE}/")
         route = ROUTES.get(path)
         if before or (route is None and path != "models"):
-            raise RequestRefused("not_found", "There is no such route.", hint=f"There are {', '.join(ROUTES)}.")
+            raise RequestRefused("not_found", "This route does not exist.", hint=f"Routes: {', '.join(ROUTES)}.")
         expected = "GET" if route is None else "POST"
         if scope["method"] != expected:
             return ERRORS.method_not_allowed([expected])
@@ -136,13 +136,13 @@ class ModelServer:
         body = await read_json(scope, receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         call, options = read_call(route, body), read_sampling(body)
         if body.get("model") not in (None, self._name):
-            raise RequestRefused("model_not_found", "Another model is served here.", hint=f"It is {self._name}.")
+            raise RequestRefused("model_not_found", "This server has another model.", hint=f"Use {self._name}.")
         turn = await self._turn(route, call, options, receive)
         return answer(call, turn, self._renderer.tokenizer, self._name)
 
     async def _turn(self, route: Route, call: GatewayCall, options: SamplingRequest, receive: Receive) -> AnsweredTurn:
         if self._running >= MAX_RUNNING:
-            raise Saturated(f"{MAX_RUNNING} requests are not answered yet.", retry_after_seconds=RETRY_SECONDS)
+            raise Saturated(f"{MAX_RUNNING} requests are waiting or running.", retry_after_seconds=RETRY_SECONDS)
         seed = secrets.token_hex(16) if options.seed is None else str(options.seed)
         attempt = OpenAttempt(
             correlation_id=route,
@@ -165,5 +165,5 @@ class ModelServer:
             assert not isinstance(generation, AnsweredTurn), "an attempt of one call has no earlier answer"
             return await while_connected(attempt.result(generation), receive)
         finally:
-            await attempt.end()  # cancels the generation of a client that hung up
+            await attempt.end()  # cancels the generation of a client that has disconnected
             self._running -= 1

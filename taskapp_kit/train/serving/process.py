@@ -17,21 +17,20 @@ from taskapp_kit.train.engine.child_program import OFFLINE
 from taskapp_kit.train.engine.local_engine import check_installed
 
 START_SECONDS = 600.0
-"""For reading and checking the weights; a first request for a model of a package may also fetch and convert it."""
+"""The deadline of reading and checking the weights. The first use of some models also downloads and converts them."""
 
 
 class ServingProcess(OwnedProcess[dict[str, Any]]):
-    """A process that serves one model; `with` waits until it answers, and ends it. It also ends when this process does.
+    """A process that serves one model. `with` waits until it answers, and ends it. It also ends with this process.
 
-    name: the model's, as `train.models.find_model` takes it. paths: whether it may be the path of a folder. Reading
-    `url` (ending in /v1) and `key`, which its clients send as a bearer, needs `wait` before. Raises Unavailable without the
-    extra `train`.
+    After `wait`, `url` (ending in /v1) and `key`, a bearer token, are set. Raises Unavailable without the extra `train`.
+    name: see `find_model`. paths: whether the name may be the path of a directory.
     """
 
     def __init__(
         self, name: str, models: Path, aliases: Mapping[str, str] | None = None, *, paths: bool = False
     ) -> None:
-        check_installed("A model that is served here")
+        check_installed("Serving a model")
         self.name = name
         self.url = ""
         self.key = ""
@@ -65,8 +64,8 @@ class ServingProcess(OwnedProcess[dict[str, Any]]):
             self.close()
             raise ConfigError(
                 answer.get("error")
-                or f"The process that was to serve the model {self.name!r} ended at its start ({self.end}).",
-                hint=answer.get("hint", "Its reason is among the lines that it wrote to standard error."),
+                or f"The process that serves the model {self.name!r} ended during its start ({self.end}).",
+                hint=answer.get("hint", "Its error output shows the reason."),
             )
         self.url, self.key, self.own_name = answer["url"], answer["key"], answer["name"]
 

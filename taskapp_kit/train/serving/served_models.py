@@ -1,4 +1,4 @@
-"""The models of a models folder, served by at most one process at a time, for a backend. This module loads no torch."""
+"""Serves the models of a directory for a backend, with at most one process at a time. This module loads no torch."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from taskapp_kit.train.serving.process import ServingProcess
 log = logging.getLogger("taskapp_kit.train")
 
 IDLE_SECONDS = 300.0
-"""A process that has answered nothing for so long is ended: it holds a model's memory."""
+"""A process without requests for this time is ended, because it uses the memory of a model."""
 MAX_WAITING = 256
-"""Requests at once; more are refused until some are answered."""
+"""Concurrent requests. Further requests are rejected until some are answered."""
 RETRY_SECONDS = 5
 NOTICED_SECONDS = 1.0
-"""How long after a lost connection a process may still seem to run that has ended; one that runs keeps its other clients."""
+"""How long to wait after a lost connection to see whether the process has ended."""
 ANSWER_SECONDS = 3600.0
-"""The longest time of one answer; the serving process has shorter deadlines of its own."""
+"""The deadline of one answer. The serving process has shorter deadlines."""
 
 
 StoredState = tuple[int, int]
-"""Inode and time of a checkpoint's manifest: one that was replaced meanwhile has others."""
+"""The inode and modification time of a checkpoint's manifest, which show whether it was replaced."""
 
 
 class ServedModels:
-    """Serves the trained and the prepared models of one folder on demand.
+    """Serves the trained models and base models of one directory on demand.
 
-    aliases: other names of models. idle_seconds: how long a process without requests goes on. Requests for another model
-    wait until the running answers are finished, in the order in which they came.
+    Requests for another model wait until running answers are finished, in order. aliases: names of models by alias.
+    idle_seconds: how long a process without requests continues.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class ServedModels:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that serves now, None while none does."""
+        """The id of the serving process, None if no process runs."""
         return self._process.pid if self._process is not None and not self._process.ended.is_set() else None
 
     def find(self, name: str) -> AvailableModel | None:
-        """Return the model of this name, None if there is none. Only its place is looked at, its files are not read."""
+        """Return the model of this name, None if it does not exist. Its files are not read."""
         own = self._aliases.get(name, name)
         if own in BUNDLED or (name in self._aliases and is_path(own)):
             return AvailableModel(name)
@@ -87,13 +87,13 @@ class ServedModels:
         return [*found, *(AvailableModel(name, created=created) for name, created in base.items())]
 
     async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
-        """Return a model's answer to a request. route: such as `chat/completions`. body: its JSON.
+        """Return a model's answer to a request. route: such as `chat/completions`. body: the JSON body.
 
-        Raises RequestRefused (`model_failed`) when its process ended twice, Saturated, Unavailable, ConfigError.
+        Raises RequestRefused (`model_failed`) if its process ends twice; Saturated, Unavailable, ConfigError.
         """
         if self._waiting >= MAX_WAITING:
             raise Saturated(
-                f"{MAX_WAITING} requests to models are not answered yet.", retry_after_seconds=RETRY_SECONDS
+                f"{MAX_WAITING} requests to models are waiting or running.", retry_after_seconds=RETRY_SECONDS
             )
         self._waiting += 1
         try:
@@ -108,12 +108,12 @@ class ServedModels:
             self._waiting -= 1
         raise RequestRefused(
             "model_failed",
-            "The process that serves this model did not answer, or ended while it did.",
-            hint="The backend's log says how; a prompt may need more memory than there is.",
+            "The process that serves this model did not answer, or ended before the answer was complete.",
+            hint="See the backend's log. A prompt may need more memory than is available.",
         )
 
     async def close(self) -> None:
-        """End the process; running answers are lost."""
+        """End the process. Running answers are lost."""
         self._closed = True
         if self._idle is not None:
             self._idle.cancel()
@@ -122,11 +122,11 @@ class ServedModels:
 
     @asynccontextmanager
     async def _serving(self, model: AvailableModel) -> AsyncIterator[tuple[ServingProcess, Transport]]:
-        """Yield the process that serves the model, started if need be."""
+        """Yield the process that serves the model. Start it if necessary."""
         async with self._admission:
             state = self._stored_state(model.name)
             process = self._process
-            # Two models would need the memory of both. A request waits for the answers that run, in its order: no model starves.
+            # Two models would need the memory of both. Requests wait for running answers in order, so no model starves.
             if process is None or process.ended.is_set() or (process.name, self._state) != (model.name, state):
                 await self._free.wait()
                 process = await self._started(model.name, state)
@@ -146,7 +146,7 @@ class ServedModels:
                     self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
 
     async def _started(self, name: str, state: StoredState | None) -> ServingProcess:
-        """Replace the process. A request that is cancelled meanwhile waits for that: there is at most one process."""
+        """Replace the process. A request that is cancelled waits for it, so that there is at most one process."""
         await self._end()
         if self._closed:
             raise Unavailable("The backend is stopping.")
@@ -196,7 +196,7 @@ class ServedModels:
         return found.st_ino, found.st_mtime_ns
 
     def _prepared(self) -> dict[str, float]:
-        """The base models that lie in the folder, and since when."""
+        """Return the base models in the directory, with their modification times."""
         base = self._models / BASE
         return {path.name: _modified(path) or 0.0 for path in sorted(base.glob("[!.]*")) if path.is_dir()}
 

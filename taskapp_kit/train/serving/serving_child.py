@@ -33,10 +33,10 @@ KEY_BYTES = 32
 def main() -> None:
     """Serve, or print `{"error": …, "hint": …}`."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints does not end up among the answers
+    os.dup2(2, 1)  # keeps the output of libraries out of the answers
     message = orjson.loads(sys.stdin.buffer.readline())
     end_with_input()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and that this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this process
     log_format, level = take_parent_logging({LOG_LEVEL: "warning", **child_environment()})
     configure(level, log_format)
     try:

@@ -1,6 +1,6 @@
-"""Conversations to learn from: the lines of a file of `taskapp export --format sft`, filtered, some of them held out.
+"""Conversations to learn from: the filtered lines of a file of `taskapp export --format sft`, some of them held out.
 
-As rows of an update they have the ids that a rollout would have, trained on where the model answered.
+Their rows have the same token ids as a rollout's. The model's answers are trained on.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from taskapp_kit.train.sft.sft_settings import SftSettings
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 
 Origin = tuple[str, str, int | str]
-"""Environment, split and seed of a conversation, which stay on one side; its name where it has no seed."""
+"""The environment, split and seed of a conversation, or its name without a seed. Equal origins stay on the same side."""
 LINES_SHOWN = 5
-"""Lines that are named of those that are left out for one reason."""
+"""The most line numbers in the message about lines that are left out for one reason."""
 SHOWN_CHARACTERS = 80
 NOTHING_LEARNED = "in which each answer has the weight 0"
 NO_ARGUMENTS = "with a call whose arguments are not a JSON object"
@@ -35,10 +35,15 @@ NO_ARGUMENTS = "with a call whose arguments are not a JSON object"
 
 @dataclass(frozen=True, slots=True)
 class ExportedConversation:
-    """One line. answers: the positions of the messages that the model wrote. name: the rollout's id, else its line's number.
+    """One line of a file. Values that the file does not specify are None or "".
 
-    reward, seed: None if the file does not specify it. weightless: those of answers that are context only. line: its
-    number in the file. digest: equal for equal conversations. unfit: why it cannot be learned from, None if it can.
+    Attributes:
+        name: The rollout's id, else the line's number.
+        answers: The positions of the messages that the model wrote.
+        weightless: The positions of answers that are context only.
+        line: The line's number in the file.
+        digest: Equal for equal conversations.
+        unfit: Why the conversation cannot be learned from, None if it can.
     """
 
     name: str
@@ -61,13 +66,13 @@ class ExportedConversation:
 
     @property
     def origin(self) -> Origin:
-        """What decides whether it is held out."""
+        """The key that decides whether the conversation is held out."""
         return self.environment, self.split, self.name if self.seed is None else self.seed
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenConversations:
-    """left_out: the conversations that are in neither list, by reason."""
+    """The conversations of a job. left_out: the number of all others, by reason."""
 
     learned: list[ExportedConversation]
     held_out: list[ExportedConversation]
@@ -75,10 +80,10 @@ class ChosenConversations:
 
 
 def read_conversations(path: Path) -> Iterator[ExportedConversation]:
-    """Yield the conversations of a file, line by line.
+    """Yield the conversations of a file. Raises ConfigError, which names the line.
 
-    Other members of a line than those of `taskapp export` are ignored, and all but `messages` may be missing: without
-    `answers`, every message of the assistant is learned from, unless its `weight` is 0. Raises ConfigError, with the line.
+    Only `messages` is required, and unknown members are ignored. Without `answers`, all assistant messages are learned
+    from, except those with `weight` 0.
     """
     try:
         with path.open("rb") as file:
@@ -88,14 +93,14 @@ def read_conversations(path: Path) -> Iterator[ExportedConversation]:
     except OSError as error:
         raise ConfigError(
             f"The conversations of {path} cannot be read: {error.strerror}.",
-            hint="`taskapp export … --format sft --out FILE` writes such a file; [data] train names it.",
+            hint="Set [data] train to a file that `taskapp export … --format sft --out FILE` wrote.",
         ) from None
 
 
 def chosen_conversations(settings: SftSettings) -> ChosenConversations:
-    """Return what is learned from and what is held out. All conversations of one seed, and equal ones, are on one side.
+    """Return the learned and held-out conversations. Equal conversations, and those with the same seed, stay together.
 
-    Raises ConfigError for a file that cannot be read, and when nothing is left to learn from.
+    Raises ConfigError if a file cannot be read, or no conversation is left to learn from.
     """
     left_out: Counter[str] = Counter()
     found = _filtered(settings.train, settings, left_out)
@@ -140,7 +145,7 @@ def _filtered(path: Path, settings: SftSettings, left_out: Counter[str]) -> list
 
 
 def _reason_against(conversation: ExportedConversation, settings: SftSettings) -> str | None:
-    """Why a conversation is not one to be learned from, nor to be measured; None when it is."""
+    """Return why a conversation is neither learned from nor measured, None if it is."""
     if settings.min_reward is not None and conversation.reward is None:
         return "without a reward"
     if settings.min_reward is not None and (conversation.reward or 0.0) < settings.min_reward:
@@ -156,7 +161,7 @@ def _reason_against(conversation: ExportedConversation, settings: SftSettings) -
 
 
 def _linked(conversations: Sequence[ExportedConversation]) -> dict[Origin, Origin]:
-    """Map each origin to one of those that share an equal conversation with it, directly or through others."""
+    """Map each origin to a representative of all origins that are connected to it by equal conversations."""
     first: dict[str, Origin] = {}
     above: dict[Origin, Origin] = {}
 
@@ -171,7 +176,7 @@ def _linked(conversations: Sequence[ExportedConversation]) -> dict[Origin, Origi
 
 
 def _drawn(origins: Sequence[Origin], share: float) -> set[Origin]:
-    """Draw a share of them, at least one and not all; none where the share is 0 or there is only one."""
+    """Draw a share of the origins: at least one and not all, but none if the share is 0 or only one origin exists."""
     if share == 0 or len(origins) < 2:
         return set()
     count = min(max(round(share * len(origins)), 1), len(origins) - 1)
@@ -187,20 +192,21 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise ConfigError(
             f"{place}: no list `messages`{f' ({_members(value)})' if isinstance(value, dict) else ''}; expected a "
-            "conversation, as `taskapp export --format sft` writes it."
+            "conversation in the format of `taskapp export --format sft`."
         )
     normal = _normal(messages, place)
-    said = [at for at, message in enumerate(normal) if message.role == "assistant"]
-    if not said:
+    assistant = [at for at, message in enumerate(normal) if message.role == "assistant"]
+    if not assistant:
         raise ConfigError(f"{place}: no message of the assistant; expected at least one to learn from.")
-    # A prompt may show examples as turns of the conversation, and no role tells them from answers: an export names the
-    # places of those that the model wrote.
-    answers = value.get("answers")
-    if answers is None:
-        answers = said
-    if not isinstance(answers, list) or not answers or not all(type(each) is int and each in said for each in answers):
+    # A prompt may contain examples with the same roles as answers, so an export lists the positions of the model's answers.
+    answers = assistant if value.get("answers") is None else value["answers"]
+    if (
+        not isinstance(answers, list)
+        or not answers
+        or not all(type(each) is int and each in assistant for each in answers)
+    ):
         raise ConfigError(
-            f"{place}: found the answers {answers!r}; expected places of messages of the assistant, of which some."
+            f"{place}: found the answers {answers!r}; expected a list of the positions of assistant messages, at least one."
         )
     weightless = {at for at in answers if _weight(messages[at], f"{place}: messages.{at}") == 0}
     learned = sorted(set(answers) - weightless)
@@ -208,7 +214,7 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
         _check_content(message, read, f"{place}: messages.{at}", learned=at in learned)
     tools, reward, seed = value.get("tools") or [], value.get("reward"), value.get("seed")
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
-        raise ConfigError(f"{place}: `tools` is no list of objects; expected schemas of functions, or null.")
+        raise ConfigError(f"{place}: `tools` is not a list of objects; expected schemas of functions, or null.")
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise ConfigError(f"{place}: the reward is {reward!r}; expected a number, or null.")
     unfit = None if learned else NOTHING_LEARNED
@@ -233,13 +239,13 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
 
 
 def _normal(messages: Sequence[Mapping[str, Any]], place: str) -> list[NormalMessage]:
-    """Return the messages in their normal form. Raises ConfigError, with the message's position in the line."""
+    """Return the messages in their normal form. Raises ConfigError, which names the message's position."""
     unknown = {at: message.get("role") for at, message in enumerate(messages) if message.get("role") not in ROLES}
     if unknown:
         at = min(unknown)
         roles = ", ".join(dict.fromkeys(cut(str(role), SHOWN_CHARACTERS) for role in unknown.values()))
         raise ConfigError(
-            f"{place}: found the roles {roles}, the first at messages.{at} ({_members(messages[at])}). "
+            f"{place}: found the unknown roles {roles}, the first at messages.{at} ({_members(messages[at])}). "
             f"Expected {', '.join(ROLES)}."
         )
     try:
@@ -259,15 +265,15 @@ def _weight(message: Mapping[str, Any], place: str) -> int:
 
 
 def _check_content(message: Mapping[str, Any], read: NormalMessage, place: str, *, learned: bool) -> None:
-    """Raise ConfigError for a message without content, or with a call that is not read: its end alone would be learned."""
+    """Raise ConfigError for a message without content, or with a call that models are not shown."""
     if learned and message.get("function_call"):
         raise ConfigError(
-            f"{place} has a call in `function_call`, which no model is shown. Expected it in `tool_calls`."
+            f"{place} has a call in `function_call`, which is not supported. Expected it in `tool_calls`."
         )
     has_content = bool(read.text.strip()) if learned else message.get("content") not in (None, [])
     if not (has_content or read.calls or reasoning_of(message)):
         raise ConfigError(
-            f"{place} ({_members(message)}) has no content and no call of a tool. Expected the text in `content`."
+            f"{place} ({_members(message)}) has neither content nor tool calls. Expected the text in `content`."
         )
 
 
@@ -276,14 +282,14 @@ def _members(message: Mapping[str, Any]) -> str:
 
 
 SFT_ADVANTAGE = 1.0
-"""Of each token that is learned: a row without an advantage would be left out of an update."""
+"""The advantage of each learned token, because rows without an advantage are left out of an update."""
 
 
 def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> TrainingRow:
-    """Return the row of a conversation; what follows its last answer is left out.
+    """Return the row of a conversation up to its last learned answer.
 
-    Which tokens are trained on follows from where the answers are, never from what a token is: padding may be the token
-    that ends a message. Answers that are context only have the same tokens as those that are learned.
+    The positions of the answers decide which tokens are trained on, not the token ids, because padding may use the token
+    that ends a message.
     """
     ids: tuple[int, ...] = ()
     mask: list[bool] = []
@@ -312,13 +318,13 @@ def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> 
 def conversation_rows(
     renderer: Renderer, conversations: Sequence[ExportedConversation], context_tokens: int
 ) -> tuple[list[TrainingRow], Counter[str]]:
-    """Return the rows that can be learned from, and how many were left out, by reason."""
+    """Return the rows that can be learned from, and the number of other conversations, by reason."""
     rows: list[TrainingRow] = []
     left_out: Counter[str] = Counter()
     for each in conversations:
         row = conversation_row(renderer, each)
         if any(on and len(list(span)) == 1 for on, span in groupby(row.mask)):
-            left_out["with an answer that has no token of this model but its end"] += 1
+            left_out["with an answer that has only an end token for this model"] += 1
         elif len(row.ids) > context_tokens:
             left_out[f"longer than the model's context of {context_tokens} tokens"] += 1
         else:
@@ -327,7 +333,7 @@ def conversation_rows(
 
 
 def not_learned_as_tokens(renderer: Renderer, conversations: Sequence[ExportedConversation]) -> Counter[str]:
-    """Return how many of the answers have each of `Renderer.not_as_tokens`."""
+    """Return the number of answers by phrase of `Renderer.not_as_tokens`."""
     return Counter(
         phrase for each in conversations for at in each.learned for phrase in renderer.not_as_tokens(each.messages[at])
     )

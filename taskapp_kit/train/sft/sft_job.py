@@ -1,7 +1,7 @@
-"""One fine-tuning job: the same update of the same rows each time, so that a job that goes on ends as one that ran through.
+"""One fine-tuning job. Its updates are deterministic, so a resumed job ends with the same weights as an uninterrupted one.
 
-A job is named by its config, its conversations and the model that it starts from. Its checkpoints are those of any job, with
-`ft` in place of `rl`; the curve is part of their state.
+A job is identified by its config, its conversations and its base model. Its checkpoints have the same form as other jobs',
+with `ft` instead of `rl`, and contain the curve.
 """
 
 from __future__ import annotations
@@ -48,19 +48,31 @@ class SftObserver(Protocol):
     """Receives the progress of a running job."""
 
     def began(self, job_id: str, sentences: Sequence[str]) -> None:
-        """The job starts or goes on. sentences: what it learns from, and what it needs."""
+        """The job starts or resumes. sentences: a description of its data and needs."""
 
     def updated(self, done: int, total: int, values: dict[str, float]) -> None:
-        """An update was made, or (done 0) the model measured before the first. values: by the names of points."""
+        """An update was made, or the initial model was measured (done is 0). values: metrics by point name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SftResult:
-    """A job that has ended. model: its last checkpoint. best: the one with the lowest held-out loss, best_loss; None without one.
+    """A job that has ended.
 
-    points: name, step, value and created_at of each. before, after: the held-out loss in nats per token, None without
-    held-out conversations. left_out: conversations by reason. not_as_tokens: answers by what is not learned
-    as tokens of the model.
+    Attributes:
+        job_id: The job's id.
+        model: The last checkpoint.
+        best: The checkpoint with the lowest held-out loss, None without one.
+        best_loss: That loss.
+        base: The base model.
+        updates: The number of updates.
+        learned: The number of learned conversations.
+        held_out: The number of held-out conversations.
+        tokens: The number of learned tokens.
+        left_out: The number of conversations that were left out, by reason.
+        not_as_tokens: The number of answers with parts that are not learned as tokens, by part.
+        before: The initial held-out loss in nats per token, None without held-out conversations.
+        after: The final held-out loss.
+        points: The name, step, value and created_at of all metric points.
     """
 
     job_id: str
@@ -81,7 +93,7 @@ class SftResult:
 
 @dataclass(frozen=True, slots=True)
 class SftRows:
-    """What a job learns from, and what it is measured on."""
+    """The rows that a job learns from, and those that it is measured on."""
 
     learned: list[TrainingRow]
     held_out: list[TrainingRow]
@@ -89,7 +101,7 @@ class SftRows:
     not_as_tokens: Counter[str]
 
     def batch(self, number: int, size: int) -> list[TrainingRow]:
-        """Return the rows of an update, from 0. Each epoch has an order of its own; its last batch may be smaller."""
+        """Return the rows of an update, counted from 0. Each epoch has another order. Its last batch may be smaller."""
         epoch, place = divmod(number, self.per_epoch(size))
         order = list(range(len(self.learned)))
         derived_rng("sft", "order", epoch).shuffle(order)
@@ -111,11 +123,22 @@ async def run_sft(
 ) -> SftResult:
     """Run the job to its end, from its last checkpoint if it has one.
 
-    document: the config, as checkpoints store it. aliases: the operator's. fresh: begin anew, under a new name. Raises
-    ConfigError, JobError if it does not fit into memory or onto the disk, TrainingError, CheckpointError.
+    Args:
+        document: The config for the checkpoints.
+        settings: The settings in it.
+        models: The models directory.
+        aliases: The operator's aliases.
+        observer: Receives the progress.
+        fresh: Whether to start a new job under a new name.
+
+    Raises:
+        ConfigError: The model or the conversations cannot be used.
+        JobError: The memory or the disk is too small.
+        TrainingError: An update fails.
+        CheckpointError: A checkpoint cannot be read or saved.
     """
-    # Fine-tuning plays no rollouts and needs no task app, keys or gateway, so it is no job of a backend. With RL it shares
-    # what the result depends on: renderer, log-probabilities, micro-batches, optimizer and checkpoints.
+    # Fine-tuning needs no rollouts, task app, keys or gateway, so it is not a job of a backend. It shares everything that
+    # the result depends on with RL: renderer, log-probabilities, micro-batches, optimizer and checkpoints.
     chosen = chosen_conversations(settings)
     name = settings.aliases.get(settings.model, settings.model)
     source = find_model(name, models, {} if settings.model in settings.aliases else aliases)
@@ -168,7 +191,7 @@ async def run_sft(
 
 @dataclass(slots=True)
 class SftRun:
-    """The updates of a job. points: those so far."""
+    """The updates of a job. points: all metric points so far."""
 
     settings: SftSettings
     rows: SftRows
@@ -183,7 +206,7 @@ class SftRun:
         return self.settings.epochs * self.rows.per_epoch(self.settings.batch_size)
 
     async def run(self) -> None:
-        """Make the updates that are missing."""
+        """Make the remaining updates."""
         settings = self.settings
         per_epoch = self.rows.per_epoch(settings.batch_size)
         if not self.points:
@@ -230,7 +253,7 @@ def _rows(chosen: ChosenConversations, renderer: Any, context_tokens: int) -> Sf
 def _job_id(
     document: dict[str, Any], chosen: ChosenConversations, source: ModelSource, models: Path, *, fresh: bool
 ) -> str:
-    """Return the name of the last job of this config, conversations and model, or of the next one."""
+    """Return the id of the last job with this config, conversations and model, or with `fresh` a new id."""
     named = [document, source.name, [[_named(each) for each in some] for some in (chosen.learned, chosen.held_out)]]
     digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -264,7 +287,7 @@ def _seeds(conversations: Sequence[ExportedConversation]) -> list[int]:
 
 
 def _needs(settings: SftSettings, rows: SftRows, source: ModelSource, folder: Path) -> JobNeeds:
-    """Return what the job needs, from the rows that it has. Raises JobError if it cannot run."""
+    """Return the needs of a job with these rows. Raises JobError if it cannot run."""
     every = rows.learned + rows.held_out
     shape = BatchShape(
         rows=settings.batch_size,

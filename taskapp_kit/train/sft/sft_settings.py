@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning job, from its config. No torch is needed."""
+"""The settings of a fine-tuning job, from its config. This module needs no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITED = (("model", "trainer_mode"), ("lora", "dropout"))
 
 @dataclass(frozen=True, slots=True)
 class ReservedSeeds:
-    """Seeds that are not learned from, in any split. environment: None for all. config: the RL config that names them."""
+    """Seeds that are not learned from, in any split. environment: None for all. config: the path of their RL config."""
 
     environment: str | None
     seeds: frozenset[int]
@@ -32,7 +32,7 @@ class ReservedSeeds:
 
 @dataclass(frozen=True, slots=True)
 class SftSettings:
-    """How a job learns. evaluate_every, save_every: updates; None for those of one epoch. The rest is as in `SftDocument`."""
+    """How a job learns; see `SftDocument`. evaluate_every, save_every: a number of updates, None for one epoch."""
 
     model: str
     aliases: Mapping[str, str]
@@ -50,14 +50,14 @@ class SftSettings:
 
 
 def sft_settings(config: SftConfig) -> SftSettings:
-    """Return the settings. Raises JobConfigError for what this trainer does not do, ConfigError for the RL config's faults."""
+    """Return the settings. Raises JobConfigError for unsupported values, ConfigError if the RL config is invalid."""
     review, values = Review(), config.values
     for place in LIMITED:
         check_limit(review, place, value_at(values, place), LIMITS[place])
     mode, data, training = values.model.trainer_mode, values.data, values.training
     lora = lora_settings(review, values.lora, ("lora",)) if mode == "lora" else None
     if mode == "full" and "lora" in values.model_fields_set:
-        review.problem(("lora",), '[lora]: found beside full training; expected trainer_mode = "lora". Take it out.')
+        review.problem(("lora",), '[lora]: found with trainer_mode = "full"; expected "lora". Remove one of the two.')
     config.check(review)
     return from_section(
         SftSettings,
@@ -83,7 +83,7 @@ def _reserved(path: str) -> ReservedSeeds:
         raise ConfigError(f"[data] rl_config: {error}") from None
     if not config.evaluation.seeds:
         raise ConfigError(
-            f"[data] rl_config: {path} names no seeds of evaluations, so nothing can be kept apart for them.",
-            hint="Write them into its [evaluation] seeds.",
+            f"[data] rl_config: {path} has no [evaluation] seeds, so no seeds can be held back for evaluations.",
+            hint="Add [evaluation] seeds to it, or remove [data] rl_config.",
         )
     return ReservedSeeds(config.rollout.env_name, frozenset(config.evaluation.seeds), path)

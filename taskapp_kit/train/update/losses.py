@@ -1,10 +1,10 @@
-"""The losses of an update: gspo, grpo and reinforce, from the log-probabilities of the tokens that are trained on.
+"""The losses of an update: gspo, grpo and reinforce, from the log-probabilities of the trained tokens.
 
-Three policies are told apart: the one that sampled, the old one (at the start of the update) and the current one.
-All tensors are (rows, positions); a position where `mask` is False changes no gradient.
+Three policies are distinguished: the sampler, the old policy (at the start of the update) and the current policy. All
+tensors are (rows, positions). Positions where `mask` is False have no gradient.
 
-The loss of an update is the mean over its episodes; an episode's is the mean of its rows by their weights, and a row's the
-mean over its tokens. So neither turns nor branches nor length give an episode more weight.
+The loss of an update is the mean over its episodes, an episode's loss the weighted mean of its rows, and a row's loss the
+mean over its tokens. So the number of turns, branches or tokens does not change an episode's weight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskapp_kit.train.update.update_settings import LARGEST_WEIGHT, UpdateSetti
 
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
-    """per_token: the loss. clipped: where the clip range took the gradient away. weight: old / sampler, bounded."""
+    """The losses of tokens. clipped: whether the clip range removed the gradient. weight: old / sampler, bounded."""
 
     per_token: torch.Tensor
     clipped: torch.Tensor
@@ -28,7 +28,7 @@ class TokenLosses:
 
 
 def row_means(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return each row's mean over its tokens that are trained on, (rows, 1)."""
+    """Return each row's mean over its trained tokens, (rows, 1)."""
     return torch.where(mask, values, 0.0).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
@@ -42,13 +42,14 @@ def token_losses(
     advantages: torch.Tensor,
     mask: torch.Tensor,
 ) -> TokenLosses:
-    """Return the loss of each token. All but `advantages` and `mask` are log-probabilities; `current` has a gradient.
+    """Return the loss of each token. All tensors except `advantages` and `mask` are log-probabilities.
 
-    gspo: the ratio is the sequence's, exp(mean log-ratio), with each token's own gradient. grpo: the token's. reinforce:
-    none. The KL term is exp(r - c) - (r - c) - 1 with the reference's and the current log-probability.
+    Only `current` has a gradient. The ratio is the sequence's with gspo (exp(mean log-ratio), with each token's gradient)
+    and the token's with grpo; reinforce has none. The KL term is exp(r - c) - (r - c) - 1 for the log-probabilities r of
+    the reference and c of the current policy.
     """
-    # TRL's GRPOTrainer would need a data set, undocumented keys of a batch and private methods, and cannot say what share
-    # of its episode a row is. So it is an oracle instead: on equal batches the gradients agree to 1e-5 (test_trl.py).
+    # TRL's GRPOTrainer is not used: it needs a data set, undocumented batch keys and private methods, and has no weights of
+    # rows. It is a test oracle instead: on equal batches the gradients agree to 1e-5 (test_trl.py).
     current, old, sampler = (torch.where(mask, each, 0.0) for each in (current, old, sampler))  # no overflow elsewhere
     moved, drifted = current - old, old - sampler
     if settings.loss == "gspo":
@@ -74,7 +75,7 @@ def token_losses(
 
 @dataclass(slots=True)
 class TokenStatistics:
-    """Collects numbers of tokens, as flat tensors on the CPU."""
+    """Collects values per token, as flat tensors on the CPU."""
 
     clipped: list[torch.Tensor] = field(default_factory=list)
     drifts: list[torch.Tensor] = field(default_factory=list)
@@ -82,7 +83,7 @@ class TokenStatistics:
     kls: list[torch.Tensor] = field(default_factory=list)
 
     def mismatch(self) -> torch.Tensor:
-        """Return |Δ log p| between sampler and old policy of every token where both are known."""
+        """Return |Δ log p| between sampler and old policy for each token for which it was measured."""
         return joined(self.drifts).abs()
 
     def effective_share(self) -> float | None:
@@ -92,10 +93,10 @@ class TokenStatistics:
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return them as one flat float tensor; empty for none."""
+    """Return the tensors as one flat float tensor."""
     return torch.cat([tensor.float() for tensor in tensors]) if tensors else torch.empty(0)
 
 
 def mean(values: torch.Tensor) -> float | None:
-    """Return the mean, None of nothing."""
+    """Return the mean, None if there are no values."""
     return float(values.mean()) if len(values) else None

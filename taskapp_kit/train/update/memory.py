@@ -1,4 +1,4 @@
-"""The memory and disk space that training needs, from sizes alone, and the micro-batches that fit into it."""
+"""Estimates the memory and disk space of training from sizes, and plans micro-batches that fit into the memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskapp_kit.train.turns import TrainingRow
 
 FLOAT_BYTES = 4
 LOGITS_COPIES = 4
-"""Of a position's logits: the logits, divided by the temperature, their gradient, and a softmax in between."""
+"""Copies of a position's logits: logits, logits divided by the temperature, their gradient, and a softmax."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a decoder of transformers that decide what its backward pass needs."""
+    """The sizes of a transformers decoder that determine the memory of its backward pass."""
 
     layers: int
     hidden: int
@@ -28,7 +28,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Any) -> ModelShape:
-        """Read them from a model's config."""
+        """Read the sizes from a model's config."""
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(
@@ -41,10 +41,10 @@ class ModelShape:
         )
 
     def backward_bytes(self, rows: int, length: int, predicted: int) -> int:
-        """Estimate what a backward pass over padded rows needs beside weights and gradients.
+        """Estimate the memory of a backward pass over padded rows, without weights and gradients.
 
-        length: tokens of the longest row. predicted: positions whose logits are computed. Counted for Llama and Qwen2
-        in fp32; a test compares it with what torch stores. Attention is taken to store no scores.
+        length: tokens of the longest row. predicted: positions with logits. The formula holds for Llama and Qwen2 in fp32
+        with attention that stores no scores; a test compares it with torch.
         """
         token = self.layers * (10 * self.hidden + 4 * self.intermediate + 7 * self.query + 5 * self.key_value)
         return FLOAT_BYTES * rows * (length * token + predicted * self.vocabulary * LOGITS_COPIES)
@@ -52,28 +52,28 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The rows of one optimizer step. episodes: how many there are, those without an advantage included."""
+    """The rows of one optimizer step. episodes: their number, including episodes without an advantage."""
 
     episodes: int
     micro_batches: tuple[tuple[TrainingRow, ...], ...]
 
 
 def predicted_positions(rows: Sequence[TrainingRow]) -> list[int]:
-    """Return the positions of the tokens that any of the rows trains on, in order."""
+    """Return the positions of tokens that at least one row trains on, in order."""
     return sorted({position for row in rows for position, trained in enumerate(row.mask) if trained})
 
 
 def has_gradient(row: TrainingRow, beta: float) -> bool:
-    """Whether the row changes the gradient: without an advantage it does by the KL term only."""
+    """Whether the row changes the gradient. Without an advantage, only the KL term does."""
     return any(row.mask) and (beta > 0 or any(row.advantages))
 
 
 def plan_minibatches(
     rows: Sequence[TrainingRow], minibatches: int, beta: float, shape: ModelShape, budget_bytes: int, order: Random
 ) -> list[Minibatch]:
-    """Divide the rows: an episode's rows stay in one minibatch, and the given order of rows is of no effect.
+    """Divide the rows into minibatches, independently of their order. An episode's rows stay in one minibatch.
 
-    Rows that cannot change the gradient are in no micro-batch. A row that exceeds the budget alone is a micro-batch.
+    Rows that cannot change the gradient are left out of micro-batches. A row that exceeds the budget is a micro-batch alone.
     """
     episodes: dict[str, list[TrainingRow]] = {}
     for row in in_order(rows):
@@ -90,12 +90,12 @@ def plan_minibatches(
 
 
 def in_order(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-    """Return the rows in an order that does not depend on the given one."""
+    """Return the rows in a canonical order."""
     return sorted(rows, key=lambda row: (row.group, row.rollout, row.ids, row.mask))
 
 
 def micro_batches(rows: Sequence[TrainingRow], shape: ModelShape, budget_bytes: int) -> list[tuple[TrainingRow, ...]]:
-    """Fill micro-batches with rows of similar length, the longest first: memory fails early or never."""
+    """Fill micro-batches with rows of similar length, the longest first, so that a lack of memory shows early."""
     filled: list[tuple[TrainingRow, ...]] = []
     for row in sorted(rows, key=lambda row: -len(row.ids)):
         if filled:
@@ -114,34 +114,40 @@ LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 """The layers of Llama, Qwen2 and Qwen3 that can have an adapter."""
 
 ADAM_BYTES = 8
-"""Of each trained weight: AdamW's two means in fp32."""
+"""Bytes of AdamW's two means for each trained weight, in fp32."""
 
 PROCESS_BYTES = 600_000_000
-"""Of a process that has imported torch and transformers, before it has a model."""
+"""Bytes of a process with torch and transformers, without a model."""
 
 DRAW_BYTES = 24
-"""Of each logit while a token is drawn: it, its log-probability, and the cumulative distribution in fp64."""
+"""Bytes for each logit while a token is drawn: logit, log-probability, and cumulative distribution in fp64."""
 
 STEP_COPIES = 2
-"""Of the largest tensor while AdamW makes a step."""
+"""Copies of the largest tensor during a step of AdamW."""
 
 # Measured peaks at the sizes of SmolLM2-135M were 4.8, 4.7 and 2.8 GB (full, full with bf16, 2 % of the parameters
 # trained); the estimates are 5.0, 5.3 and 3.2.
 ALLOCATED_SHARE = 1.15
-"""What the process holds, of what is in use: freed memory in pieces is not given back. At the sizes of SmolLM2-135M peaks
+"""The allocated memory relative to the used memory, because fragments are not returned. At the sizes of SmolLM2-135M, peaks
 were 0 to 11 % above the sum (2026-11-22)."""
 
 VALUE_COPIES = 3
-"""Of a trained token's hidden state: as the model gave it, of length 1, and joined with the others."""
+"""Copies of a trained token's hidden state: original, normalized, and concatenated."""
 
 MASK_BYTES = 5
-"""Of each pair of positions of a prompt: the attention mask as booleans and as floats."""
+"""Bytes for each pair of a prompt's positions: the attention mask as boolean and as float."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """The batches of a job. rows: of an update. length: tokens of the longest row. predicted: how many of them are trained
-    on. sampled: answers that are generated at once; 0 for a job that samples nothing."""
+    """The batches of a job.
+
+    Attributes:
+        rows: The rows of an update.
+        length: The tokens of the longest row.
+        predicted: The trained tokens of that row.
+        sampled: The answers that are generated concurrently, 0 for a job without sampling.
+    """
 
     rows: int
     length: int
@@ -151,9 +157,9 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes by what they are for, in all processes of a job.
+    """The bytes in all processes of a job, by purpose.
 
-    working: of the largest of an update's backward pass, its step, and sampling.
+    working: the largest of an update's backward pass, its step, and sampling. process: without a model.
     """
 
     weights: int
@@ -163,16 +169,15 @@ class MemoryEstimate:
     reference: int
     working: int
     process: int = PROCESS_BYTES
-    """Of what is in memory without a model."""
 
     @property
     def total(self) -> int:
-        """What the processes hold at their peak."""
+        """The peak memory of all processes."""
         return round(ALLOCATED_SHARE * float(sum(astuple(self))))
 
 
 def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str]) -> int:
-    """Return how many weights LoRA adds to the linear layers named so, such as `q_proj`. Raises BadArgument."""
+    """Return the number of weights that LoRA adds to linear layers such as `q_proj`. Raises BadArgument."""
     sizes = {
         "q_proj": shape.hidden + shape.query,
         "k_proj": shape.hidden + shape.key_value,
@@ -184,7 +189,7 @@ def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str]) -> 
     }
     if unknown := [target for target in targets if target not in sizes]:
         raise BadArgument(
-            f"{unknown[0]!r} is no linear layer of the model; expected some of {', '.join(LINEAR_LAYERS)}."
+            f"{unknown[0]!r} is not a linear layer of the model; expected some of {', '.join(LINEAR_LAYERS)}."
         )
     return shape.layers * rank * sum(sizes[target] for target in targets)
 
@@ -202,12 +207,22 @@ def estimate_memory(
     values: bool = False,
     replicas: int = 0,
 ) -> MemoryEstimate:
-    """Estimate what a job that samples and updates needs at its peak.
+    """Estimate the peak memory of a job that samples and updates.
 
-    parameters: of the base model. adapter: `adapter_parameters`, with mode lora. reference: whether there is a model for
-    the KL term. values: whether there is a value head, which learns from the hidden states of all trained tokens. replicas:
-    processes that sample, beside one that updates and the trainer's own; 0 where all is in one. All weights are stored in
-    fp32; bf16 adds a copy of them for the time of a pass.
+    All weights are stored in fp32; bf16 adds a temporary copy.
+
+    Args:
+        shape: The sizes of the base model.
+        parameters: The number of weights of the base model.
+        batch: The batches of the job.
+        mode: What is trained.
+        precision: The precision of the computation.
+        micro_batch_bytes: The memory of a backward pass.
+        adapter: `adapter_parameters` for mode lora.
+        reference: Whether the job has a reference model for the KL term.
+        values: Whether it has a value head, which learns from the hidden states of all trained tokens.
+        replicas: The number of sampler processes in addition to the trainer and one updating process; 0 if the trainer
+            samples and updates.
     """
     adapter = adapter if mode == "lora" else 0
     trained = adapter or parameters
@@ -232,29 +247,31 @@ def estimate_memory(
 
 
 def checkpoint_bytes(trained: int) -> int:
-    """Return about how large a checkpoint is; trained: parameters that are updated, those of the adapter with LoRA."""
+    """Return the approximate size of a checkpoint. trained: the number of trained weights."""
     return (FLOAT_BYTES + ADAM_BYTES) * trained
 
 
 def memory_problem(needed: Mapping[TrainerMode, MemoryEstimate], mode: TrainerMode, available: int) -> str | None:
     """Return why a job cannot run in `available` bytes and what to change, None if it can.
 
-    needed: the estimate for `mode`, and for lora where that is possible.
+    needed: the estimates for `mode` and, if possible, for lora.
     """
     total = needed[mode].total
     if total <= available:
         return None
-    found = f"The job needs about {_gb(total)} GB with {_NAMES[mode]}, you have {_gb(available)}"
+    problem = (
+        f"The job needs about {_gb(total)} GB of memory with {_NAMES[mode]}, but only {_gb(available)} are available."
+    )
     if "lora" in needed and needed["lora"].total <= available:
-        return f'{found}: trainer_mode = "lora" needs about {_gb(needed["lora"].total)}.'
-    return f"{found}: use a smaller model, shorter rows, or a machine with more memory."
+        return f'{problem} trainer_mode = "lora" needs about {_gb(needed["lora"].total)}.'
+    return f"{problem} Use a smaller model, shorter rows, or a machine with more memory."
 
 
 _NAMES: dict[TrainerMode, str] = {"full": "full training", "lora": "LoRA"}
 
 
 def _sampling_bytes(shape: ModelShape, batch: BatchShape) -> int:
-    """Return what a batch of answers needs: its cache, the pass over its prompts in one layer, and its logits."""
+    """Return the memory of a batch of answers: its cache, the pass over its prompts in one layer, and its logits."""
     cache = batch.length * (shape.layers + 1) * 2 * shape.key_value
     layer = batch.length * (4 * shape.hidden + 3 * shape.intermediate)
     mask = MASK_BYTES * batch.length**2

@@ -1,10 +1,10 @@
 """Updates a policy: one `train_step` per batch of rows.
 
-    rows (with ppo, first: values and new advantages) -> minibatches -> micro-batches -> gradients -> optimizer steps
+    rows (ppo first computes values and advantages) -> minibatches -> micro-batches -> gradients -> optimizer steps
 
-The old policy is the one at the start of the update. Its log-probabilities come without cost for the first minibatch,
-where they are the current ones. For the others they are the sampler's if the first minibatch shows that the two agree
-and all rows have the update's version; else they are computed before the first optimizer step.
+The old policy is the policy at the start of the update. For the first minibatch, its log-probabilities are the current
+ones. For later minibatches the sampler's are used if the first minibatch shows that both agree and all rows have the
+update's version. Otherwise they are computed before the first optimizer step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from taskapp_kit.train.update.update_settings import UpdateSettings
 
 
 class PaddedRows:
-    """The rows of a micro-batch as tensors, padded on the right, reduced to the positions that are predicted."""
+    """The rows of a micro-batch as tensors, padded on the right and reduced to the predicted positions."""
 
     def __init__(self, rows: Sequence[TrainingRow], device: Any) -> None:
         longest = max(len(row.ids) for row in rows)
@@ -55,16 +55,16 @@ class PaddedRows:
 
 
 class PolicyUpdate:
-    """Updates `model`, a causal language model of transformers with fp32 weights, in place.
+    """Updates a causal language model of transformers with fp32 weights in place.
 
-    Parameters that require no gradient stay as they are. Dropout is off, as it is in the sampler. For a checkpoint, `model`
-    and `optimizer` have a `state_dict` each; `value_head` is ppo's, None for the other losses.
+    Parameters that require no gradient do not change. Dropout is off, as in the sampler. `value_head` is None unless the
+    loss is ppo.
 
     Args:
         model: The policy.
-        settings: Of each update.
-        reference: The model of the KL term, needed where beta is above 0.
-        version: The number of updates that made the model's weights.
+        settings: The settings of each update.
+        reference: The model of the KL term, required if beta is above 0.
+        version: The number of updates that the model has had.
 
     Raises:
         BadArgument: The reference does not fit beta, or the weights are not fp32.
@@ -74,13 +74,13 @@ class PolicyUpdate:
         if (reference is None) != (settings.beta == 0):
             raise BadArgument(
                 f"beta is {settings.beta} {'without' if reference is None else 'with'} a reference model; "
-                "expected a reference where beta is above 0, and none where it is 0."
+                "expected a reference model if and only if beta is above 0."
             )
         wrong = sorted({str(each.dtype) for each in model.parameters() if each.dtype != torch.float32})
         if wrong:
             raise BadArgument(
-                f"The model has weights of type {', '.join(wrong)}; expected torch.float32, from which "
-                'precision = "bf16" computes in bfloat16: a small step would be lost in anything shorter.'
+                f"The model has weights of type {', '.join(wrong)}; expected torch.float32, because small steps are lost in "
+                'shorter types. precision = "bf16" converts weights for the computation.'
             )
         self.model = model.eval()
         self.settings = settings
@@ -97,14 +97,14 @@ class PolicyUpdate:
         self._shape = ModelShape.of(model.config)
 
     def train_step(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update and return its numbers; the version grows by one.
+        """Make one update, increment the version, and return the metrics.
 
-        A minibatch in which nothing has a gradient makes no optimizer step.
+        A minibatch without a gradient makes no optimizer step.
 
         Raises:
-            BadArgument: Rows cannot be trained on; nothing has changed then.
-            TrainingError: A gradient is not finite. No step is made with it, but steps of earlier minibatches stand, so go
-                back to a checkpoint.
+            BadArgument: Rows cannot be trained on. Nothing has changed.
+            TrainingError: A gradient is not finite. Steps of earlier minibatches may have been made, so return to a
+                checkpoint.
         """
         started = perf_counter()
         self._check(rows)
@@ -120,14 +120,13 @@ class PolicyUpdate:
         losses: list[float] = []
         norms: list[float] = []
         old: dict[tuple[int, int], torch.Tensor] = {}
-        """The old log-probabilities of the later minibatches, by part and micro-batch; without, the sampler's."""
+        """The old log-probabilities of later minibatches, by part and micro-batch. Empty to use the sampler's."""
         agrees = False
         for number, minibatch in enumerate(plan):
             self.optimizer.zero_grad(set_to_none=True)
             for place, micro_batch in enumerate(minibatch.micro_batches):
                 batch = PaddedRows(micro_batch, self.model.device)
-                known = batch.sampler if number else None
-                before = old.get((number % len(parts), place), known)
+                before = old.get((number % len(parts), place), batch.sampler if number else None)
                 losses.append(self._backward(batch, before, minibatch.episodes, statistics))
             if number == 0:
                 agrees = self._agrees(rows, statistics)
@@ -137,7 +136,7 @@ class PolicyUpdate:
                         for later in range(self._passes == 1, len(parts))
                         for place, micro_batch in enumerate(parts[later].micro_batches)
                     }
-            # Without a gradient there is no step either: Adam's momentum would move the weights for no reason.
+            # No step without a gradient: Adam's momentum would still move the weights.
             if minibatch.micro_batches:
                 norms.append(self.step())
         self.optimizer.zero_grad(set_to_none=True)
@@ -174,25 +173,25 @@ class PolicyUpdate:
         )
 
     def with_own_log_probs(self, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-        """Return rows whose log-probabilities are not known as if the present weights had sampled their tokens."""
-        found = []
+        """Return rows without log-probabilities as if the current weights had sampled their tokens."""
+        completed = []
         for several in micro_batches(in_order(rows), self._shape, self.settings.micro_batch_bytes):
             batch = PaddedRows(several, self.model.device)
             with torch.no_grad():
                 log_probs, _ = self.log_probs(self.model, batch)
             for row, own in zip(several, log_probs.tolist(), strict=True):
                 by_place = dict(zip(batch.kept.tolist(), own, strict=True))
-                found.append(
+                completed.append(
                     replace(
                         row,
                         log_probs=tuple(by_place[place] if on else 0.0 for place, on in enumerate(row.mask)),
                         versions=tuple(self.version if on else NOT_SAMPLED for on in row.mask),
                     )
                 )
-        return found
+        return completed
 
     def minibatches(self, rows: Sequence[TrainingRow]) -> list[Minibatch]:
-        """Return how the next `train_step` divides these rows, in whatever order they are."""
+        """Return how the next `train_step` divides these rows, independently of their order."""
         settings = self.settings
         order = derived_rng("update", settings.draw, self.version)
         return plan_minibatches(
@@ -201,7 +200,7 @@ class PolicyUpdate:
 
     def _check(self, rows: Sequence[TrainingRow]) -> None:
         if not rows:
-            raise BadArgument("An update got no rows; expected at least one.")
+            raise BadArgument("An update has no rows; expected at least one.")
         context = self.model.config.max_position_embeddings
         for row in rows:
             if len(row.ids) > context:
@@ -212,8 +211,8 @@ class PolicyUpdate:
             for log_prob, version, trained in zip(row.log_probs, row.versions, row.mask, strict=True):
                 if trained and not 0 <= version <= self.version:
                     raise BadArgument(
-                        f"A token of rollout {row.rollout!r} was sampled by version {version}; expected at most the update's, "
-                        f"{self.version}."
+                        f"A token of rollout {row.rollout!r} was sampled by version {version}; expected at most the current "
+                        f"version, {self.version}."
                     )
                 if trained and not math.isfinite(log_prob):
                     raise BadArgument(
@@ -221,9 +220,9 @@ class PolicyUpdate:
                     )
 
     def _agrees(self, rows: Sequence[TrainingRow], statistics: TokenStatistics) -> bool:
-        """Whether the sampler's log-probabilities can stand for the old policy's, as far as that was measured."""
-        # bfloat16, a mask that is off by one, and rows of older weights all show here. What was computed in the same
-        # micro-batches is then used in place of what was sampled, so that rounding cancels.
+        """Whether the sampler's log-probabilities can replace the old policy's, according to the measurements."""
+        # Differences by bfloat16, a mask that is off by one, and rows of older weights all show here. Log-probabilities that
+        # are then computed in the same micro-batches make rounding cancel.
         mismatch = mean(statistics.mismatch())
         stale = any(0 <= version < self.version for row in rows for version in row.versions)
         return not stale and mismatch is not None and mismatch <= self.settings.largest_mismatch
@@ -231,7 +230,7 @@ class PolicyUpdate:
     def _backward(
         self, batch: PaddedRows, old: torch.Tensor | None, episodes: int, statistics: TokenStatistics
     ) -> float:
-        """Add the gradient of a micro-batch; return its share of the minibatch's loss. old: None if it is the current."""
+        """Add the gradient of a micro-batch, and return its share of the minibatch's loss. old: None for the current policy."""
         current, entropies = self.log_probs(self.model, batch)
         reference = None
         if self._reference is not None:
@@ -264,7 +263,7 @@ class PolicyUpdate:
         return old
 
     def _features(self, rows: Sequence[TrainingRow]) -> Iterator[tuple[TrainingRow, torch.Tensor]]:
-        """Yield each row with its last hidden states, (tokens, width), in an order that does not depend on the given."""
+        """Yield each row with its last hidden states, (tokens, width), in a canonical order."""
         for several in micro_batches(in_order(rows), self._shape, self.settings.micro_batch_bytes):
             batch = PaddedRows(several, self.model.device)
             with torch.no_grad(), self._arithmetic():
@@ -276,7 +275,7 @@ class PolicyUpdate:
         return torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def log_probs(self, model: Any, batch: PaddedRows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each target's log-probability at the temperature, and the entropy there (without a gradient)."""
+        """Return each target's log-probability at the temperature, and the entropy without a gradient."""
         with self._arithmetic():
             output = model(
                 input_ids=batch.ids, attention_mask=batch.attention, use_cache=False, logits_to_keep=batch.kept - 1
@@ -284,9 +283,9 @@ class PolicyUpdate:
         logits = output.logits.float()
         if logits.shape[1] != len(batch.kept):
             raise TrainingError(
-                f"{type(model).__name__} gave logits for {logits.shape[1]} positions; expected the {len(batch.kept)} that "
-                "logits_to_keep names.",
-                hint="Its release of transformers does not support logits_to_keep for this model.",
+                f"{type(model).__name__} returned logits for {logits.shape[1]} positions; expected the {len(batch.kept)} in "
+                "logits_to_keep.",
+                hint="The installed transformers does not support logits_to_keep for this model.",
             )
         if self.settings.temperature != 1:
             logits = logits / self.settings.temperature
@@ -297,9 +296,9 @@ class PolicyUpdate:
         return log_probs, entropies
 
     def step(self) -> float:
-        """Make an optimizer step with the gradient that there is; return its norm before it was scaled.
+        """Make an optimizer step with the accumulated gradient, and return its norm before clipping.
 
-        Raises TrainingError, and makes none, when it is not finite.
+        Raises TrainingError, without a step, if the gradient is not finite.
         """
         parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.largest_gradient_norm))
@@ -308,13 +307,13 @@ class PolicyUpdate:
             raise TrainingError(
                 f"The gradient of update {self.version + 1} has the norm {norm}; expected a finite number. "
                 "No step was made with it.",
-                hint="Go back to a checkpoint and lower the learning rate.",
+                hint="Return to a checkpoint and lower the learning rate.",
             )
         self.optimizer.step()
         return norm
 
 
 def _entropy(logits: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
-    """Return the entropy at each position of one row: rows one by one, for their softmax needs as much as their logits."""
+    """Return the entropy at each position of one row. A softmax over all rows would need as much memory as the logits."""
     chances = (logits - norms[:, None]).exp()
     return norms - (chances * logits).sum(dim=-1)

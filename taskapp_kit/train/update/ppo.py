@@ -1,10 +1,10 @@
-"""The part of ppo that other losses do not have: values, the advantages that follow from them, and the values' own loss.
+"""The part of ppo that other losses do not have: values, advantages computed from them, and the loss of the values.
 
     rows with rewards -> the policy's features -> values -> advantages and returns -> rows with these advantages
                                                         `-> steps of the value head towards the returns
 
-The clipped ratio is that of `losses.py`. The head is one linear layer on the policy's last hidden state. Its loss changes
-the head only: the weights of the policy are moved by the policy's loss alone, whatever the scale of the rewards.
+The clipped ratio is in `losses.py`. The head is one linear layer on the policy's last hidden state. Its loss changes only
+the head, so the scale of the rewards does not affect the policy's weights through it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from taskapp_kit.train.update.losses import mean
 from taskapp_kit.train.update.update_settings import PpoSettings
 
 VALUE_STEPS = 8
-"""Of the head's optimizer in each update, on all tokens of the batch. They cost little: the features are computed once."""
+"""Optimizer steps of the head in each update, on all tokens. They are cheap because features are computed once."""
 
 Features = Callable[[Sequence[TrainingRow]], Iterable[tuple[TrainingRow, torch.Tensor]]]
-"""Gives each row, in any order, with the last hidden state after each of its tokens, (tokens, width), without a gradient."""
+"""Returns each row, in any order, with the last hidden states after its tokens, (tokens, width), without a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueMetrics:
-    """loss: before the head's first step, a mean over episodes as the policy's. explained_variance: 1 - Var(return - value)
-    / Var(return) of all tokens, None where all returns are equal."""
+    """The metrics of the value head.
+
+    Attributes:
+        loss: The loss before the head's first step, a mean over episodes.
+        explained_variance: 1 - Var(return - value) / Var(return) over all tokens, None if all returns are equal.
+    """
 
     loss: float
     explained_variance: float | None
@@ -40,8 +44,8 @@ def generalised_advantages(
 ) -> list[float]:
     """Return A_t = d_t + discount · trace · A_(t+1), with d_t = r_t + discount · V_(t+1) - V_t, for each sampled token.
 
-    rewards: r_t, given after token t. values: V_t, before token t. after: the value after the last token, 0.0 where the
-    episode has ended.
+    rewards: r_t, after token t. values: V_t, before token t. after: the value after the last token, 0.0 if the episode has
+    ended.
     """
     advantages: list[float] = []
     later, following = 0.0, after
@@ -53,7 +57,7 @@ def generalised_advantages(
 
 
 def value_loss(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, clip: float | None) -> torch.Tensor:
-    """Return for each token half the squared distance of value and return; with `clip`, never less than at the bound."""
+    """Return half the squared distance of value and return for each token. With `clip`, it is at least that at the bound."""
     distances = (values - returns) ** 2
     if clip is not None:
         bounded = old + (values - old).clamp(-clip, clip)
@@ -62,14 +66,10 @@ def value_loss(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, c
 
 
 class ValueHead:
-    """Estimates the return that follows each token of a policy. At first every value is 0.
-
-    width: of the policy's hidden state. For a checkpoint, `layer` and `optimizer` have a `state_dict` each.
-    """
+    """Estimates the return after each token of a policy. All initial values are 0. width: of the policy's hidden state."""
 
     def __init__(self, width: int, settings: PpoSettings, device: torch.device | str = "cpu") -> None:
-        # With the policy's optimizer, a weight between rewards of any scale and log-probabilities would be needed, and an
-        # adapter would be exported with the head.
+        # With the policy's optimizer, the losses would need a relative weight, and an adapter would be exported with the head.
         self.layer = torch.nn.Linear(width, 1, device=device)
         for parameter in self.layer.parameters():
             torch.nn.init.zeros_(parameter)
@@ -77,7 +77,7 @@ class ValueHead:
         self._settings = settings
 
     def learn(self, rows: Sequence[TrainingRow], features: Features) -> tuple[list[TrainingRow], ValueMetrics]:
-        """Return the rows with advantages by the values as they are, then move the values towards the returns."""
+        """Return the rows with advantages from the current values, after moving the values towards the returns."""
         inputs: list[torch.Tensor] = []
         weights: list[float] = []
         ends: dict[str, torch.Tensor] = {}
@@ -108,10 +108,10 @@ class ValueHead:
     def _with_advantages(
         self, rows: Sequence[TrainingRow], values: Sequence[Sequence[float]], after: dict[str, float]
     ) -> list[TrainingRow]:
-        """values: of each row's trained tokens. after: of episodes that a limit ended."""
+        """Return the rows with advantages. values: of trained tokens, by row. after: of episodes that a limit ended."""
         settings = self._settings
         episodes: dict[str, list[tuple[int, int, int, float, float]]] = {}
-        """For each token: its turn, its row, its position, its reward and its value."""
+        """The turn, row, position, reward and value of each token."""
         for place, row in enumerate(rows):
             sampled = [(turn, at) for turn in row.turns for at in range(turn.start, turn.stop)]
             for (turn, at), value in zip(sampled, values[place], strict=True):
@@ -119,12 +119,12 @@ class ValueHead:
                 episodes.setdefault(row.rollout, []).append((turn.index, place, at, reward, value))
         advantages = [[0.0] * len(row.ids) for row in rows]
         for name, tokens in episodes.items():
-            tokens.sort()  # by turn: branches are in different rows
+            tokens.sort()  # by turn, because branches are in different rows
             found = generalised_advantages(
                 [token[3] for token in tokens],
                 [token[4] for token in tokens],
-                # It would also forgive a policy that goes on until its context is full.
-                # undiscounted, a value that stands for itself would grow with each update
+                # Undiscounted, a value that is its own target would grow with each update, and a policy would not be penalized
+                # for continuing until its context is full.
                 after=after.get(name, 0.0) if settings.discount < 1 else 0.0,
                 discount=settings.discount,
                 trace=settings.gae_lambda,
@@ -150,7 +150,7 @@ class ValueHead:
 
 
 def normalised(states: torch.Tensor) -> torch.Tensor:
-    """Return the states with length 1: one learning rate then suits models of any width and scale."""
+    """Return the states with length 1, so that one learning rate suits models of any width and scale."""
     return torch.nn.functional.normalize(states.float(), dim=-1)
 
 

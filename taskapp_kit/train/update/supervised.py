@@ -1,8 +1,7 @@
-"""Updates on answers that are given: the loss is -log p of their tokens, as it is for any language model.
+"""Updates on given answers. The loss is -log p of their tokens.
 
-The loss of an update is the mean over all tokens that it trains on, so each of them counts the same, in whatever
-conversation it is. Rows are those of `turns.TrainingRow` with an advantage wherever they are trained on; their sampler's
-log-probabilities are not read.
+The loss of an update is the mean over all trained tokens, so all tokens have the same weight. The trained tokens of rows
+need an advantage. The sampler's log-probabilities are not read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from taskapp_kit.train.update.policy_update import PaddedRows, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class SupervisedMetrics:
-    """The numbers of one update. loss: nats per token, before it. gradient_norm: before it is scaled."""
+    """The metrics of one update. loss: nats per token before the update. gradient_norm: before clipping."""
 
     version: int
     loss: float
@@ -29,9 +28,9 @@ class SupervisedMetrics:
 
 
 def supervised_step(update: PolicyUpdate, rows: Sequence[TrainingRow]) -> SupervisedMetrics:
-    """Make one optimizer step, all rows in it; the version grows by one. update: of the model, with one minibatch.
+    """Make one optimizer step with all rows, and increment the version. `update` must have one minibatch.
 
-    Raises TrainingError, and makes no step, when a gradient is not finite.
+    Raises TrainingError, without a step, if the gradient is not finite.
     """
     started = perf_counter()
     update.optimizer.zero_grad(set_to_none=True)
@@ -47,7 +46,7 @@ def supervised_step(update: PolicyUpdate, rows: Sequence[TrainingRow]) -> Superv
 
 
 def supervised_loss(update: PolicyUpdate, rows: Sequence[TrainingRow]) -> float:
-    """Return the loss of the model as it is, nats per token."""
+    """Return the loss of the current model, in nats per token."""
     with torch.no_grad():
         total = sum(float(_sum(update, batch)) for batch in _batches(update, rows))
     return total / sum(row.trained for row in rows)

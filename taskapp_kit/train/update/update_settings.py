@@ -1,4 +1,4 @@
-"""The settings of an update, without torch."""
+"""The settings of an update. This module needs no torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ VALUE_LEARNING_RATE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PpoSettings:
-    """How advantages come from values, and how the value head learns.
+    """How advantages are computed from values, and how the value head learns.
 
-    discount: how much a reward counts one sampled token earlier; below 1, the value after an episode that a limit ended
-    stands for what would have followed. gae_lambda: how much the difference of a later token counts one token earlier.
-    whitened: whether the advantages of a batch are shifted and scaled to mean 0 and deviation 1. passes: how often an
-    update goes through its minibatches. value_learning_rate: of the head. value_clip: how far a value may move in one
-    update before it gives no gradient; None for any distance.
+    Attributes:
+        discount: The discount per sampled token. Below 1, the return of an episode that a limit ended includes the value
+            after it.
+        gae_lambda: The decay of a later token's difference per token.
+        whitened: Whether the advantages of a batch are scaled to mean 0 and deviation 1.
+        passes: How often an update iterates over its minibatches.
+        value_learning_rate: The learning rate of the head.
+        value_clip: How far a value may move in one update before it has no gradient; None for no limit.
     """
 
     discount: float = 1.0
-    # At TRL's 0.95 the first of 500 tokens would get 1e-11 of the reward; the values do the rest.
+    # With TRL's 0.95, the first of 500 tokens would receive 1e-11 of the reward.
     gae_lambda: float = 1.0
     whitened: bool = False
     passes: int = PASSES
@@ -34,28 +37,36 @@ class PpoSettings:
 Loss = Literal["gspo", "grpo", "reinforce", "ppo"]
 
 CLIP_RANGES: dict[Loss, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "grpo": (0.2, 0.28), "ppo": (0.2, 0.2)}
-"""How far a ratio may move below and above 1 before it gives no gradient. gspo: of the sequence, as in its paper."""
+"""How far a ratio may be below and above 1 before it has no gradient. gspo uses the ratio of the sequence, as in its paper."""
 
 LARGEST_MISMATCH = 1e-3
-"""The mean |Δ log p| between sampler and trainer up to which the sampler's log-probabilities are the old policy's."""
+"""The mean |Δ log p| between sampler and trainer up to which the sampler's log-probabilities replace the old policy's."""
 
 CLIP_TO_MISMATCH = 10
-"""A clip range has to be this much wider than the mean |Δ log p|, or noise alone would clip."""
+"""A clip range must be this much wider than the mean |Δ log p|, because otherwise noise alone would clip."""
 
 LARGEST_WEIGHT = 2.0
-"""Bound of the weight old / sampler of a token (of a sequence, with gspo) that another policy sampled."""
+"""The largest weight old / sampler of a token (with gspo, of a sequence)."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
     """How the weights are updated.
 
-    clip: below and above 1; None for the loss's CLIP_RANGES; unused by reinforce. beta: weight of the KL divergence from
-    the reference model. temperature: that of the sampling, by which logits are divided here, too. minibatches: optimizer
-    steps of one update, each on other episodes. largest_gradient_norm: a longer gradient is scaled to it.
-    warmup: updates before the learning rate has its value; it grows by the same amount with each of them.
-    micro_batch_bytes: memory for what the backward pass needs, beside weights, gradients and optimizer. draw: names the
-    random stream that assigns episodes to minibatches. ppo: used by that loss only.
+    Attributes:
+        learning_rate: The learning rate of AdamW.
+        loss: The loss.
+        clip: The clip range below and above 1, None for the loss's CLIP_RANGES. reinforce does not use it.
+        beta: The weight of the KL divergence from the reference model.
+        temperature: The sampling temperature, by which the update also divides logits.
+        minibatches: Optimizer steps of one update, each on different episodes.
+        largest_gradient_norm: Longer gradients are scaled to this norm.
+        weight_decay: The weight decay of AdamW.
+        precision: The precision of the computation. The weights are fp32.
+        micro_batch_bytes: Memory of the backward pass, without weights, gradients and optimizer.
+        warmup: The number of updates over which the learning rate grows linearly.
+        draw: Names the random stream that assigns episodes to minibatches.
+        ppo: The settings of the loss ppo.
     """
 
     learning_rate: float
@@ -74,15 +85,15 @@ class UpdateSettings:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise BadArgument(f"temperature is {self.temperature}; expected a number above 0 to train on.")
+            raise BadArgument(f"temperature is {self.temperature}; expected a number above 0 for training.")
         if self.beta < 0:
             raise BadArgument(f"beta is {self.beta}; expected a number of at least 0.")
         if self.minibatches < 1:
             raise BadArgument(f"minibatches is {self.minibatches}; expected at least 1.")
         if self.loss == "reinforce" and self.minibatches > 1:
             raise BadArgument(
-                f"reinforce with {self.minibatches} minibatches would go on from weights that did not sample the rest, "
-                "without a ratio that corrects it; expected 1, or the loss grpo or gspo."
+                f"reinforce with {self.minibatches} minibatches would update weights that did not sample the later "
+                "minibatches, without correcting for it; expected 1, or the loss grpo or gspo."
             )
 
     def rate(self, number: int) -> float:
@@ -91,7 +102,7 @@ class UpdateSettings:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """The lowest and the highest ratio that give a gradient in the direction of their advantage."""
+        """The lowest and the highest ratio with a gradient in the direction of their advantage."""
         below, above = self.clip or CLIP_RANGES.get(self.loss, (float("inf"), float("inf")))
         return 1 - below, 1 + above
 

@@ -1,4 +1,4 @@
-"""The parts of a workflow as services: data, policy, reward, replay buffer and trainer, for loops of one's own.
+"""The parts of a training workflow as services, for custom loops: data, policy, reward, replay buffer and trainer.
 
     DataLoader.as_service([("The lamp is wet.", "c"), …])           sample() -> (prompt, target)
     Policy.as_service("tiny", system="Which key?", max_tokens=4)    generate(prompt) -> Response
@@ -6,9 +6,9 @@
     ReplayBuffer.as_service(batch_size=64)                          add(Episode(…)); sample() -> episodes, or None
     Trainer.as_service("tiny", learning_rate=1e-3, beta=0.05)       train_step(episodes) -> loss; push_weights(version)
 
-Each class describes its constructor. `options(num_replicas=…, with_gpus=…)` goes before `as_service`, as of any service; policies
-may have several replicas, trainer and replay buffer have one. Weights go through files in a folder that policy and trainer
-share: one of this program, unless both are given a `folder`. A complete program, which learns in a minute on a processor:
+Each class documents its constructor. As for any service, call `options(num_replicas=…, with_gpus=…)` before `as_service`.
+Policies may have several replicas, trainer and replay buffer have one. Policy and trainer share weights through files in a
+temporary directory, or in the directory `folder` if both receive it. A complete program, which learns in a minute on a CPU:
 
     import asyncio
 

@@ -1,4 +1,4 @@
-"""Prompts with what is expected of their answers: `DataLoader`, and the success rate of a policy on such rows: `evaluate`."""
+"""Prompts with targets (`DataLoader`), and the success rate of a policy on them (`evaluate`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Difficulty = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """A row of data. alone: whether it was given as a prompt, without a target."""
+    """A row of data. alone: whether the row is a prompt without a target."""
 
     prompt: Prompt
     target: Any = None
@@ -27,40 +27,40 @@ class DataRow:
 
     @classmethod
     def read(cls, row: Any, index: int) -> Self:
-        """Return a row that was given as (prompt, target), (prompt, target, difficulty), or a prompt. Raises BadArgument."""
+        """Convert (prompt, target), (prompt, target, difficulty), or a prompt into a row. Raises BadArgument."""
         if _is_prompt(row):
             return cls(row, alone=True)
         if isinstance(row, list | tuple) and len(row) in (2, 3) and _is_prompt(row[0]):
             return cls(*row)
         raise BadArgument(
             f"Row {index} of the data is {repr(row)[:80]}; expected (prompt, target), (prompt, target, difficulty), or a "
-            "prompt: a text, or a list of chat messages."
+            "prompt: a string, or a list of chat messages."
         )
 
 
 def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRow]:
-    """Return the rows of one difficulty, None for all. Raises BadArgument, also if there are none."""
+    """Return the rows of one difficulty, None for all. Raises BadArgument for an invalid row, or without rows."""
     every = [DataRow.read(row, index) for index, row in enumerate(rows)]
     if not every:
-        raise BadArgument("There are no rows of data; expected at least one (prompt, target).")
-    found = [row for row in every if difficulty is None or row.difficulty == difficulty]
-    if not found:
-        known = ", ".join(sorted({repr(row.difficulty) for row in every}))
-        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {known}.")
-    return found
+        raise BadArgument("The data has no rows; expected at least one (prompt, target).")
+    chosen = [row for row in every if difficulty is None or row.difficulty == difficulty]
+    if not chosen:
+        difficulties = ", ".join(sorted({repr(row.difficulty) for row in every}))
+        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {difficulties}.")
+    return chosen
 
 
 class DataLoader(Actor):
-    """Gives rows in random order, each once before any of them again: `DataLoader.as_service(rows, seed=1)`.
+    """Returns rows in random order, each once before any is repeated: `DataLoader.as_service(rows, seed=1)`.
 
-    Several replicas, and one that is restarted, give the same order from its beginning.
+    All replicas, and a restarted one, return the same order from its beginning.
 
     Args:
         rows: (prompt, target), (prompt, target, difficulty), or prompts alone.
-        seed: Names the random order.
+        seed: Determines the random order.
 
     Raises:
-        BadArgument: There are no rows, or one has another form; before a process starts.
+        BadArgument: The data has no rows, or an invalid row. It is raised before a process starts.
     """
 
     def __init__(self, rows: Sequence[Any], *, seed: int | str = 0) -> None:
@@ -85,17 +85,17 @@ class DataLoader(Actor):
         """Return the next row.
 
         Args:
-            difficulty: Of the row; None for any.
+            difficulty: The difficulty of the row, None for any.
 
         Returns:
-            (prompt, target), or the prompt alone if it was given alone.
+            (prompt, target), or the prompt alone if the row has no target.
 
         Raises:
             BadArgument: No row has this difficulty.
         """
         if difficulty not in self._rows:
-            known = ", ".join(map(repr, self._rows))
-            raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {known}.")
+            difficulties = ", ".join(map(repr, self._rows))
+            raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {difficulties}.")
         waiting = self._waiting.get(difficulty)
         if not waiting:
             number = self._passes.get(difficulty, 0)
@@ -124,22 +124,22 @@ async def evaluate(
     success: float = 1.0,
     temperature: float | None = 0.0,
 ) -> float:
-    """Measure a policy on rows. A row whose reward is undefined does not count, and is logged.
+    """Measure a policy on rows. Rows with an undefined reward are not counted, and a warning is logged.
 
     Args:
         policy: A service of `Policy`.
-        difficulty: Of the rows; None for all.
-        rows: Held-out ones, as those of `DataLoader`.
-        reward: A service of `RewardActor`; None compares answer and target, without the space around them.
-        success: The least reward of a success.
-        temperature: Of the answers. 0 takes the most probable token, None is the policy's own.
+        difficulty: The difficulty of the rows, None for all.
+        rows: Held-out rows, in the form that `DataLoader` takes.
+        reward: A service of `RewardActor`. None compares answer and target without outer whitespace.
+        success: The lowest reward of a success.
+        temperature: The temperature of the answers. 0 takes the most probable token, None is the policy's default.
 
     Returns:
         The share of rows whose answer has a reward of at least `success`, from 0 to 1.
 
     Raises:
-        BadArgument: There are no rows.
-        ServiceError: No answer has a reward; also what the services raise.
+        BadArgument: There are no rows to evaluate on.
+        ServiceError: No answer has a reward, or a service failed.
     """
 
     async def rewarded(row: DataRow) -> float | None:
@@ -155,6 +155,6 @@ async def evaluate(
         raise ServiceError(f"None of {len(found)} answers has a reward; expected a number for at least one.")
     if len(defined) < len(found):
         log.warning(
-            "evaluation: %d of %d answers have no reward, and do not count", len(found) - len(defined), len(found)
+            "evaluation: %d of %d answers have no reward and are not counted", len(found) - len(defined), len(found)
         )
     return sum(each >= success for each in defined) / len(defined)

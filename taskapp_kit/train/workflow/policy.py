@@ -22,10 +22,9 @@ MAX_TOKENS = 128
 
 
 class SamplingActor(Actor):
-    """The base of actors that sample with the weights of a `WeightsFolder`; a subclass sets the attributes.
+    """The base of actors that sample with the weights of a `WeightsFolder`. Subclasses set the attributes.
 
-    _model: of torch; each version has the shapes of its weights. _sampler: over that model. _partly: whether only the
-    tensors that are trained are written.
+    _partly: whether files of weights contain only the trained tensors.
     """
 
     _partly: ClassVar[bool] = False
@@ -37,13 +36,13 @@ class SamplingActor(Actor):
 
     @endpoint(idempotent=True, on_restart=True)
     async def update_weights(self, version: int) -> int:
-        """Answer with the weights of this version, which were written, from the next batch on.
+        """Use the pushed weights of this version from the next batch on.
 
         Returns:
             The version.
 
         Raises:
-            TrainingError: The version was not written, or too long ago, or its weights are of another architecture.
+            TrainingError: The version was not pushed, was removed since, or has another architecture.
         """
         from taskapp_kit.train.checkpoints.state import load_weights
 
@@ -62,30 +61,30 @@ class SamplingActor(Actor):
         self._sampler.close()
 
     def _number_of(self, version: int) -> int:
-        """Return the sampler's number of a version. It grows with each update."""
+        """Return the sampler's number for a version, which grows with each update."""
         return version
 
     def _swapping(self, version: int, number: int) -> None:
-        """Note what the next batch is sampled with."""
+        """Record the version of the next batch."""
 
 
 class Policy(SamplingActor, concurrent_calls=64):
-    """A model that answers prompts, and takes the weights that a `Trainer` pushes: `Policy.as_service("tiny", max_tokens=4)`.
+    """A model that answers prompts with the weights that a `Trainer` pushes: `Policy.as_service("tiny", max_tokens=4)`.
 
-    Up to `concurrent_calls` calls are answered in common batches. With a GPU (`options(with_gpus=True)`) the model is there.
+    Up to `concurrent_calls` calls are answered in batches. `options(with_gpus=True)` puts the model on a GPU.
 
     Args:
-        model: `tiny`, a prepared model's name, the path of a folder, or a trained model's name, as a training job finds it.
-        system: The system message before a prompt that is a text, "" for none.
-        max_tokens: Of an answer, where the call names none.
-        temperature: The same; training needs the trainer's.
-        seed: Names the random stream, so that one replica gives equal answers to equal calls in equal order. None for a new
-            one in each replica, which is what several replicas need: they would give equal answers.
-        folder: Shared with the trainer; None for one of this program.
-        threads: Of the processor; None for half of them.
+        model: `tiny`, a base model's name, the path of a directory, or a trained model's name, as in a training job.
+        system: The system message before a prompt that is a string, "" for none.
+        max_tokens: The default limit of an answer.
+        temperature: The default temperature. Training needs the trainer's temperature.
+        seed: Determines the random stream, so that a replica gives equal answers to equal calls in the same order. With
+            several replicas, use None for a different stream in each.
+        folder: The directory shared with the trainer, None for a temporary one of this program.
+        threads: The number of threads, None for half of the processors.
 
     Raises:
-        ConfigError: There is no such model, or it cannot be loaded.
+        ConfigError: The model does not exist, or cannot be loaded.
     """
 
     def __init__(
@@ -115,13 +114,13 @@ class Policy(SamplingActor, concurrent_calls=64):
         self._counted_version = 0
         self._open = 0
         self._pushed = {0: 0}
-        """The version of the policy by that of the sampler, which grows even when the policy goes back."""
+        """The policy's version for each version of the sampler, which grows even if the policy returns to an older one."""
         self._updating = asyncio.Lock()
         self._sampler = TransformersSampler(self._model, open_attempts=lambda: self._open)
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Name the shared folder."""
+        """Add the shared directory to the arguments."""
         return args, sent_folder(kwargs)
 
     @endpoint(idempotent=True)
@@ -133,24 +132,24 @@ class Policy(SamplingActor, concurrent_calls=64):
         max_tokens: int | None = None,
         draw: str | None = None,
     ) -> Response:
-        """Return an answer to a prompt, sampled with the newest weights that this replica has.
+        """Return an answer to a prompt, sampled with this replica's newest weights.
 
         Args:
             prompt: A user's message, or a whole conversation as in a chat-completions request.
-            temperature: None for the policy's.
-            max_tokens: None for the policy's.
-            draw: Names the random stream of this answer; None for the next one of the replica.
+            temperature: The temperature, None for the policy's default.
+            max_tokens: The limit, None for the policy's default.
+            draw: The name of the answer's random stream, None for the replica's next one.
 
         Raises:
             RequestError: The messages cannot be rendered.
-            BadArgument: The prompt has another form, or does not fit into the model's context.
+            BadArgument: The prompt is invalid, or does not fit into the model's context.
         """
         ids = self._renderer.prompt(self._messages(prompt))
-        if self._counted_version != self._sampler.version:  # counted from 0 again, also for a version that comes back
+        if self._counted_version != self._sampler.version:  # counted from 0 again, also if a version is pushed again
             self._counted_version = self._sampler.version
             self._calls.clear()
         if draw is None:
-            key = f"{self._pushed[self._sampler.version]}/{hash(ids)}"  # a hash of numbers is the same in each process
+            key = f"{self._pushed[self._sampler.version]}/{hash(ids)}"  # hashes of integers are equal in all processes
             draw = f"{self._stream}/{key}/{self._calls[key]}"
             self._calls[key] += 1
         self._open += 1
@@ -175,7 +174,7 @@ class Policy(SamplingActor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def act(self, observation: Any) -> str:
-        """Return the text of an answer to an observation: a text, a conversation, or what is shown as JSON."""
+        """Return the text of an answer to an observation: a string, a conversation, or a value that is shown as JSON."""
         prompt = observation if _is_conversation(observation) else text_of(content(observation))
         response: Response = await self.generate(prompt)
         return response.text
@@ -189,7 +188,7 @@ class Policy(SamplingActor, concurrent_calls=64):
         return self._sampler.version + 1
 
     def _swapping(self, version: int, number: int) -> None:
-        self._pushed[number] = version  # before the swap: its first answer may be there before this goes on
+        self._pushed[number] = version  # before the swap, because the first answer may arrive before this continues
 
     def _messages(self, prompt: Prompt) -> Messages:
         if isinstance(prompt, str):
@@ -198,13 +197,13 @@ class Policy(SamplingActor, concurrent_calls=64):
         if _is_conversation(prompt):
             return list(prompt)
         raise BadArgument(
-            f"The prompt is {repr(prompt)[:80]}; expected a text, or a list of chat messages.",
+            f"The prompt is {repr(prompt)[:80]}; expected a string, or a list of chat messages.",
             hint="DataLoader.sample returns a pair: prompt, target = await dataloader.sample.route()",
         )
 
 
 PolicyActor = Policy
-"""Another name of it."""
+"""An alias of `Policy`."""
 
 
 def _is_conversation(value: Any) -> bool:

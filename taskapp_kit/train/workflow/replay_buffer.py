@@ -1,4 +1,4 @@
-"""Holds episodes until they are trained on: `ReplayBuffer`."""
+"""Stores episodes until they are trained on: `ReplayBuffer`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.train.workflow.episode import Episode
 
 @dataclass(slots=True)
 class BufferedEpisode:
-    """An episode in the buffer. version: from which its age is counted. uses: in how many batches it was."""
+    """An episode in the buffer. version: the version from which its age counts. uses: the number of its batches."""
 
     episode: Episode
     version: int
@@ -23,8 +23,15 @@ class BufferedEpisode:
 
 @dataclass(slots=True)
 class BufferCounts:
-    """What became of episodes. added: stored ones. without_reward: not stored, their reward being undefined. used: in batches,
-    once for each. too_old, overflow: removed because of `max_policy_age`, of `capacity`."""
+    """Counts of episodes.
+
+    Attributes:
+        added: Stored episodes.
+        without_reward: Episodes with an undefined reward, which are not stored.
+        used: Episodes in batches, counted once for each batch.
+        too_old: Episodes that were removed because of `max_policy_age`.
+        overflow: Episodes that were removed because of `capacity`.
+    """
 
     added: int = 0
     without_reward: int = 0
@@ -39,14 +46,15 @@ class ReplayBuffer(Actor):
     A restarted replica is empty; `state_dict` and `load_state_dict` save and load the episodes.
 
     Args:
-        batch_size: Of `sample`, where it names none.
-        max_policy_age: An episode is removed when the current version is more than so many above its own; None never.
-        max_uses: In how many batches an episode may be.
-        capacity: The oldest episode is removed beyond it.
-        seed: Names the random stream of `sample`.
+        batch_size: The default size of a batch.
+        max_policy_age: Episodes whose version is more than this much older than the current version are removed; None
+            removes none.
+        max_uses: The most batches of an episode.
+        capacity: The most episodes. Above it, the oldest one is removed.
+        seed: Determines the random stream of `sample`.
 
     Raises:
-        BadArgument: A number is too small, or `capacity` has no room for a batch.
+        BadArgument: A number is too small, or a batch does not fit into `capacity`.
     """
 
     def __init__(
@@ -63,7 +71,9 @@ class ReplayBuffer(Actor):
         if max_policy_age is not None:
             _check_number("max_policy_age", max_policy_age, 0)
         if batch_size > capacity:
-            raise BadArgument(f"batch_size is {batch_size} and capacity {capacity}; expected room for a batch.")
+            raise BadArgument(
+                f"batch_size is {batch_size}, but capacity is only {capacity}; expected at least batch_size."
+            )
         self._batch_size = batch_size
         self._max_policy_age = max_policy_age
         self._max_uses = max_uses
@@ -76,14 +86,14 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def add(self, episode: Episode) -> None:
-        """Store an episode. One without a version counts as of the last `curr_policy_version` that `sample` was given.
+        """Store an episode. Without a version, it has the last `curr_policy_version` of `sample`.
 
         Raises:
-            BadArgument: It is no Episode.
+            BadArgument: The argument is not an Episode.
         """
         if not isinstance(episode, Episode):
             raise BadArgument(
-                f"The replay buffer was given a {type(episode).__name__}; expected an Episode.",
+                f"The replay buffer received a {type(episode).__name__}; expected an Episode.",
                 hint="Write: replay_buffer.add.route(Episode(prompt_ids=…, response_ids=…, reward=…))",
             )
         if episode.reward is None:
@@ -101,11 +111,11 @@ class ReplayBuffer(Actor):
         """Draw a batch at random.
 
         Args:
-            curr_policy_version: Episodes that are too old for it are removed first; None removes none.
-            batch_size: None for the buffer's.
+            curr_policy_version: The current version. Episodes that are too old are removed first; None removes none.
+            batch_size: The number of episodes, None for the buffer's default.
 
         Returns:
-            The episodes in the order in which they were added; None, which uses nothing up, if there are too few.
+            The episodes in the order in which they were added, or None if the buffer has too few.
 
         Raises:
             BadArgument: A number is too small, or the batch is larger than the buffer.
@@ -133,17 +143,17 @@ class ReplayBuffer(Actor):
 
     @endpoint(idempotent=True)
     def size(self) -> int:
-        """Return how many episodes are stored."""
+        """Return the number of stored episodes."""
         return len(self._episodes)
 
     @endpoint(idempotent=True)
     def counts(self) -> BufferCounts:
-        """Return what became of the episodes since the start."""
+        """Return the counts of episodes since the start."""
         return self._counts
 
     @endpoint(idempotent=True)
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `load_state_dict` needs, as JSON."""
+        """Return the state for `load_state_dict`, as JSON."""
         return {
             "episodes": [
                 {**_as_json(each.episode), "counted_version": each.version, "uses": each.uses}
@@ -156,10 +166,10 @@ class ReplayBuffer(Actor):
 
     @endpoint(idempotent=True)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace everything by what `state_dict` returned. Options stay as they are.
+        """Restore a state from `state_dict`. Options do not change.
 
         Raises:
-            BadArgument: It is another value; nothing has changed then.
+            BadArgument: The state is invalid. Nothing has changed.
         """
         try:
             episodes = []
@@ -193,4 +203,4 @@ def _as_json(episode: Episode) -> dict[str, Any]:
 
 def _check_number(name: str, value: int, least: int) -> None:
     if type(value) is not int or value < least:
-        raise BadArgument(f"{name} is {value!r}; expected a whole number of at least {least}.")
+        raise BadArgument(f"{name} is {value!r}; expected an integer of at least {least}.")

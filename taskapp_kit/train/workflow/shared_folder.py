@@ -1,9 +1,9 @@
-"""The folder through which trainer and policies share weights: tensors never travel in calls.
+"""The directory through which trainer and policies share weights. Tensors are never sent in calls.
 
-FOLDER/
-  weights/version-7.safetensors   as `Trainer.push_weights(7)` wrote it; the last few stay
-  weights/pushed.json             [[7, 12], …]: the versions in the order of their pushes, and how many updates made each
-  checkpoints/                    of `Trainer.save`
+DIRECTORY/
+  weights/version-7.safetensors   written by `Trainer.push_weights(7)`; the last few versions are retained
+  weights/pushed.json             [[7, 12], …]: the pushed versions in order, with their numbers of updates
+  checkpoints/                    written by `Trainer.save`
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from taskapp_kit.system.private_files import make_private_folder, write_private
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
 
 KEPT_VERSIONS = 4
-"""Pushed versions whose weights stay: a policy's replica may be loading an earlier one."""
+"""Retained pushed versions. A policy's replica may still load an earlier one."""
 KNOWN_VERSIONS = 1000
-"""Pushed versions of which a restarted trainer knows how many updates made them."""
+"""Pushed versions whose numbers of updates are stored for a restarted trainer."""
 PUSHED = "pushed.json"
 UNFINISHED = ".unfinished-"
 
 
 class WeightsFolder:
-    """The pushed weights in a shared folder. One trainer writes; policies read at any time."""
+    """The pushed weights in a shared directory. One trainer writes; policies read at any time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "weights"
 
     def path(self, version: int) -> Path:
-        """Return where the weights of a version are, or will be. Raises BadArgument for what is no version."""
+        """Return the path of a version's weights, which need not exist. Raises BadArgument for an invalid version."""
         if type(version) is not int or version < 0:
-            raise BadArgument(f"The version of weights is {version!r}; expected a whole number of at least 0.")
+            raise BadArgument(f"The version of weights is {version!r}; expected an integer of at least 0.")
         return self._folder / f"version-{version}.safetensors"
 
     def existing(self, version: int) -> Path:
-        """Return where the weights of a version are. Raises TrainingError if they are not there."""
+        """Return the path of a version's weights. Raises TrainingError if they do not exist."""
         path = self.path(version)
         if not path.is_file():
             raise TrainingError(
-                f"The weights of version {version} are not at {path}; expected them as push_weights({version}) writes them, "
-                f"of the last {KEPT_VERSIONS} pushes.",
-                hint="Await trainer.push_weights first, and give policy and trainer one `folder` that both machines see.",
+                f"The weights of version {version} do not exist at {path}; expected one of the last {KEPT_VERSIONS} versions "
+                "of push_weights.",
+                hint="Await trainer.push_weights first, and pass the same `folder` on a shared disk to policy and trainer.",
             )
         return path
 
     def write(self, pushed: list[tuple[int, int]], part: CheckpointPart) -> None:
-        """Write the weights of the last of the pushed versions, and that they were pushed. Raises TrainingError.
+        """Write the weights of the last pushed version, and the list of pushed versions. Raises TrainingError.
 
-        Readers find the whole file or none. Nothing is flushed to the disk: after a power cut there are checkpoints.
+        Readers never see an incomplete file. Nothing is flushed to the disk, because checkpoints survive a power cut.
         """
         version = pushed[-1][0]
         place = self.path(version)
         try:
             make_private_folder(self._folder)
-            for path in self._folder.glob(f"{UNFINISHED}*"):  # of a killed trainer
+            for path in self._folder.glob(f"{UNFINISHED}*"):  # left by a killed trainer
                 path.unlink()
             part.write(self._folder / f"{UNFINISHED}weights")
             (self._folder / f"{UNFINISHED}weights").rename(place)
@@ -78,7 +78,7 @@ class WeightsFolder:
             ) from error
 
     def pushed(self) -> list[tuple[int, int]]:
-        """Return the pushed versions, and how many updates made each; none before the first push. Raises TrainingError."""
+        """Return the pushed versions with their numbers of updates, [] before the first push. Raises TrainingError."""
         try:
             return [
                 (int(version), int(updates)) for version, updates in orjson.loads((self._folder / PUSHED).read_bytes())
@@ -90,12 +90,12 @@ class WeightsFolder:
 
 
 def shared_folder(folder: str | None) -> Path:
-    """Return the folder; None for one of this program, removed at its end."""
+    """Return the directory; for None, a temporary directory that is removed at the end of this program."""
     return Path(folder).absolute() if folder else _program_folder()
 
 
 def sent_folder(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a constructor's arguments with the folder in them, so that replicas and other services have the same."""
+    """Return a constructor's arguments with the directory, so that all replicas and services use the same one."""
     return {**kwargs, "folder": str(shared_folder(kwargs.get("folder")))}
 
 
@@ -104,7 +104,7 @@ def _program_folder() -> Path:
     path, owner = tempfile.mkdtemp(prefix="taskapp-workflow-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # not in a child that was forked
+        if os.getpid() == owner:  # not in a forked child
             shutil.rmtree(path, ignore_errors=True)
 
     atexit.register(remove)

@@ -1,4 +1,4 @@
-"""The trainer's side of a shared folder, with torch: a policy, its update, its pushed weights and its checkpoints."""
+"""The trainer's policy with torch: its update, its pushed weights and its checkpoints in a shared directory."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ WITHOUT_GROUP = "batch"
 def episode_rows(
     episodes: Sequence[Episode], options: RowOptions, updates_of: Callable[[int | None], int]
 ) -> tuple[TrainingBatch, set[str]]:
-    """Return the rows, and the rollouts of those whose log-probabilities are not known: theirs are 0.0.
+    """Return the rows, and the rollouts without log-probabilities, whose rows have 0.0.
 
-    updates_of: how many updates made the weights of an episode's version; raises BadArgument for an unknown one. Episodes
-    without a group are compared with each other. Raises BadArgument when no episode can be trained on.
+    Episodes without a group are compared with each other. updates_of: returns the number of updates of an episode's
+    version, and raises BadArgument for an unknown version. Raises BadArgument if no episode can be trained on.
     """
     made = [_training_episode(number, each, updates_of) for number, each in enumerate(episodes)]
     batch = training_batch(made, options)
@@ -48,7 +48,7 @@ def episode_rows(
         raise BadArgument(
             f"None of the {len(episodes)} episodes can be trained on; expected at least one with a reward."
         )
-    unknown = {one.rollout for one, each in zip(made, episodes, strict=True) if each.log_probs is None}
+    unknown = {converted.rollout for converted, each in zip(made, episodes, strict=True) if each.log_probs is None}
     return batch, unknown
 
 
@@ -65,12 +65,12 @@ def _training_episode(number: int, episode: Episode, updates_of: Callable[[int |
 
 
 def device() -> str:
-    """Return where models are: a GPU that the process may use, else the processor."""
+    """Return the device for models: a GPU if this process may use one, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def use_threads(threads: int | None) -> None:
-    """Compute with so many threads; None for half of the processors: policy and trainer compute at the same time."""
+    """Set torch's number of threads. None uses half of the processors, because policy and trainer run concurrently."""
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // 2))
 
 
@@ -80,7 +80,7 @@ JOB = "workflow"
 
 
 class TrainedPolicy:
-    """A policy that is trained. It goes on from what its folder has. Raises CheckpointError while another trainer has it."""
+    """A trained policy, which continues from its directory. Raises CheckpointError if another trainer uses the directory."""
 
     def __init__(
         self, model: str, settings: UpdateSettings, options: RowOptions, folder: Path, threads: int | None
@@ -93,11 +93,11 @@ class TrainedPolicy:
         self._update = PolicyUpdate(policy, settings, reference=copy.deepcopy(policy) if settings.beta else None)
         self._weights = WeightsFolder(folder)
         self._pushed: list[tuple[int, int]] = []
-        """The pushed versions, and how many updates made each, in the order of the pushes."""
+        """The pushed versions with their numbers of updates, in order."""
         self._warned = False
         self._writer = CheckpointWriter(folder / "checkpoints")
         try:
-            self._go_on()
+            self._resume()
         except BaseException:
             self._writer.close()
             raise
@@ -108,19 +108,19 @@ class TrainedPolicy:
         if unknown and not self._warned:
             self._warned = True
             log.warning(
-                "episodes have no log-probabilities: they are trained on as if the policy that is updated had sampled them "
-                "(give Episode the log_probs and the version of the Response)"
+                "episodes have no log-probabilities, so they are trained on as if the current policy had sampled them "
+                "(pass the log_probs and the version of the Response to Episode)"
             )
-        known = [row for row in batch.rows if row.rollout not in unknown]
-        own = self._update.with_own_log_probs([row for row in batch.rows if row.rollout in unknown])
-        return self._update.train_step([*known, *own])
+        complete = [row for row in batch.rows if row.rollout not in unknown]
+        completed = self._update.with_own_log_probs([row for row in batch.rows if row.rollout in unknown])
+        return self._update.train_step([*complete, *completed])
 
     def push(self, version: int) -> str:
         """Write the weights. Raises BadArgument, TrainingError."""
         path = self._weights.path(version)
         if version == 0:
             raise BadArgument(
-                "push_weights was given the version 0, that of the weights a policy starts with; expected 1."
+                "push_weights received the version 0, which is the version of a policy's initial weights; expected at least 1."
             )
         pushed = [*self._pushed, (version, self._update.version)]
         self._weights.write(pushed, weights_part(self._update.model))
@@ -141,31 +141,29 @@ class TrainedPolicy:
         return str(self._writer.save(facts, parts).path)
 
     def restore(self) -> int:
-        """Go back to the last whole checkpoint. Raises CheckpointError."""
+        """Restore the last complete checkpoint. Raises CheckpointError."""
         checkpoint = latest_checkpoint(self._writer.root)
         if checkpoint is None:
-            raise CheckpointError(
-                f"There is no checkpoint in {self._writer.root}; expected one.", hint="Call trainer.save first."
-            )
+            raise CheckpointError(f"{self._writer.root} has no checkpoint to restore.", hint="Call trainer.save first.")
         self._take(checkpoint)
         return self._update.version
 
     def close(self) -> None:
-        """Let another trainer use the folder."""
+        """Release the directory for other trainers."""
         self._writer.close()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         pushed = self._weights.pushed()
         checkpoint = latest_checkpoint(self._writer.root)
         if checkpoint is not None and (not pushed or checkpoint.facts.weights_version >= pushed[-1][1]):
             self._take(checkpoint)
-            log.warning("the trainer goes on from the checkpoint %s", checkpoint.path)
+            log.warning("the trainer continues from the checkpoint %s", checkpoint.path)
         elif pushed:
             version, updates = pushed[-1]
             path = self._weights.existing(version)
             self._update.model.load_state_dict(load_weights(self._update.model, path))
             self._update.version, self._pushed = updates, pushed
-            log.warning("the trainer goes on from the pushed weights %s, without the optimizer's state", path)
+            log.warning("the trainer continues from the pushed weights %s, without the optimizer's state", path)
 
     def _take(self, checkpoint: StoredCheckpoint) -> None:
         restore_weights(self._update.model, checkpoint)
@@ -176,10 +174,10 @@ class TrainedPolicy:
     def _updates_of(self, version: int | None) -> int:
         if version is None:
             return self._update.version
-        known = {0: 0, **dict(self._pushed)}
-        if version not in known:
+        updates = {0: 0, **dict(self._pushed)}
+        if version not in updates:
             raise BadArgument(
-                f"An episode was sampled by version {version}, which this trainer has not pushed; expected 0 or one of "
-                f"the {len(self._pushed)} that it has."
+                f"An episode was sampled by version {version}, which this trainer has not pushed; expected 0 or one of its "
+                f"{len(self._pushed)} pushed versions."
             )
-        return known[version]
+        return updates[version]

@@ -1,4 +1,4 @@
-"""What updates a policy's weights: `Trainer`."""
+"""Updates a policy's weights: `Trainer`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Returns = Literal["loss", "loss_and_kl"]
 class Trainer(Actor, call_seconds=3600.0):
     """Updates a model from episodes, in one replica: `Trainer.as_service("tiny", learning_rate=5e-4)`.
 
-    A trainer that finds weights or checkpoints in its folder goes on from the newest: so does a restarted one, from the last
-    push or save. The optimizer's state is part of `save` only.
+    A new or restarted trainer continues from the newest weights or checkpoint in its directory. Only `save` stores the
+    optimizer's state.
 
     Args:
-        model: As that of `Policy`; all of its weights are trained.
-        learning_rate: Of AdamW.
+        model: The model, as for `Policy`. All of its weights are trained.
+        learning_rate: The learning rate of AdamW.
         loss: `grpo`, `gspo` or `reinforce`.
-        beta: Weight of the KL divergence from the model as it was at the start.
-        temperature: That of the policy.
-        minibatches: Optimizer steps of one update.
-        warmup: Updates before the learning rate has its value.
-        scale: What an episode's distance from its baseline is divided by.
-        returns: What `train_step` returns.
+        beta: The weight of the KL divergence from the initial model.
+        temperature: The policy's temperature.
+        minibatches: The number of optimizer steps of one update.
+        warmup: The number of updates over which the learning rate grows.
+        scale: The divisor of an episode's distance from its baseline.
+        returns: The result of `train_step`.
         precision: `fp32` or `bf16`.
-        folder: Shared with the policies; None for one of this program.
-        threads: As of `Policy`.
+        folder: The directory shared with the policies, None for a temporary one of this program.
+        threads: The number of threads, as for `Policy`.
 
     Raises:
-        BadArgument: An option has another value, or two of them contradict each other.
-        CheckpointError: Another trainer has the folder.
+        BadArgument: An option is invalid, or two options contradict each other.
+        CheckpointError: Another trainer uses the directory.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Trainer(Actor, call_seconds=3600.0):
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Name the shared folder."""
+        """Add the shared directory to the arguments."""
         return args, sent_folder(kwargs)
 
     @endpoint
@@ -99,66 +99,66 @@ class Trainer(Actor, call_seconds=3600.0):
             The loss, or with returns="loss_and_kl" the loss and the KL divergence per token.
 
         Raises:
-            BadArgument: There is no batch, or its episodes cannot be trained on; nothing has changed then.
+            BadArgument: The batch is None or empty, or its episodes cannot be trained on. Nothing has changed.
             TrainingError: A gradient is not finite.
         """
         if not batch or not all(isinstance(each, Episode) for each in batch):
-            found = "an empty batch" if isinstance(batch, list | tuple) and not batch else repr(batch)[:80]
+            shown = "an empty batch" if isinstance(batch, list | tuple) and not batch else repr(batch)[:80]
             raise BadArgument(
-                f"train_step was given {found}; expected a list of at least one Episode.",
-                hint="ReplayBuffer.sample returns None while it has too few: wait, or add episodes first.",
+                f"train_step received {shown}; expected a list of at least one Episode.",
+                hint="ReplayBuffer.sample returns None if it has too few episodes: wait, or add episodes first.",
             )
         self._metrics = self._policy.learn(batch)
         if self._returns == "loss":
             return self._metrics.loss
-        assert self._metrics.kl is not None, "beta is above 0: each row counts"
+        assert self._metrics.kl is not None, "beta is above 0, so each row has a gradient"
         return self._metrics.loss, self._metrics.kl
 
     @endpoint
     def push_weights(self, version: int) -> str:
-        """Write the weights for `Policy.update_weights(version)`. Those of the last few pushes stay.
+        """Write the weights for `Policy.update_weights(version)`. The last few versions are retained.
 
         Args:
-            version: Any number that the caller counts with, above 0.
+            version: An integer above 0, which the caller chooses.
 
         Returns:
-            The path of their file.
+            The path of the file.
 
         Raises:
-            BadArgument: It is no such number.
+            BadArgument: The version is invalid.
             TrainingError: The weights cannot be written.
         """
         return self._policy.push(version)
 
     @endpoint(idempotent=True)
     def metrics(self) -> UpdateMetrics | None:
-        """Return the numbers of the last update; None before the first one."""
+        """Return the metrics of the last update, None before the first one."""
         return self._metrics
 
     @endpoint
     def save(self) -> str:
-        """Save a checkpoint of weights and optimizer. The last two stay.
+        """Save a checkpoint of weights and optimizer. The last two are retained.
 
         Returns:
-            The path of its folder, which is a model, too.
+            The path of its directory, which can also be used as a model.
 
         Raises:
-            CheckpointError: It cannot be saved; earlier ones are as they were.
+            CheckpointError: The checkpoint cannot be saved. Earlier checkpoints are unchanged.
         """
         return self._policy.save()
 
     @endpoint
     def restore(self) -> int:
-        """Go back to the last whole checkpoint.
+        """Restore the last complete checkpoint.
 
         Returns:
-            How many updates made its weights.
+            The number of updates of its weights.
 
         Raises:
-            CheckpointError: There is none.
+            CheckpointError: No checkpoint exists.
         """
         return self._policy.restore()
 
     def close(self) -> None:
-        """Let another trainer use the folder."""
+        """Release the directory for other trainers."""
         self._policy.close()

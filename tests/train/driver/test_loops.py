@@ -134,7 +134,7 @@ def growing() -> ScriptedSampler:
     ("rule", "last", "reason", "idle"),
     [
         (EarlyStopping(stop_at=2.0), 2, "its reward 2 reached 2", [0, 0, 0]),
-        (EarlyStopping(patience=2), 4, "2 in a row were no better than 2", [0, 0, 0, 1, 2]),
+        (EarlyStopping(patience=2), 4, "2 in a row were not better than 2", [0, 0, 0, 1, 2]),
         (EarlyStopping(stop_at=0.0), 0, "its reward 0 reached 0", [0]),
         (EarlyStopping(), 6, None, [0, 0, 0, 1, 2, 3, 4]),
     ],

@@ -172,9 +172,7 @@ def test_other_stored_rollouts_than_at_the_start_are_refused_until_the_first_are
     first = file.read_bytes()
     file.write_bytes(first.replace(b'"reward": 0.', b'"reward": 1.'))
     driven, _ = life(tmp_path / "job", ledger, 1, rollouts=stored_again(file))
-    assert isinstance(driven.error, JobError) and "is another file than the one that the job began with" in str(
-        driven.error
-    )
+    assert isinstance(driven.error, JobError) and "has changed since the job started" in str(driven.error)
     assert not ledger.superseded
     file.write_bytes(first)
     driven, _ = life(tmp_path / "job", ledger, 2, rollouts=stored_again(file))
@@ -201,4 +199,4 @@ def test_a_damaged_checkpoint_costs_its_iterations_and_an_imported_one_is_no_sta
     imported = import_checkpoint(tmp_path / "job.tar", tmp_path / "elsewhere")
     driven, _ = life(imported.path.parent, MemoryLedger(state=ledger.state), 2)
     assert isinstance(driven.error, CheckpointError)
-    assert "not go on" in str(driven.error)
+    assert "but not resume" in str(driven.error)

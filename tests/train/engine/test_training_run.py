@@ -60,7 +60,7 @@ def test_a_job_trains_a_model_in_a_child(tmp_path: Path) -> None:
         assert [each["iteration"] for each in results["iterations"]] == [1, 2, 3]
         assert [each["iteration"] for each in results["evaluations"]] == [0, 3]
         events = {event["type"]: event["message"] for event in back.events(job_id)}
-        assert "Qwen/Qwen3-0.6B stands for random." in events["rl.model.loaded"]
+        assert "Qwen/Qwen3-0.6B is an alias of random." in events["rl.model.loaded"]
         assert "[compute]" in events["rl.config.unused"]
         assert "rl.gateway.reached" in events
         assert curve(back, job_id, "version") == [1.0, 2.0, 3.0]

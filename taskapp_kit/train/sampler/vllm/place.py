@@ -1,4 +1,4 @@
-"""Where vLLM is: the operator's setting `TASKAPP_VLLM`, and what a job's `[vllm]` section says of a child. No torch."""
+"""The location of vLLM (the operator's setting `TASKAPP_VLLM`), and a job's `[vllm]` settings. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from taskapp_kit.net.http import header_key
 
 VARIABLE = "TASKAPP_VLLM"
 KEY_VARIABLE = "VLLM_API_KEY"
-"""What vLLM calls it, too: the key of a server that is there."""
+"""The key of a running server. vLLM uses the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmPlace:
-    """Where vLLM is: a virtual environment that has it, or a server. The operator's: a job can start or call no other.
+    """The operator's vLLM: a virtual environment or a running server. Exactly one of `environment` and `url` is set.
 
-    environment: its folder, with bin/python. url: of the server, without `/v1`. key: its bearer, if it wants one. One of
-    environment and url is given.
+    Attributes:
+        environment: The directory of the virtual environment.
+        url: The address of the server, without `/v1`.
+        key: The server's bearer token, None without one.
     """
 
-    # A job that could name these could start any program, or have the trainer call any address.
+    # Jobs cannot set these: they could start any program, or make the trainer call any address.
     environment: str | None = None
     url: str | None = None
     key: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, text: str | None, key: str | None = None) -> Self | None:
-        """Return the place that the setting names, None for none. Raises ConfigError."""
+        """Return the place in the setting, None without one. Raises ConfigError."""
         if not text:
             return None
         if "://" in text:
@@ -38,34 +40,37 @@ class VllmPlace:
                 url = server_url(text)
             except NotAnAddress as wrong:
                 raise ConfigError(
-                    f"{VARIABLE}: the address {wrong}.", hint="Give one such as http://127.0.0.1:8000."
+                    f"{VARIABLE}: the address {wrong}.", hint="Use an address such as http://127.0.0.1:8000."
                 ) from None
             return cls(url=url.removesuffix("/v1"), key=header_key(key, KEY_VARIABLE))
         folder = Path(text).expanduser().absolute()
         if not (folder / "bin" / "python").exists():
             raise ConfigError(
-                f"{VARIABLE} is {text}, which has no bin/python; expected the folder of a virtual environment that has vLLM, "
-                "or a server's address.",
+                f"{VARIABLE} is {text}, which has no bin/python; expected the directory of a virtual environment with vLLM, or "
+                "a server's address.",
                 hint="python -m venv vllm-env && vllm-env/bin/pip install vllm",
             )
         return cls(environment=str(folder))
 
     def refusal(self, *, whole_weights: bool) -> str | None:
-        """Return why a job cannot sample here, one sentence; None if it can. whole_weights: it trains no adapter."""
+        """Return why a job cannot sample here, None if it can. whole_weights: whether the job trains without an adapter."""
         if self.url is None or not whole_weights:
             return None
         return (
-            '[model] trainer_mode: found "full"; expected "lora" with a vLLM server that is there. It takes new adapters, '
-            "not new weights."
+            '[model] trainer_mode: found "full"; expected "lora", because a running vLLM server can load adapters but not '
+            "whole weights."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """How a child is started, as a job's `[vllm]` says. None is left to vLLM.
+    """The `[vllm]` settings of a job, with which a child is started. None keeps vLLM's default.
 
-    max_model_len: most tokens of a prompt and its answer together. gpu_memory_utilization: share of a GPU's memory.
-    enforce_eager: whether nothing is compiled before the first answer.
+    Attributes:
+        tensor_parallel_size: The number of GPUs.
+        max_model_len: The most tokens of a prompt and its answer together.
+        gpu_memory_utilization: The share of a GPU's memory.
+        enforce_eager: Whether to start without compiling.
     """
 
     tensor_parallel_size: int = 1
@@ -76,9 +81,9 @@ class VllmSettings:
     @property
     def flags(self) -> list[str]:
         """The arguments of vLLM's command."""
-        found = ["--tensor-parallel-size", str(self.tensor_parallel_size)]
+        flags = ["--tensor-parallel-size", str(self.tensor_parallel_size)]
         if self.max_model_len is not None:
-            found += ["--max-model-len", str(self.max_model_len)]
+            flags += ["--max-model-len", str(self.max_model_len)]
         if self.gpu_memory_utilization is not None:
-            found += ["--gpu-memory-utilization", f"{self.gpu_memory_utilization:g}"]
-        return [*found, "--enforce-eager"] if self.enforce_eager else found
+            flags += ["--gpu-memory-utilization", f"{self.gpu_memory_utilization:g}"]
+        return [*flags, "--enforce-eager"] if self.enforce_eager else flags

@@ -1,8 +1,8 @@
-"""A `PolicySampler` over a vLLM server: token ids go in and come out, with the log-probabilities that they were drawn with.
+"""A `PolicySampler` over a vLLM server, which receives and returns token ids, with their log-probabilities.
 
-A thread with an event loop of its own sends the requests, so callers await from any loop. New weights go over a folder on
-the disk. An adapter gets a name of its own for each version, under which vLLM caches prompts, too: answers under way go on
-with theirs. Whole weights are loaded in place when the answers under way have ended, and the cache is emptied.
+A thread with a separate event loop sends the requests, so callers may use any loop. New weights are passed through a
+directory. Each version of an adapter has a new name, to which vLLM's cache of prompts also belongs, so running answers keep
+their version. Whole weights are loaded in place after running answers have ended, and the cache is emptied.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BASE_LAYER, _FACTOR, _STORED = ".base_layer.", ".lora_", "base_model.model."
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The adapter that is trained. rank, alpha: of LoRA. targets: names of linear layers such as `q_proj`."""
+    """The trained LoRA adapter. targets: names of linear layers such as `q_proj`."""
 
     rank: int
     alpha: float
@@ -53,12 +53,13 @@ class Adapter:
 def write_model(
     folder: Path, weights: Mapping[str, torch.Tensor], description: Mapping[str, bytes], dtype: torch.dtype
 ) -> None:
-    """Write a model that vLLM can start from and load again in place. Raises OSError.
+    """Write a model that vLLM can start from and reload in place. Raises OSError.
 
-    weights: a `state_dict`; of an adapter's layers, what is beside the adapter is written. description: the other files of
-    the model by name, config.json among them. The head is written as a tensor of its own and the config says so: where it
-    is tied to the embeddings, vLLM 0.32 loads new weights into the embeddings alone, and reports success.
+    weights: a `state_dict`, whose adapters are left out. description: the other files of the model by name, including
+    config.json.
     """
+    # The head is written as a separate tensor: if it is tied to the embeddings, vLLM 0.32 reloads only the embeddings, and
+    # reports success.
     tensors = {
         name.replace(_BASE_LAYER, "."): _stored(tensor, dtype)
         for name, tensor in weights.items()
@@ -75,7 +76,7 @@ def write_model(
 
 
 def write_adapter(folder: Path, weights: Mapping[str, torch.Tensor], adapter: Adapter, dtype: torch.dtype) -> None:
-    """Write an adapter in peft's format. weights: the `state_dict` of the model that it was injected into. Raises OSError."""
+    """Write an adapter in peft's format. weights: the `state_dict` of the model with the adapter. Raises OSError."""
     tensors = {
         _STORED + name.replace(".default.", "."): _stored(tensor, dtype)
         for name, tensor in weights.items()
@@ -103,24 +104,29 @@ log = logging.getLogger("taskapp_kit.train")
 Result = TypeVar("Result")
 
 EMPTY_SECONDS = 60.0
-"""For vLLM to notice that callers have gone, after which its cache can be emptied."""
+"""How long vLLM may take to notice disconnected callers, before its cache can be emptied."""
 LOOK_SECONDS = 0.05
 CHILD_SECONDS = 1.0
-"""Between two looks at whether a child has ended."""
+"""The interval of checks whether a child has ended."""
 UNLOAD_SECONDS = 5.0
-"""For a server that is there to remove the adapters at the end."""
+"""How long a running server may take to remove the adapters at the end."""
 PROBE_TOKENS, PROBE_TEMPERATURE = 16, 2.0
-"""At a temperature other than 1, log-probabilities of the model's own distribution differ from those of the sampled one."""
+"""A temperature other than 1 reveals a server that reports log-probabilities from before the temperature."""
 MOST_DIFFERENCE = 0.2
-"""Mean of the probe's tokens, in natural logarithms. bf16 beside fp32 differs by 0.05, another model by more than 1."""
+"""The accepted mean difference of log-probabilities. bf16 differs from fp32 by 0.05, another model by more than 1."""
 
 
 class VllmSampler:
-    """Samples from a copy of `model`, a causal language model of transformers that nothing changes before `start` returns.
+    """Samples with vLLM from a copy of a model. Use it with `async with`.
 
-    place: a child is started, or a server called. settings: a child's. description: the files beside the model's weights,
-    by name. adapter: the one that is trained, None for whole weights, which need a child. precision: of a child.
-    version: of the model's weights. `async with` starts it and ends it.
+    Args:
+        model: A causal language model of transformers, which must not change before `start` returns.
+        place: The virtual environment of a child, or a running server.
+        settings: The settings of a child.
+        description: The model's files besides the weights, by name.
+        adapter: The trained adapter, None for whole weights, which need a child.
+        precision: The precision of a child.
+        version: The version of the initial weights.
     """
 
     def __init__(
@@ -136,9 +142,9 @@ class VllmSampler:
     ) -> None:
         self.version = version
         self.context_tokens: int = model.config.max_position_embeddings
-        """The most tokens of a prompt and its answer together; vLLM's own limit once it has started."""
+        """The most tokens of a prompt and its answer together. `start` lowers it to vLLM's limit."""
         self.start_seconds = 0.0
-        """What starting took."""
+        """The duration of `start`."""
         self.closed = False
         self._policy, self._settings, self._adapter = model, settings, adapter
         self._description = description
@@ -148,7 +154,7 @@ class VllmSampler:
         if self._child is not None:
             self._folder, self._server = self._child.folder, self._child.server()
         else:
-            assert place.url is not None, "one of the two is given"
+            assert place.url is not None, "a place has an environment or a url"
             self._folder = Path(tempfile.mkdtemp(prefix="taskapp-vllm-"))
             self._server = VllmServer(place.url, place.key)
         self._model = ""
@@ -158,9 +164,9 @@ class VllmSampler:
         self._thread: DaemonLoop | None = None
 
     async def start(self) -> None:
-        """Start vLLM, or find the server, and compare some of its log-probabilities with the model's.
+        """Start vLLM or connect to the server, and compare some of its log-probabilities with the model's.
 
-        Raises TrainingError: it does not start, or is no server of this model.
+        Raises TrainingError if vLLM does not start, or the server serves another model.
         """
         began = perf_counter()
         self._thread = DaemonLoop("vllm-sampler")
@@ -170,21 +176,20 @@ class VllmSampler:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt; a stop token that ended it is its last token.
+        """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
 
-        At temperature 0 the log-probabilities are those at temperature 1. draw is not used: vLLM draws from a generator of
-        its own. Raises BadArgument; TrainingError when vLLM fails or the sampler is closed. Cancelling the call frees its
-        slot.
+        At temperature 0 it has the log-probabilities at temperature 1. `draw` is not used, because vLLM has its own random
+        generator. Raises BadArgument; TrainingError if vLLM fails or the sampler is closed.
         """
         prompt = check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary)
         check_temperature(temperature)
         return await self._on_loop(self._sample(prompt, max_tokens, temperature, stop_ids))
 
     async def swap(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Sample from these weights from now on.
+        """Sample from these weights after this call returns. Raises TrainingError.
 
-        weights: a `state_dict` of the model; it must not change until this returns. version: theirs, above the present one.
-        Raises TrainingError.
+        weights: a `state_dict` of the model, unchanged until this call returns. version: the version of these weights,
+        larger than before.
         """
         check_version(version, self.version)
         folder = self._folder / f"version-{version}"
@@ -195,19 +200,19 @@ class VllmSampler:
             else:
                 await asyncio.to_thread(write_adapter, folder, weights, self._adapter, self._dtype)
         except OSError as error:
-            raise TrainingError(f"New weights cannot be written for vLLM into {folder}: {error.strerror}.") from error
+            raise TrainingError(f"New weights for vLLM cannot be written to {folder}: {error.strerror}.") from error
         await self._on_loop(self._swap_whole(folder, version) if self._adapter is None else self._swap(folder, version))
         log.info("vllm samples from version %d, after %.2f s", version, perf_counter() - began)
 
     async def fail_with_child(self) -> NoReturn:
-        """Raise TrainingError when a child has ended by itself. Beside a server that is there, wait until cancelled."""
+        """Raise TrainingError when a child has ended unexpectedly. With a running server, wait until cancelled."""
         while True:
             if self._child is not None and not self.closed:
                 self._child.check()
             await asyncio.sleep(CHILD_SECONDS)
 
     async def aclose(self) -> None:
-        """End a child; a server that is there loses the adapters. Requests under way raise TrainingError."""
+        """End a child, or remove the adapters from a running server. Running requests raise TrainingError."""
         if self.closed:
             return
         self.closed = True
@@ -255,28 +260,28 @@ class VllmSampler:
             await self._child.wait(self._server)
         self._model, most = await self._server.base_model()
         self.context_tokens = min(self.context_tokens, most)
-        # A server of another model, or one that reports log-probabilities from before the temperature, would be noticed only
-        # as a job that does not learn.
+        # Without this check, a server with another model or unscaled log-probabilities would only show as a job that does not
+        # learn.
         await self._probe()
 
     async def _probe(self) -> None:
-        """Raise TrainingError if the server is none of this model, or its log-probabilities are not those of sampling."""
+        """Raise TrainingError if the server's log-probabilities differ from the model's."""
         prompt = tuple(place % self._vocabulary for place in range(1, 9))
-        found = await self._sample(prompt, PROBE_TOKENS, PROBE_TEMPERATURE, frozenset())
-        own = await asyncio.to_thread(log_probs_of, self._policy, prompt, found.token_ids, PROBE_TEMPERATURE)
-        difference = fmean(abs(one - other) for one, other in zip(own, found.log_probs, strict=True))
+        sampled = await self._sample(prompt, PROBE_TOKENS, PROBE_TEMPERATURE, frozenset())
+        own = await asyncio.to_thread(log_probs_of, self._policy, prompt, sampled.token_ids, PROBE_TEMPERATURE)
+        difference = fmean(abs(one - other) for one, other in zip(own, sampled.log_probs, strict=True))
         if difference > MOST_DIFFERENCE:
             raise TrainingError(
-                f"vLLM's log-probabilities differ by {difference:.2g} from the model's, in the mean of {PROBE_TOKENS} tokens; "
+                f"vLLM's log-probabilities differ from the model's by {difference:.2g} on average over {PROBE_TOKENS} tokens; "
                 f"expected at most {MOST_DIFFERENCE:g}.",
-                hint="It has to serve the job's own model, with --logprobs-mode processed_logprobs.",
+                hint="vLLM must serve the job's own model, with --logprobs-mode processed_logprobs.",
             )
 
     async def _sample(
         self, prompt: tuple[int, ...], max_tokens: int, temperature: float, stop_ids: frozenset[int]
     ) -> Sampled:
         began = perf_counter()
-        while not self._open.is_set():  # it may be closed again before a task that waited goes on
+        while not self._open.is_set():  # it may be cleared again before a waiting task continues
             await self._open.wait()
         model, version = self._model, self.version
         body = completion_body(model, prompt, max_tokens=max_tokens, temperature=temperature, stop_ids=stop_ids)
@@ -291,7 +296,7 @@ class VllmSampler:
         return Sampled(token_ids, log_probs, "stop" if stopped else "length", version, perf_counter() - began)
 
     async def _asked(self, request: Coroutine[Any, Any, Result]) -> Result:
-        """Return what the server answers. Raises TrainingError, with its end where a child has ended."""
+        """Return the server's answer. Raises TrainingError, with the reason if a child has ended."""
         try:
             return await request
         except TrainingError:
@@ -307,7 +312,7 @@ class VllmSampler:
         for old in [each for each in self._adapters if each != name and not self._running[each]]:
             try:
                 await self._unload(old)
-            except TrainingError as error:  # nothing samples from it any more: a server that was restarted has lost it
+            except TrainingError as error:  # harmless: it is no longer used, and a restarted server has lost it
                 log.warning("vllm did not unload an adapter: %s", error.message)
 
     async def _unload(self, name: str) -> None:
@@ -316,7 +321,7 @@ class VllmSampler:
         try:
             await self._server.unload_adapter(name)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # before, vLLM may read it again
+            shutil.rmtree(folder, ignore_errors=True)  # vLLM may read it until it is unloaded
 
     async def _swap_whole(self, folder: Path, version: int) -> None:
         self._open.clear()
@@ -338,7 +343,7 @@ class VllmSampler:
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             raise TrainingError(
-                f"vLLM did not empty its cache of prompts within {EMPTY_SECONDS:g} s; answers would mix two versions."
+                f"vLLM did not empty its cache of prompts within {EMPTY_SECONDS:g} s, so answers would mix two versions."
             ) from None
 
     async def _end(self) -> None:
@@ -348,7 +353,7 @@ class VllmSampler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._child is None:
-            with suppress(TrainingError, TimeoutError):  # it is gone, or hangs
+            with suppress(TrainingError, TimeoutError):  # the server has ended or hangs
                 async with asyncio.timeout(UNLOAD_SECONDS):
                     for name in list(self._adapters):
                         await self._unload(name)
@@ -356,7 +361,7 @@ class VllmSampler:
 
 
 def log_probs_of(model: Any, prompt: Sequence[int], token_ids: Sequence[int], temperature: float) -> list[float]:
-    """Return the model's own log-probabilities of an answer, by one pass over the whole. temperature: above 0."""
+    """Return the model's log-probabilities of an answer. temperature: above 0."""
     ids = torch.tensor([[*prompt, *token_ids]], device=model.device)
     with torch.inference_mode():
         logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature

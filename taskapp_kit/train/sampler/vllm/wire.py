@@ -1,4 +1,4 @@
-"""What is sent to a vLLM server and read of its answers. The routes and members are those of vLLM 0.32."""
+"""The requests to a vLLM server and its answers, with the routes and members of vLLM 0.32."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from taskapp_kit.net.redact import without_key
 from taskapp_kit.records.words import cut
 
 SAMPLE_SECONDS = 3600.0
-"""Of one answer; the deadline of its rollout ends it before."""
+"""The deadline of one answer. The deadline of its rollout is shorter."""
 CONTROL_SECONDS = 600.0
-"""Of loading weights."""
+"""The deadline of loading weights."""
 WORDS_OF_AN_ERROR = 300
 BASE_MODEL = "policy"
-"""What a child calls the model that it was started with."""
+"""A child's name for its initial model."""
 UNIX_URL = "http://vllm"
-"""A server at a Unix socket; the name means nothing."""
+"""The URL for a Unix socket. The host name has no meaning."""
 
 
 class VllmServer:
-    """One server's routes. url: without `/v1`. key: its bearer. unix_socket: where it listens. Used on one event loop."""
+    """A client of one server, for one event loop. url: without `/v1`. key: its bearer token. unix_socket: its socket."""
 
     def __init__(self, url: str, key: str | None = None, *, unix_socket: Path | None = None) -> None:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -40,7 +40,7 @@ class VllmServer:
             return False
 
     async def base_model(self) -> tuple[str, int]:
-        """Return the name of the model that is no adapter, and its most tokens of prompt and answer. Raises TrainingError."""
+        """Return the name of the base model, and its limit of prompt and answer tokens. Raises TrainingError."""
         listed = await self._exchange("GET", "/v1/models", None, CONTROL_SECONDS)
         models = listed.get("data")
         for model in models if isinstance(models, list) else ():
@@ -49,9 +49,7 @@ class VllmServer:
             name, most = model.get("id"), model.get("max_model_len")
             if isinstance(name, str) and type(most) is int and most > 0:
                 return name, most
-        raise TrainingError(
-            "vLLM's /v1/models lists no base model with max_model_len; expected the one that it serves."
-        )
+        raise TrainingError("vLLM's /v1/models lists no base model with max_model_len; expected the served model.")
 
     async def completion(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of /v1/completions. Raises TrainingError."""
@@ -66,8 +64,8 @@ class VllmServer:
         except TrainingError as error:
             raise TrainingError(
                 f"{error.message} The adapter {name} was not loaded.",
-                hint="A server that is there needs --enable-lora, VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, a --max-lora-rank of at "
-                "least the adapter's, and has to read this machine's files.",
+                hint="A running server needs --enable-lora, VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, a --max-lora-rank of at least "
+                "the adapter's rank, and access to this machine's files.",
             ) from error
 
     async def unload_adapter(self, name: str) -> None:
@@ -75,14 +73,14 @@ class VllmServer:
         await self._exchange("POST", "/v1/unload_lora_adapter", {"lora_name": name}, CONTROL_SECONDS)
 
     async def reload(self, folder: Path) -> None:
-        """Load whole weights in place; nothing may be generated meanwhile. Raises TrainingError."""
+        """Load whole weights in place, while no answer is generated. Raises TrainingError."""
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await self._exchange("POST", "/collective_rpc", body, CONTROL_SECONDS)
 
     async def empty_cache(self) -> bool:
-        """Forget the keys and values of prompts. False while something is still generated. Raises TrainingError."""
-        found = await self._exchange("POST", "/reset_prefix_cache", None, CONTROL_SECONDS)
-        return found.get("success") is not False
+        """Empty the cache of prompts. Return False while answers are generated. Raises TrainingError."""
+        answer = await self._exchange("POST", "/reset_prefix_cache", None, CONTROL_SECONDS)
+        return answer.get("success") is not False
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -104,10 +102,8 @@ class VllmServer:
 def completion_body(
     model: str, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int]
 ) -> dict[str, Any]:
-    """Return the body that samples from the whole distribution, whatever defaults the model or the server has.
-
-    There is no seed: with one, the engine of vLLM 0.32 ends on a CPU when a prompt is read in two parts.
-    """
+    """Return the body that samples from the whole distribution, overriding all defaults of model and server."""
+    # No seed: with one, the engine of vLLM 0.32 crashes on a CPU when a prompt is read in two parts.
     return {
         "model": model,
         "prompt": list(prompt_ids),
@@ -120,7 +116,7 @@ def completion_body(
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "stop_token_ids": sorted(stop_ids),
-        "ignore_eos": True,  # the model's own end, which may be none of stop_ids
+        "ignore_eos": True,  # the model's own end token may not be in stop_ids
         "logprobs": 0,
         "return_token_ids": True,
         "skip_special_tokens": False,
@@ -130,9 +126,9 @@ def completion_body(
 
 
 def read_completion(answer: dict[str, Any], stop_ids: frozenset[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the sampled ids, with the stop token that ended them, and their log-probabilities. stop_ids: of the request.
+    """Return the sampled token ids, including the stop token, and their log-probabilities. stop_ids: from the request.
 
-    Raises TrainingError for the answer of a release of vLLM that has another form.
+    Raises TrainingError if the answer has another form, such as an older vLLM's.
     """
     try:
         choice = answer["choices"][0]
@@ -144,11 +140,11 @@ def read_completion(answer: dict[str, Any], stop_ids: frozenset[int]) -> tuple[t
         raise TrainingError(
             f"vLLM's answer has no sampled token ids with log-probabilities ({type(error).__name__}: {error}); expected "
             "choices[0].token_ids and choices[0].logprobs.token_logprobs.",
-            hint="It needs a vLLM that knows return_token_ids: 0.10.2 or newer.",
+            hint="Use vLLM 0.10.2 or newer, which supports return_token_ids.",
         ) from None
     if reason not in ("stop", "length") or (reason == "stop") != (ids[-1] in stop_ids):
         raise TrainingError(
-            f"vLLM ended an answer with finish_reason {reason!r} and the token {ids[-1]}; expected a stop token at the end "
-            "of what stopped, and only there."
+            f"vLLM ended an answer with finish_reason {reason!r} and the token {ids[-1]}; expected a stop token if and only if "
+            "the reason is 'stop'."
         )
     return ids, log_probs
