@@ -80,7 +80,7 @@ def guests(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
 
 
 @pytest.mark.server
-def test_everything_that_was_said_is_there_and_nothing_private(guests: TaskApp) -> None:
+def test_details_have_the_whole_conversation_and_nothing_private(guests: TaskApp) -> None:
     thinking = {
         "content": "I add.",
         "reasoning_content": "It is odd.",
@@ -111,7 +111,7 @@ def test_everything_that_was_said_is_there_and_nothing_private(guests: TaskApp) 
 
 
 @pytest.mark.server
-def test_a_failure_says_what_was_under_way(guests: TaskApp) -> None:
+def test_failure_details_name_the_waiting_turn_and_action(guests: TaskApp) -> None:
     shown = details_of(played(guests, [{"add": {"amount": 2}}, {"add": {"amount": 13}}]))
     assert shown.failure is not None and (shown.failure.boundary, shown.stored.reward) == ("environment", None)
     assert shown.waiting_action is not None and shown.waiting_action.args == {"amount": 13}

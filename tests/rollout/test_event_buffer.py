@@ -64,7 +64,7 @@ async def test_a_follower_gets_each_event_once_and_in_order(what: list[str], fir
     assert orjson.loads(journal.text()) == [orjson.loads(line) for line in LINES[:told]]
 
 
-async def test_the_lines_are_what_a_store_keeps() -> None:
+async def test_lines_equal_the_stored_events() -> None:
     journal = EventBuffer(nothing)
     for event in EVENTS:
         journal(event)
@@ -130,7 +130,7 @@ async def test_pictures_of_a_worker_come_with_its_events() -> None:
     assert shown["abc"] == b"png"
 
 
-async def test_what_is_loaded_replaces_what_was_told() -> None:
+async def test_loaded_events_replace_earlier_events() -> None:
     journal = EventBuffer(nothing)
     journal(EVENTS[0])
     journal.load(LINES)
@@ -140,7 +140,7 @@ async def test_what_is_loaded_replaces_what_was_told() -> None:
 
 
 @pytest.mark.parametrize("reads", [0, 1])
-async def test_a_follower_that_goes_leaves_nothing_behind(reads: int) -> None:
+async def test_disconnected_follower_leaves_nothing_behind(reads: int) -> None:
     before, journal = asyncio.all_tasks(), EventBuffer(nothing)
     journal(EVENTS[0])
     follower = journal.follow()

@@ -163,7 +163,7 @@ async def test_rows_are_read_again_and_private_values_stay_here(groups: StoredGr
     assert "rain-secret" not in json.dumps(told)
 
 
-async def test_what_cannot_be_one_group_is_refused_and_it_says_why(groups: StoredGroups) -> None:
+async def test_invalid_group_is_rejected_with_the_reason(groups: StoredGroups) -> None:
     act = {"add": {"amount": 1}}
     one, two, _ = await groups.three()
     plain, other = [await groups.keep(act, seed=4, env_name="plain") for _ in range(2)]
@@ -204,7 +204,7 @@ async def _copy(groups: StoredGroups, name: str, **changed: Any) -> str:
     return str(changed["rollout_id"])
 
 
-async def test_a_judge_without_a_verdict_fails_and_scores_nobody(groups: StoredGroups) -> None:
+async def test_group_judge_without_a_verdict_fails(groups: StoredGroups) -> None:
     group = await groups.load(*await groups.three())
     with pytest.raises(RolloutFailed, match="'best' .*verdict") as caught:
         group.score(Models(["All are equally good."]))

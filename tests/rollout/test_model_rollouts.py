@@ -196,7 +196,7 @@ def test_a_conversation_that_is_too_long_truncates_and_is_scored(plain: TaskApp,
         (None, {"config": {"raises": True}}, "environment", "environment_raised"),
     ],
 )
-def test_a_failure_is_of_what_failed(
+def test_failure_has_the_boundary_of_its_cause(
     plain: TaskApp, faults: Faults | None, members: dict[str, Any], boundary: str, code: str
 ) -> None:
     with MockModel(ADDS, faults=faults) as model, pytest.raises(RolloutFailed) as caught:
@@ -248,7 +248,7 @@ async def test_a_loop_that_waits_for_something_else_ends_with_its_rollout(
 
 
 @pytest.mark.parametrize("which", ["plain", "looped"])
-async def test_a_caller_that_goes_while_the_model_thinks(
+async def test_disconnect_during_a_model_call_cancels_the_rollout(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     mark, store = tmp_path / "mark", open_store("memory")
@@ -264,7 +264,7 @@ async def test_a_caller_that_goes_while_the_model_thinks(
             assert (kept.status, (kept.failure or {})["boundary"]) == ("failed", "cancelled")
 
 
-async def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> None:
+async def test_model_address_is_checked_before_the_episode(plain: TaskApp) -> None:
     async with asking(plain) as service:
         for url, code in (("ftp://example.org", "invalid_address"), ("http://169.254.169.254/v1", "address_refused")):
             with pytest.raises(RequestError) as caught:
@@ -273,7 +273,7 @@ async def test_an_address_is_looked_at_before_anything_runs(plain: TaskApp) -> N
         assert service.in_flight == 0
 
 
-async def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> None:
+async def test_callers_key_is_used_and_never_stored(plain: TaskApp) -> None:
     key, store = "sk-sentinel-of-the-caller", open_store("memory")
     with MockModel(ADDS, api_key=key) as model:
         async with asking(plain, store=store) as service:
@@ -285,7 +285,7 @@ async def test_the_callers_own_key_is_used_and_kept_nowhere(plain: TaskApp) -> N
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
-async def test_a_key_that_the_model_repeats_reaches_neither_caller_nor_store(
+async def test_key_repeated_by_the_model_reaches_neither_caller_nor_store(
     plain: TaskApp, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In words, as a tool's name and as an argument, each of which comes back in a refusal."""
@@ -401,9 +401,7 @@ def deaf() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("which", "workers"), [("plain", 0), pytest.param("plain", 1, marks=pytest.mark.exhaustive), ("looped", 0)]
 )
-def test_tokens_that_were_asked_for_and_did_not_come_are_a_warning(
-    which: str, workers: int, deaf: str, request: pytest.FixtureRequest
-) -> None:
+def test_missing_token_data_is_a_warning(which: str, workers: int, deaf: str, request: pytest.FixtureRequest) -> None:
     app = request.getfixturevalue(which)
 
     def warned(url: str, **more: Any) -> list[str]:
@@ -435,7 +433,7 @@ async def play(env, model, task):
 """
 
 
-def test_tokens_that_did_not_come_with_an_earlier_call_of_a_step_are_a_warning(tmp_path: Path) -> None:
+def test_token_data_missing_in_an_earlier_call_is_a_warning(tmp_path: Path) -> None:
     answers = itertools.count()
 
     class EverySecond(Deaf):
@@ -525,7 +523,7 @@ async def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("which", ["plain", "looped"])
-async def test_a_bound_of_tokens_truncates_before_the_next_call(
+async def test_token_limit_truncates_before_the_next_call(
     which: str, workers: int, request: pytest.FixtureRequest
 ) -> None:
     async with asking(request.getfixturevalue(which), workers=workers) as service:
@@ -590,9 +588,7 @@ async def play(env, model):
      *({"LOOP": LOOPS, "HANDLED": handled} for handled in ("pass", "continue", "raise ValueError from error"))],
     ids=repr,
 )  # fmt: skip
-def test_authors_code_cannot_hold_the_end_by_a_bound_of_tokens(
-    tmp_path: Path, code: dict[str, str], workers: int
-) -> None:
+def test_author_code_cannot_prevent_the_token_limit(tmp_path: Path, code: dict[str, str], workers: int) -> None:
     text = CAUTIOUS
     for name, default in {"LOOP": "", "HANDLED": "", "ACT": "", "STATE": "", "CLOSE": "pass"}.items():
         text = text.replace(name, code.get(name, default))
@@ -657,7 +653,7 @@ async def test_tokens_that_no_endpoint_counts_are_estimated(plain: TaskApp) -> N
 
 
 @pytest.mark.parametrize("count", ["1e308", "-1", "1000000000001", "null"])
-async def test_a_count_of_tokens_that_cannot_be_is_no_count(plain: TaskApp, count: str) -> None:
+async def test_implausible_token_count_is_ignored(plain: TaskApp, count: str) -> None:
     told = orjson.Fragment(count.encode())
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
     message = {"role": "assistant", "tool_calls": [call]}
@@ -695,7 +691,7 @@ class Counts:
         return Step(f"{self.count} of 3", reward=1.0, terminated=self.count == 3)
 
 
-async def test_quick_rollouts_share_threads_and_one_that_hangs_fails_its_neighbours_by_name() -> None:
+async def test_hung_rollout_blocks_only_rollouts_that_share_its_thread() -> None:
     app = TaskApp("shared")
     app.environment("counts", splits={"train": range(100)}, max_steps=3)(Counts)
     async with asking(app) as service:
@@ -813,7 +809,7 @@ class Bound:
             self.ended.append((self.seed, str(error)))
 
 
-async def test_whatever_ends_a_rollout_closes_its_environment_once_in_its_own_thread() -> None:
+async def test_environment_is_closed_once_in_its_own_thread() -> None:
     app = TaskApp("bound")
     app.environment("bound", splits={"train": range(200)}, max_steps=4)(Bound)
     Bound.ended.clear()

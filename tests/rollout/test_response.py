@@ -89,12 +89,12 @@ def test_one_wire_step_for_each_step(app: TaskApp) -> None:
     assert body["versions"]["kit"]
 
 
-def test_a_refusal_is_an_observation_and_says_so(app: TaskApp) -> None:
+def test_refusal_is_an_observation_marked_as_refused(app: TaskApp) -> None:
     step = body_of(app, action={"go": {"n": 2}})["trajectories"][0]["steps"][0]
     assert (step["obs"], step["reward"], step["info"]["refused"]) == ({"text": "not two"}, None, "not two")
 
 
-def test_the_correlation_id_stands_in_three_places_and_the_address_on_every_step(app: TaskApp) -> None:
+def test_response_repeats_correlation_id_and_model_address(app: TaskApp) -> None:
     url = "https://user:pw@host/v1/chat/completions?cid=trace_7&x=1"
     body = body_of(app, policy_config={"inference_url": url}, record={"return_trace": True})
     assert body["trace_correlation_id"] == "trace_7"
@@ -125,14 +125,14 @@ def test_the_private_end_state_is_nowhere(app: TaskApp) -> None:
     assert sum(event["event_type"] == "environment" for event in history) == 3
 
 
-def test_what_was_not_asked_for_stays_out(app: TaskApp) -> None:
+def test_unrequested_parts_are_omitted_from_the_response(app: TaskApp) -> None:
     body = body_of(app, record={"trajectories": False})
     assert body["trajectories"][0]["steps"] == []
     assert body["trajectories"][0]["length"] == 3
     assert body["trace"] is None
 
 
-def test_words_and_tools_of_one_turn(app: TaskApp) -> None:
+def test_text_and_tool_calls_of_one_turn(app: TaskApp) -> None:
     called = body_of(app)["trajectories"][0]["steps"]
     spoken = response_body(play(app, "talks"))["trajectories"][0]["steps"]
     assert [step["output"] for step in called + spoken] == [None] * 3 + ["hello"] * 3

@@ -32,7 +32,7 @@ print(json.dumps([adder, again]))
 """
 
 
-def test_health_tells_the_level_where_a_sandbox_is_used() -> None:
+def test_health_reports_the_sandbox_level_if_the_app_uses_it() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, cwd=ROOT)
     without, used = json.loads(done.stdout)
     assert "sandbox" not in without

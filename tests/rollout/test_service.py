@@ -173,7 +173,7 @@ async def test_each_rollout_has_its_id_and_the_same_digest(service: Service) -> 
     assert one.digest == two.digest != three.digest
 
 
-async def test_an_absent_seed_is_drawn_and_told(service: Service) -> None:
+async def test_missing_seed_is_drawn_and_reported(service: Service) -> None:
     seeds = {(await service.rollout(a_request("noop"))).trajectory.seed for _ in range(40)}
     assert seeds <= set(range(10))
     assert len(seeds) > 3
@@ -198,7 +198,7 @@ async def test_the_loop_stays_free_while_an_environment_works(service: Service, 
     assert service.health()["in_flight"] == 0
 
 
-async def test_saturation_is_told_at_once(app: TaskApp, gate: Gate) -> None:
+async def test_saturated_server_rejects_immediately(app: TaskApp, gate: Gate) -> None:
     async with serving(app, max_concurrent=2) as service:
         running = [asyncio.create_task(service.rollout(gate.request)) for _ in range(2)]
         await until_async(lambda: service.in_flight == 2)
@@ -214,7 +214,7 @@ async def test_saturation_is_told_at_once(app: TaskApp, gate: Gate) -> None:
     ("config", "boundary", "code"),
     [({"breaks": "reset"}, "environment", "environment_raised"), ({"breaks": "rubric"}, "scoring", "criterion_failed")],
 )
-def test_a_failure_is_kept_told_and_logged_with_one_id(
+def test_failure_has_one_error_id_in_store_response_and_log(
     app: TaskApp, store: MemoryStore, config: dict[str, Any], boundary: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(RolloutFailed) as caught:
@@ -248,9 +248,7 @@ def test_the_deadline_fails_and_is_never_scored(
     assert (store.last().status, store.last().stop_reason) == ("failed", "deadline")
 
 
-async def test_a_hung_environment_costs_its_rollout_and_the_service_goes_on(
-    service: Service, store: MemoryStore, gate: Gate
-) -> None:
+async def test_hung_environment_fails_only_its_own_rollout(service: Service, store: MemoryStore, gate: Gate) -> None:
     service.pinned_threads.grace_seconds = 0.05
     with pytest.raises(RolloutFailed) as caught:
         await service.rollout(gate.short_request)
@@ -280,7 +278,7 @@ async def test_so_many_hung_threads_drain_the_server(service: Service, gate: Gat
     assert (await service.rollout(a_request("noop"))).trajectory.length == 3
 
 
-async def test_a_rollout_that_found_no_thread_says_so(app: TaskApp, store: MemoryStore, gate: Gate) -> None:
+async def test_rollout_without_a_free_thread_fails_with_no_thread(app: TaskApp, store: MemoryStore, gate: Gate) -> None:
     async with serving(app, threads=1, store=store) as service:
         first = asyncio.create_task(service.rollout(gate.request))
         await until_async(gate.entered.is_set)
@@ -310,7 +308,7 @@ async def test_a_cancelled_rollout_stops_closes_and_is_kept(service: Service, st
     assert stored.seconds > 0
 
 
-async def test_what_is_kept(app: TaskApp, store: MemoryStore) -> None:
+async def test_stored_row_has_every_column(app: TaskApp, store: MemoryStore) -> None:
     config = {
         "inference_url": "https://user:pw@host/v1?cid=c1&key=k",
         "api_key": SECRET,
@@ -381,7 +379,7 @@ class Gallery:
 """
 
 
-async def test_two_digests_tell_other_pictures_from_another_episode(tmp_path: Path) -> None:
+async def test_observation_digest_distinguishes_images_from_actions(tmp_path: Path) -> None:
     async with serving(app_from(tmp_path, PICTURES), store=open_store(f"sqlite:///{tmp_path}/w.db")) as service:
 
         async def told(**given: Any) -> tuple[str, str | None]:
@@ -515,7 +513,7 @@ async def test_a_drain_with_nothing_to_wait_for_is_over_at_once(service: Service
     assert caught.value.retry_after_seconds >= 1
 
 
-async def test_a_drain_lets_finish_what_runs(service: Service, store: MemoryStore, gate: Gate) -> None:
+async def test_drain_waits_for_running_rollouts(service: Service, store: MemoryStore, gate: Gate) -> None:
     running = await at_the_gate(service, gate, 3)
     draining = asyncio.create_task(service.drain(20.0))
     await until_async(lambda: service.health()["status"] == "draining")
@@ -529,7 +527,7 @@ async def test_a_drain_lets_finish_what_runs(service: Service, store: MemoryStor
     assert [row.status for row in store.rollouts.values()] == ["truncated"] * 3
 
 
-async def test_what_a_drain_cannot_wait_for_is_told_and_kept_as_cancelled(
+async def test_drain_cancels_and_stores_rollouts_after_the_grace_period(
     app: TaskApp, store: MemoryStore, gate: Gate
 ) -> None:
     async with serving(app, store=store, threads=1) as service:
@@ -565,7 +563,7 @@ async def test_a_second_drain_may_be_less_patient(service: Service, gate: Gate) 
         await running[0]
 
 
-async def test_a_client_that_goes_while_the_server_drains_is_a_cancellation_like_any_other(
+async def test_client_that_disconnects_during_a_drain_cancels_its_rollout(
     service: Service, store: MemoryStore, gate: Gate
 ) -> None:
     running = await at_the_gate(service, gate)
@@ -623,7 +621,7 @@ async def test_a_place_is_given_back_however_it_ends(
 
 
 @pytest.mark.ci
-async def test_a_place_is_given_back_when_the_client_goes_or_the_store_fails(
+async def test_capacity_is_released_after_a_disconnect_or_a_store_failure(
     service: Service, store: MemoryStore, gate: Gate
 ) -> None:
     one = Caller("blue", max_in_flight=1)

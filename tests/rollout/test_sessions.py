@@ -285,7 +285,7 @@ async def test_a_repeated_request_id_replays_the_last_answer(service: Service) -
         await session.finish(request_id="b")
 
 
-async def test_a_caller_that_goes_away_in_mid_step_finds_the_answer_again(live: Service, tmp_path: Path) -> None:
+async def test_disconnected_caller_can_repeat_a_step(live: Service, tmp_path: Path) -> None:
     session = await live.sessions.open()
     gate, mark = tmp_path / "gate", tmp_path / "mark"
     await session.reset(0, config={"gate": str(gate), "at": 0, "mark": str(mark)})
@@ -335,7 +335,7 @@ async def test_an_episode_that_is_left_is_stored_as_cancelled(live: Service) -> 
     assert (len(live.sessions), live.in_flight, live.sessions.ended["closed"]) == (0, 0, 1)
 
 
-async def test_a_reset_that_is_refused_names_its_own_members(service: Service, live: Service) -> None:
+async def test_rejected_reset_names_its_own_fields(service: Service, live: Service) -> None:
     with pytest.raises(RequestError):
         await service.sessions.open("run")
     session = await service.sessions.open()
@@ -374,7 +374,7 @@ async def test_only_the_key_that_opened_a_session_drives_it(service: Service) ->
     assert service.sessions.listed(bob) == []
 
 
-async def test_idle_sessions_and_those_of_revoked_keys_end_as_failed(tmp_path: Path) -> None:
+async def test_idle_sessions_and_sessions_of_revoked_keys_end_as_failed(tmp_path: Path) -> None:
     clock = HandClock()
     async with scored(tmp_path, clock=clock) as service:
         idle, used, revoked = [await service.sessions.open(caller=Caller(name)) for name in ("a", "b", "c")]

@@ -266,7 +266,7 @@ async def test_saturation_is_not_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-async def test_who_repeats_a_cancelled_one_at_once_has_it_played_anew(tmp_path: Path, workers: int) -> None:
+async def test_repeating_a_cancelled_rollout_plays_it_again(tmp_path: Path, workers: int) -> None:
     async with running(sqlite(tmp_path), workers=workers) as server:
         body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
         shared = server.start(body)

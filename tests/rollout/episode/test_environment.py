@@ -126,7 +126,7 @@ SHARING: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_an_object_shared_between_steps_is_told(name: str) -> None:
+def test_object_shared_between_steps_is_an_error(name: str) -> None:
     first, values = SHARING[name]
     with pytest.raises(RolloutFailed) as caught:
         play(returning(*values, first=first), "noop")
@@ -137,7 +137,7 @@ def test_an_object_shared_between_steps_is_told(name: str) -> None:
 @pytest.mark.parametrize(
     "same", ["x", None, Level.A, Text("x"), Image(np.zeros((1, 1, 3), np.uint8)), (Text("a"), Text("b"))], ids=repr
 )
-def test_what_cannot_change_may_be_shared(same: Any) -> None:
+def test_immutable_objects_may_be_shared(same: Any) -> None:
     assert play(returning(same, same, same), "noop").trajectory.length == 3
 
 
@@ -155,7 +155,7 @@ def test_what_cannot_change_may_be_shared(same: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_an_observation_may_be(value: Any, seen: Any) -> None:
+def test_valid_observations(value: Any, seen: Any) -> None:
     assert play(returning(value), "noop").trajectory.steps[0].observation == seen
     assert play(returning("x", first=value), "noop").trajectory.initial == seen
 
@@ -408,7 +408,7 @@ def test_the_context(caplog: pytest.LogCaptureFixture) -> None:
     assert drawn[1][2] is False
 
 
-def test_an_auxiliary_model_that_nobody_configured() -> None:
+def test_unconfigured_auxiliary_model_fails() -> None:
     class Env(Quiet):
         """Env."""
 

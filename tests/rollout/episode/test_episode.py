@@ -93,7 +93,7 @@ METHODS = ["init", "reset", "actions", "step", "final_state", "close"]
 
 
 @pytest.mark.parametrize("where", [*METHODS, "reset_exit", "step_exit", "close_exit", "step_stop", "reset_stop"])
-def test_whatever_breaks_is_a_failure_of_the_environment_and_it_is_closed(
+def test_any_exception_fails_the_environment_and_closes_it(
     app: TaskApp, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(RolloutFailed) as caught:
@@ -183,7 +183,7 @@ def test_the_order_of_events(app: TaskApp) -> None:
     assert kinds == ["started", "observed", *["called", "answered", "acted", "stepped"] * 2, "ended", "scored"]
 
 
-def test_words_instead_of_a_tool_call_are_answered(app: TaskApp) -> None:
+def test_text_instead_of_a_tool_call_gets_a_reply(app: TaskApp) -> None:
     trajectory = play(app, "talks").trajectory
     assert trajectory.steps[0].observation == "Nothing was done: answer with a tool call. The tools are: add."
 
@@ -262,7 +262,7 @@ def test_the_outside_may_stop_it(app: TaskApp, stop: Any) -> None:
     assert control.closed.is_set()
 
 
-def test_nobody_reading_on_closes_the_environment(app: TaskApp) -> None:
+def test_abandoned_generator_closes_the_environment(app: TaskApp) -> None:
     events = Episode(plan_for(app), SystemClock()).events()
     next(events)
     next(events)
@@ -316,7 +316,7 @@ def test_the_digest_is_the_same_in_every_process_with_and_without_pictures() -> 
     assert len(set(printed[0])) == 3, "different seeds differ"
 
 
-def test_words_given_as_a_tool_call_are_the_assistants_words(tmp_path: Path) -> None:
+def test_text_action_as_tool_call_is_the_assistants_text(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -402,7 +402,7 @@ def ended(rollout: Any) -> tuple[str, str, int, int]:
     return trajectory.status, trajectory.stop_reason, trajectory.length, rollout.ops_executed
 
 
-def test_of_a_thousand_calls_in_one_answer_64_are_done_and_the_rest_is_one_refusal(limited: TaskApp) -> None:
+def test_calls_beyond_the_limit_of_one_reply_are_refused_together(limited: TaskApp) -> None:
     rollout = play(limited, "floods", ops=["agent"])
     assert ended(rollout) == ("truncated", "ops", 65, 66)
     assert rollout.trajectory.total_reward == 64.0
@@ -418,7 +418,7 @@ def test_how_many_calls_are_done_is_a_setting(limited: TaskApp, workers: int) ->
     assert ended(served(limited, request, max_calls=3, workers=workers)) == ("truncated", "ops", 8, 10)
 
 
-def test_operations_and_steps_bound_one_answer(limited: TaskApp) -> None:
+def test_max_ops_and_max_steps_also_limit_one_reply(limited: TaskApp) -> None:
     assert ended(play(limited, "floods", safety={"max_ops": 10})) == ("truncated", "max_ops", 9, 10)
     strict = play(limited, "floods", env_name="strict")
     assert ended(strict) == ("truncated", "max_steps", 50, 51)
@@ -426,7 +426,7 @@ def test_operations_and_steps_bound_one_answer(limited: TaskApp) -> None:
     assert spoken.ops_executed == 6, "a turn without an action costs 2"
 
 
-async def test_the_deadline_is_looked_at_between_the_actions_of_one_answer(limited: TaskApp) -> None:
+async def test_deadline_is_checked_between_actions_of_one_reply(limited: TaskApp) -> None:
     events: list[Event] = []
     request = a_request("floods", config={"pause": 0.1}, safety={"max_time_s": 0.6})
     async with serving(limited) as service:
@@ -438,7 +438,7 @@ async def test_the_deadline_is_looked_at_between_the_actions_of_one_answer(limit
     assert 0 < trajectory.length < 64
 
 
-def test_what_takes_long_after_the_episode_is_not_blamed_on_the_environment(tmp_path: Path) -> None:
+def test_slow_scoring_is_not_blamed_on_the_environment(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -507,7 +507,7 @@ def test_an_invalid_action_may_end_the_episode(limited: TaskApp) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.process)])
-def test_an_environment_without_a_limit_gets_one_and_the_result_says_so(limited: TaskApp, workers: int) -> None:
+def test_environment_without_a_limit_gets_a_default_with_a_warning(limited: TaskApp, workers: int) -> None:
     cut = served(limited, a_request("noop"), workers=workers)
     assert ended(cut) == ("truncated", "default_max_turns", 1000, 2000)
     assert ["max_turns" in sentence for sentence in cut.warnings] == [True]
@@ -521,7 +521,7 @@ def test_an_environment_without_a_limit_gets_one_and_the_result_says_so(limited:
         ({"env_name": "endless", "safety": {"max_ops": 3000}}, ("truncated", "max_ops", 1500, 3000)),
     ],
 )
-def test_one_with_another_limit_does_not(limited: TaskApp, members: dict[str, Any], end: Any) -> None:
+def test_environment_with_another_limit_gets_no_default(limited: TaskApp, members: dict[str, Any], end: Any) -> None:
     rollout = play(limited, "noop", **members)
     assert (ended(rollout), rollout.warnings) == (end, [])
 
@@ -560,7 +560,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
 @pytest.mark.parametrize(
     ("policy", "said", "invalid"), [("blank", "", 1), ("calls", "", 1), ("misfits", "", 1), ("twice", "Paris", 0)]
 )
-def test_an_episode_of_tasks_is_one_answer_whatever_it_is(asked: TaskApp, policy: str, said: str, invalid: int) -> None:
+def test_task_episode_is_exactly_one_reply(asked: TaskApp, policy: str, said: str, invalid: int) -> None:
     rollout = play(asked, policy, seed=0, env_name="one")
     assert ended(rollout) == ("terminated", "environment", 1, 2)
     assert [(step.tool, step.args) for step in rollout.trajectory.steps] == [("answer", {"text": said})]
@@ -578,7 +578,7 @@ def test_with_several_turns_a_refused_answer_may_be_given_again(asked: TaskApp) 
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_kits_own_metrics_win_and_the_other_is_dropped_with_one_warning(tmp_path: Path) -> None:
+def test_reserved_metric_is_dropped_with_a_warning(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """

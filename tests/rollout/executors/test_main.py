@@ -64,7 +64,7 @@ def a_job(config: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**job, "written": False, "live": False, "skip_judges": False, "max_calls": 64, "session": False, **more}
 
 
-def test_a_quick_rollout_is_told_in_one_frame(played: Play) -> None:
+def test_quick_rollout_is_sent_in_one_frame(played: Play) -> None:
     frame, body, told = played(a_job({"image": True}))
     assert frame["outcome"]["length"] == 5
     assert frame["outcome"]["final_state"] == {"db": "sentinel-private"}
@@ -75,7 +75,7 @@ def test_a_quick_rollout_is_told_in_one_frame(played: Play) -> None:
     assert len(told._pieces) == 1
 
 
-def test_a_slow_rollout_is_told_before_each_slow_step(played: Play) -> None:
+def test_slow_rollout_sends_events_before_each_slow_step(played: Play) -> None:
     _, _, told = played(a_job({"slow": 0.06}))
     assert len(told._pieces) >= 5
     assert [event["seq"] for event in told.encoded()] == list(range(len(told.encoded())))
@@ -95,7 +95,7 @@ def test_a_slow_rollout_is_told_before_each_slow_step(played: Play) -> None:
         ("raise SystemExit(3)", "failed at"),
     ],
 )
-async def test_an_app_that_cannot_be_loaded_is_told_in_its_own_words(text: str, sentence: str, tmp_path: Path) -> None:
+async def test_app_that_cannot_be_loaded_reports_its_own_error(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(text)
 
     with pytest.raises(StartFailed) as caught:
@@ -109,7 +109,7 @@ def test_nothing_heavy_is_loaded_before_the_front_is_listened_to() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_pieces_of_events_join_to_what_they_were() -> None:
+def test_pieces_of_events_join_to_the_original() -> None:
     pieces = [b'{"v":1,"seq":0,"kind":"called","turn":0},{"v":1,"seq":1,"kind":"called","turn":1}',
               b'{"v":1,"seq":2,"kind":"called","turn":2}']  # fmt: skip
     assert [from_json(told).turn for told in joined(pieces)] == [0, 1, 2]  # type: ignore[union-attr]

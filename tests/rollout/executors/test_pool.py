@@ -125,14 +125,14 @@ async def test_many_jobs_at_once_each_get_their_own_answer_and_both_children_wor
         assert len({frame["pid"] for frame, _ in answers}) == 2
 
 
-async def test_frames_are_told_in_order_and_before_the_end() -> None:
+async def test_frames_arrive_in_order_and_before_the_result() -> None:
     told = Frames()
     async with pool() as made:
         assert (await run(made, "count", to=5000, on_frame=told))[0] == {"counted": 5000}
         assert [frame["number"] for frame in told.frames] == list(range(5000))
 
 
-async def test_a_slow_listener_holds_its_own_job_only_and_misses_nothing() -> None:
+async def test_slow_listener_delays_only_its_job_and_misses_nothing() -> None:
     seen = 0
     may_go = asyncio.Event()
 
@@ -170,7 +170,7 @@ async def test_a_listener_that_never_ends_makes_no_job_hang_and_the_deadline_hol
         assert made.counters()["replaced"] == made.counters()["hung"] == 0
 
 
-async def test_what_was_told_before_a_crash_is_listened_to_before_the_error() -> None:
+async def test_frames_before_a_crash_arrive_before_the_error() -> None:
     seen = []
 
     async def slow(frame: dict[str, Any], blob: bytes) -> None:
@@ -198,7 +198,7 @@ async def test_a_child_asks_and_hears_the_answer(kind: str) -> None:
         assert frame == {"heard": [n * 10 for n in range(20)]}
 
 
-async def test_what_tell_raises_ends_the_job_and_the_child_goes_on() -> None:
+async def test_exception_of_on_frame_ends_the_job_and_not_the_child() -> None:
     def broken(frame: dict[str, Any], blob: bytes) -> None:
         raise LookupError("no such listener")
 
@@ -214,7 +214,7 @@ async def test_what_tell_raises_ends_the_job_and_the_child_goes_on() -> None:
         assert made.counters()["replaced"] == 0
 
 
-async def test_what_a_handler_raises_reaches_the_caller_and_the_child_goes_on() -> None:
+async def test_exception_of_a_handler_reaches_the_caller_and_not_the_child() -> None:
     async with pool() as made:
         with pytest.raises(JobRaised) as caught:
             await run(made, "raise")
@@ -235,7 +235,7 @@ async def test_a_job_that_json_cannot_say_is_the_callers_error() -> None:
             assert (await run(made, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
 
 
-async def test_what_is_printed_and_read_in_a_child_disturbs_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_prints_and_reads_in_a_child_do_not_disturb_the_parent(capfd: pytest.CaptureFixture[str]) -> None:
     async with pool() as made:
         assert (await run(made, "print"))[0] == {"read": ""}
     out, err = capfd.readouterr()
@@ -257,7 +257,7 @@ async def test_a_child_has_the_environment_that_was_given_and_no_other(monkeypat
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("exclusive", [False, True])
-async def test_at_the_deadline_a_job_is_asked_to_stop_and_its_answer_counts(exclusive: bool) -> None:
+async def test_job_that_stops_at_its_deadline_returns_its_result(exclusive: bool) -> None:
     async with pool(exclusive=1) as made:
         began, seconds = time.monotonic(), 2.0  # enough for a process to start beside others
         assert (await run(made, "wait", exclusive=exclusive, seconds=seconds))[0] == {"stopped": "timeout"}
@@ -266,7 +266,7 @@ async def test_at_the_deadline_a_job_is_asked_to_stop_and_its_answer_counts(excl
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
-async def test_a_cancelled_caller_goes_at_once_and_the_job_ends_soon(exclusive: bool) -> None:
+async def test_cancelled_caller_returns_immediately_and_its_job_ends(exclusive: bool) -> None:
     told = Frames()
     async with pool(exclusive=1) as made:
         job = asyncio.create_task(run(made, "wait", exclusive=exclusive, on_frame=told))
@@ -330,7 +330,7 @@ async def test_a_step_that_takes_too_long_is_killed_at_that_time(how: str) -> No
         assert caught.value.killed_for == "step"
 
 
-async def test_many_steps_together_may_take_longer_than_one_may() -> None:
+async def test_step_limit_applies_to_each_step_only() -> None:
     async with pool(exclusive=1) as made:
         for exclusive in (True, False):
             frame, _ = await run(made, "steps", exclusive=exclusive, times=10, each=0.04, step_seconds=0.3)
@@ -390,7 +390,7 @@ async def test_shared_jobs_beyond_the_childs_threads_wait_in_line() -> None:
 # -- deaths -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_segmentation_fault_costs_one_job_and_what_was_told_before_is_kept() -> None:
+async def test_segmentation_fault_fails_one_job_and_keeps_its_frames() -> None:
     told = Frames()
     async with pool(exclusive=2) as made:
         others = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.6)) for alone in (True, False)]
@@ -415,7 +415,7 @@ async def test_a_shared_child_that_dies_fails_exactly_its_jobs() -> None:
         await until_async(lambda: made.counters()["alive"] == 2)
 
 
-async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -> None:
+async def test_error_of_a_killed_child_mentions_memory() -> None:
     told = Frames()
     async with pool() as made:
         job = asyncio.create_task(run(made, "hang", on_frame=told))
@@ -427,7 +427,7 @@ async def test_a_child_killed_from_outside_says_that_memory_may_have_run_out() -
         assert (await run(made, "echo"))[0]["echo"] is None
 
 
-async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None:
+async def test_dead_idle_child_is_replaced_before_the_next_job() -> None:
     async with pool(shared=1, exclusive=1) as made:
         await until_async(lambda: made.counters()["alive"] == 2)
         for child in made._all_children():
@@ -439,7 +439,7 @@ async def test_an_idle_child_that_dies_is_replaced_and_no_job_meets_it() -> None
 
 
 @pytest.mark.ci
-async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one() -> None:
+async def test_idle_exclusive_children_end_except_one() -> None:
     async with pool(shared=0, exclusive=3, spare_seconds=0.2) as made:
         await asyncio.gather(*(run(made, "wait", exclusive=True, seconds=2.0) for _ in range(3)))
         await until_async(lambda: len(children()) == 4)
@@ -448,7 +448,7 @@ async def test_exclusive_children_that_nobody_needs_any_more_are_let_go_but_one(
         assert (made.counters()["replaced"], made.counters()["killed"]) == (0, 0)
 
 
-async def test_what_is_no_frame_kills_the_child_and_not_the_server() -> None:
+async def test_invalid_frame_kills_the_child_and_not_the_server() -> None:
     async with pool(exclusive=1) as made:
         with pytest.raises(WorkerDied, match="frame .* bytes") as caught:
             await run(made, "lie", exclusive=True)
@@ -473,7 +473,7 @@ async def test_a_flood_neither_grows_the_front_nor_stops_others() -> None:
         assert slowest < 2
 
 
-async def test_a_kill_takes_along_what_the_environment_started() -> None:
+async def test_kill_also_ends_grandchildren() -> None:
     told = Frames()
     async with pool(exclusive=1) as made:
         job = asyncio.create_task(run(made, "grandchild", exclusive=True, on_frame=told))
@@ -516,7 +516,7 @@ async def test_forty_replacements_leave_no_descriptor_no_zombie_and_no_task() ->
         ("slow", "the worker process was not ready within 0.5 s"),
     ],
 )
-async def test_a_start_that_fails_says_why_and_leaves_nothing(mode: str, sentence: str) -> None:
+async def test_failed_start_reports_the_reason_and_leaves_nothing(mode: str, sentence: str) -> None:
     made = ProcessPool(argv(mode), environment=ENVIRONMENT, shared=2, exclusive=1, start_seconds=0.5)
     with pytest.raises(StartFailed) as caught:
         await made.start()
@@ -564,7 +564,7 @@ async def test_close_lets_running_jobs_end_and_refuses_new_ones() -> None:
         assert children() == []
 
 
-async def test_close_stops_what_does_not_end_within_the_grace_and_kills_what_hangs() -> None:
+async def test_close_stops_and_then_kills_jobs_after_the_grace_period() -> None:
     async with pool(exclusive=1) as made:
         stops = asyncio.create_task(run(made, "wait"))
         hangs = asyncio.create_task(run(made, "hang in C", exclusive=True))

@@ -16,9 +16,7 @@ messages = st.dictionaries(st.text(), values, max_size=4)
 
 
 @given(frames=st.lists(st.tuples(messages, st.binary(max_size=300)), max_size=6), data=st.data())
-def test_what_goes_in_comes_out_however_it_is_cut(
-    frames: list[tuple[dict[str, Any], bytes]], data: st.DataObject
-) -> None:
+def test_frames_survive_any_chunking(frames: list[tuple[dict[str, Any], bytes]], data: st.DataObject) -> None:
     wire = b"".join(piece for message, blob in frames for piece in encode(message, blob))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=12)))
     reader = PipeReader()
@@ -53,13 +51,13 @@ def test_a_frame_that_is_too_large_is_refused_where_it_is_made_and_where_it_arri
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"{", b"null", b"\xff\xfe", b""])
-def test_what_is_no_json_object_is_refused(text: bytes) -> None:
+def test_frame_that_is_not_a_json_object_is_rejected(text: bytes) -> None:
     with pytest.raises(BadFrame):
         PipeReader().feed(struct.pack(">II", len(text), 0) + text)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", {"large": 2**70, "nan": float("nan")}])
-def test_what_json_cannot_say_is_refused(value: object) -> None:
+def test_frame_that_json_cannot_represent_is_rejected(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         encode({"value": value})
 
@@ -78,7 +76,7 @@ def test_a_large_frame_is_read_in_large_pieces_and_nothing_is_kept_of_it() -> No
     assert message == {"n": 2}
 
 
-def test_the_wire_is_what_the_page_says() -> None:
+def test_wire_format_matches_its_documentation() -> None:
     (head, blob) = encode({"job": 1}, b"\x00\xff")
     text_bytes, blob_bytes = struct.unpack(">II", head[:8])
     assert json.loads(head[8 : 8 + text_bytes]) == {"job": 1}

@@ -66,7 +66,7 @@ async def stored(service: Service, rollout_id: str) -> StoredRollout:
 
 
 @pytest.mark.parametrize(("name", "seed", "image"), [("shared", 3, False), ("shared", 12, True), ("alone", 4, True)])
-async def test_a_worker_plays_what_a_thread_plays(
+async def test_worker_and_thread_play_the_same_episode(
     hostile: TaskApp, service: Service, name: str, seed: int, image: bool
 ) -> None:
     request = a_request("random", env_name=name, seed=seed, config={"image": image})
@@ -115,7 +115,7 @@ def _timeless(value: Any) -> Any:
     return value if not dataclasses.is_dataclass(value) else _timeless(dataclasses.asdict(value))  # type: ignore[arg-type]
 
 
-async def test_the_written_answer_is_the_one_that_the_front_would_write(service: Service) -> None:
+async def test_worker_and_parent_encode_the_same_response(service: Service) -> None:
     request = a_request(
         "random", seed=3, config={"image": True}, record={"return_trace": True}, group_id="g", run_id="ü"
     )
@@ -177,7 +177,7 @@ FAULTS = {
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("environment", ["shared", "alone"])
-async def test_each_fault_costs_one_rollout_and_says_where(service: Service, environment: str) -> None:
+async def test_each_fault_fails_one_rollout_with_its_boundary(service: Service, environment: str) -> None:
     await fine(service, environment)
     before = service.health()["workers"]
     for breaks, (boundary, code, words) in FAULTS.items():
@@ -300,7 +300,7 @@ async def test_isolation_holds_without_workers_and_its_processes_start_when_need
         assert service.health()["workers"]["alive"] >= 1
 
 
-async def test_an_app_that_no_process_could_find_says_so() -> None:
+async def test_app_without_an_importable_reference_is_rejected() -> None:
     app = TaskApp("local")
 
     @app.environment(isolation="process")
@@ -321,7 +321,7 @@ async def test_an_app_that_no_process_could_find_says_so() -> None:
         assert "at the top level of a file" in caught.value.hint
 
 
-async def test_an_app_that_breaks_in_workers_only_is_told_at_start(tmp_path: Path) -> None:
+async def test_app_that_fails_in_workers_is_reported_at_start(tmp_path: Path) -> None:
     app = app_from(
         tmp_path,
         """
@@ -383,7 +383,7 @@ async def test_a_closed_service_refuses(hostile: TaskApp) -> None:
             await service.rollout(a_request("noop"))
 
 
-async def test_a_caller_who_goes_while_the_processes_start_leaves_none_behind(hostile: TaskApp) -> None:
+async def test_cancelled_start_leaves_no_process(hostile: TaskApp) -> None:
     async with serving(hostile, workers=1) as service:
         task = asyncio.create_task(service.rollout(a_request("noop")))
         await asyncio.sleep(0.02)

@@ -80,7 +80,7 @@ async def test_all_calls_of_a_rollout_come_from_one_thread_and_see_one_context()
         assert len(set.union(*idents)) == 2
 
 
-async def test_one_slow_call_ends_the_sharing_and_a_busy_thread_takes_no_new_rollout() -> None:
+async def test_slow_call_ends_sharing_and_busy_thread_gets_no_rollout() -> None:
     async with two_shared_threads() as (_, shared):
         one, two = [await shared.open("quick", seconds=5) for _ in range(2)]
         release = threading.Event()
@@ -136,7 +136,7 @@ async def test_a_blocked_thread_fails_the_others_counts_once_and_is_used_again(g
         assert not (await shared.open("quick", seconds=5)).is_shared, "it never shares again"
 
 
-async def test_a_caller_that_goes_away_during_a_call_takes_no_thread_with_it() -> None:
+async def test_cancelled_call_does_not_lose_its_thread() -> None:
     async with two_shared_threads() as (pool, shared):
         threads = [await shared.open("quick", seconds=5) for _ in range(4)]
         task = asyncio.create_task(threads[0].call(lambda: time.sleep(0.02), seconds=5, stop=nothing))
@@ -169,7 +169,7 @@ async def test_a_posted_job_sees_the_context_of_its_rollout_too() -> None:
         assert seen == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
-async def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
+async def test_each_rollout_has_its_own_current_event_loop() -> None:
     def own_loop() -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
@@ -187,7 +187,7 @@ async def test_each_rollout_has_a_current_event_loop_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up at its deadline", "longer than is allowed"])
-async def test_a_call_that_blocks_a_thread_of_its_own_ends_the_sharing_for_good(given_up: bool) -> None:
+async def test_blocking_call_in_a_dedicated_thread_ends_sharing_for_good(given_up: bool) -> None:
     async with two_shared_threads(quick=False, blocked_seconds=10.0 if given_up else 0.2) as (_, shared):
         alone = await shared.open("quick", seconds=5)
         await measured(shared)

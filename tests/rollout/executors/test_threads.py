@@ -75,7 +75,7 @@ async def test_no_more_threads_than_the_pool_has_run_at_once(pool_of: MakePool) 
 @pytest.mark.parametrize(
     ("raised", "seen"), [(KeyError("x"), KeyError), (StopIteration(), RuntimeError), (SystemExit(3), RuntimeError)]
 )
-async def test_what_a_job_raises_comes_back_and_ends_no_loop(
+async def test_exception_of_a_job_reaches_the_caller_and_not_the_loop(
     raised: BaseException, seen: type[BaseException], pool_of: MakePool
 ) -> None:
     threads = pool_of(1)
@@ -88,7 +88,7 @@ async def test_what_a_job_raises_comes_back_and_ends_no_loop(
     assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7
 
 
-async def test_a_job_that_heeds_stop_comes_back_after_its_deadline(pool_of: MakePool) -> None:
+async def test_job_that_obeys_stop_returns_after_its_deadline(pool_of: MakePool) -> None:
     threads, stopped = pool_of(1, grace_seconds=2), threading.Event()
     assert await threads.run(lambda: stopped.wait(5), seconds=0.02, stop=lambda _: stopped.set()) is True
     assert threads.hung == 0
@@ -106,7 +106,7 @@ async def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_en
     assert await asyncio.gather(*again) == [1] * 4
 
 
-async def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang(pool_of: MakePool) -> None:
+async def test_cancelled_caller_stops_the_job_without_a_hang(pool_of: MakePool) -> None:
     threads, stopped, started = pool_of(1, grace_seconds=1), threading.Event(), threading.Event()
 
     def job() -> None:
@@ -123,7 +123,7 @@ async def test_a_caller_that_goes_away_stops_the_job_and_is_no_hang(pool_of: Mak
     assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7
 
 
-async def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang(pool_of: MakePool) -> None:
+async def test_cancelled_caller_of_a_stuck_job_leaves_a_hung_thread(pool_of: MakePool) -> None:
     threads, release, started = pool_of(1, grace_seconds=0.02), threading.Event(), threading.Event()
 
     def job() -> None:
@@ -140,7 +140,7 @@ async def test_a_caller_that_goes_away_from_a_stuck_job_leaves_a_hang(pool_of: M
     await until_async(lambda: threads.hung == 0)
 
 
-async def test_nobody_waits_in_line_beyond_the_deadline(pool_of: MakePool) -> None:
+async def test_queued_job_fails_at_its_deadline(pool_of: MakePool) -> None:
     threads, release = pool_of(1, grace_seconds=0.02), threading.Event()
     began = threading.Event()
     first = asyncio.create_task(threads.run(lambda: began.set() or release.wait(10), seconds=60, stop=nothing))

@@ -35,7 +35,7 @@ def test_the_key_is_the_whole_request_but_the_query() -> None:
     assert len(others) == 7 and one not in others
 
 
-def test_an_answer_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_cached_reply_is_unchanged(tmp_path: Path) -> None:
     cache = ResponseCache(tmp_path / "made" / "when needed")
     kept = reply(
         token_ids=[1],
@@ -61,7 +61,7 @@ def test_an_answer_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"message": {}, "surprise": 1}', b"null"])
-def test_a_file_that_cannot_be_read_is_a_miss_and_is_written_anew(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_cache_file_is_a_miss_and_is_replaced(tmp_path: Path, content: bytes) -> None:
     cache = ResponseCache(tmp_path)
     key = cache.key(URL, "m", {})
     cache.save(key, reply())
@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_read_is_a_miss_and_is_written_anew(tmp_path: Path
     assert found is not None and found.message["content"] == "again"
 
 
-def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_cache_directory_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("no folder")
     cache = ResponseCache(tmp_path / "file")
     with caplog.at_level(logging.WARNING, "taskapp_kit.policy"):
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: py
     assert cache.load(cache.key(URL, "m", {})) is None
 
 
-def test_who_reads_while_others_write_sees_whole_answers(tmp_path: Path) -> None:
+def test_concurrent_readers_see_complete_replies(tmp_path: Path) -> None:
     cache = ResponseCache(tmp_path)
     key = cache.key(URL, "m", {})
     texts = {letter * 20_000 for letter in "ab"}

@@ -90,7 +90,7 @@ async def test_an_answer() -> None:
         ("content_type", "malformed"), ("error_200", "error_in_answer"), ("empty", "empty"),
     ],
 )  # fmt: skip
-async def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
+async def test_transient_failure_is_retried(fault: str, kind: str) -> None:
     with MockModel(["right"], faults=Faults(sequence=[fault, fault])) as model:
         reply = await ask(at(model))
         assert len(model.requests) == 3
@@ -110,7 +110,7 @@ async def test_what_passes_is_asked_again(fault: str, kind: str) -> None:
         ("context", "context_overflow"),
     ],
 )
-async def test_what_no_repetition_mends_is_asked_once(fault: str, code: str) -> None:
+async def test_permanent_failure_is_not_retried(fault: str, code: str) -> None:
     with MockModel(["right"], faults=Faults({fault: 1.0})) as model:
         failed = await failing(at(model), {**BODY, "return_token_ids": True, "logprobs": True})
         assert len(model.requests) == 1 and model.stats["redirects_followed"] == 0
@@ -155,7 +155,7 @@ async def test_a_first_attempt_far_slower_than_all_others_is_given_up_once() -> 
 
 
 @pytest.mark.parametrize(("fault", "less"), [("429", True), ("503", True), ("500", False)])
-async def test_a_host_that_says_it_has_too_much_to_do_is_asked_less_at_once(fault: str, less: bool) -> None:
+async def test_overloaded_host_gets_fewer_concurrent_calls(fault: str, less: bool) -> None:
     with MockModel(["x"], faults=Faults({fault: 1.0})) as model:
         async with model_client(throttle=ConcurrencyLimiter(first_limit=8)) as client:
             for _ in range(4):
@@ -235,7 +235,7 @@ async def test_many_at_once_under_faults_are_right_or_say_why_not() -> None:
     assert connections < 600
 
 
-def test_a_client_works_on_one_loop_after_the_other() -> None:
+def test_client_works_on_successive_event_loops() -> None:
     with MockModel(["right"]) as model:
         client = HttpModelClient("local", SETTINGS)
 
@@ -336,7 +336,7 @@ async def test_a_key_that_the_model_repeats_is_taken_out(
         assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == (None, None, None)
 
 
-async def test_a_short_key_is_no_reason_to_change_what_a_model_says() -> None:
+async def test_short_key_is_not_masked_in_replies() -> None:
     with MockModel(["The room is EMPTY."]) as model:
         assert (await ask(at(model, key="EMPTY"))).message["content"] == "The room is EMPTY."
 

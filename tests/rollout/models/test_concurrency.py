@@ -50,7 +50,7 @@ async def test_after_congestion_it_grows_by_steps() -> None:
     assert (second - first, third - second) == (4, 4)
 
 
-async def test_it_settles_near_what_the_host_takes() -> None:
+async def test_limit_settles_near_the_hosts_capacity() -> None:
     """A host that takes 40 calls at once and refuses the others."""
     limiter, limits = HostLimiter(256), []
     for _ in range(400):
@@ -61,7 +61,7 @@ async def test_it_settles_near_what_the_host_takes() -> None:
     assert 32 <= sum(limits[200:]) / 200 <= 52
 
 
-async def test_it_does_not_grow_when_nobody_needs_it() -> None:
+async def test_limit_does_not_grow_without_demand() -> None:
     limiter = HostLimiter(16)
     for _ in range(500):
         limiter.leave(await limiter.enter(1.0))
@@ -90,7 +90,7 @@ async def test_a_place_is_waited_for_in_order_and_within_the_time() -> None:
     assert limiter.in_flight == 0 and limiter.idle
 
 
-async def test_a_place_is_never_lost_to_who_is_cancelled() -> None:
+async def test_cancelled_waiter_does_not_lose_a_slot() -> None:
     rng = random.Random(3)
     limiter = HostLimiter(4)
 
@@ -111,7 +111,7 @@ async def test_a_place_is_never_lost_to_who_is_cancelled() -> None:
     assert limiter.idle
 
 
-async def test_a_place_given_to_a_caller_that_is_cancelled_at_the_same_moment_goes_to_the_next() -> None:
+async def test_slot_of_a_simultaneously_cancelled_waiter_goes_to_the_next() -> None:
     limiter = HostLimiter(1)
     ticket = await limiter.enter(1.0)
     cancelled, following = (asyncio.create_task(limiter.enter(5.0)) for _ in range(2))

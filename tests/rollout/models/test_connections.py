@@ -41,7 +41,7 @@ async def failure(connections: ModelConnections, *answers: Sent) -> tuple[Attemp
         return caught.value, server
 
 
-async def test_what_goes_out(connections: ModelConnections) -> None:
+async def test_request_headers_and_body(connections: ModelConnections) -> None:
     answer, server = await exchange(connections, http(200, said()), query="?cid=a%20b/c&x=1")
     assert answer.json() == said()
     (request,) = server.requests
@@ -80,7 +80,7 @@ async def test_a_long_refusal_is_read_to_a_bound(connections: ModelConnections) 
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
     ],
 )
-async def test_what_is_no_http_or_too_much(connections: ModelConnections, answer: bytes) -> None:
+async def test_invalid_or_oversized_response_fails(connections: ModelConnections, answer: bytes) -> None:
     failed, _ = await failure(connections, answer)
     assert failed.kind == "malformed"
 
@@ -103,7 +103,7 @@ async def test_polling_ends(connections: ModelConnections) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308])
-async def test_every_other_redirect_is_told_and_not_followed(connections: ModelConnections, status: int) -> None:
+async def test_other_redirects_are_reported_and_not_followed(connections: ModelConnections, status: int) -> None:
     async with raw_server([http(200, said())]) as other:
         failed, server = await failure(connections, http(status, b"", ("Location", f"{other.url}?token=secret")))
         assert failed.kind == "redirected"
@@ -119,7 +119,7 @@ async def test_a_redirect_to_nowhere(connections: ModelConnections, location: st
     assert failed.kind == "redirected"
 
 
-async def test_no_cookie_goes_back_and_no_key_where_there_is_none(connections: ModelConnections) -> None:
+async def test_neither_cookies_nor_a_missing_key_are_sent(connections: ModelConnections) -> None:
     async with raw_server([http(200, said(), ("Set-Cookie", "a=b; Path=/"))]) as server:
         for _ in range(2):
             await connections.post(read_url(server.url), b"{}", None)
@@ -127,7 +127,7 @@ async def test_no_cookie_goes_back_and_no_key_where_there_is_none(connections: M
     assert not {"cookie", "authorization"} & set(server.requests[1].headers)
 
 
-async def test_what_cannot_be_reached(connections: ModelConnections) -> None:
+async def test_unreachable_host_fails(connections: ModelConnections) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         closed_port = taken.getsockname()[1]
     with MockModel() as model:

@@ -34,7 +34,7 @@ def own(url: str, *keys_for: str) -> str | None:
 
 
 @pytest.mark.parametrize("variable", VENDORS)
-def test_a_vendors_key_goes_to_the_vendor_only(variable: str) -> None:
+def test_vendor_key_is_sent_only_to_the_vendor(variable: str) -> None:
     for host in VENDORS[variable]:
         assert own(f"https://{host}/v1") == VARIABLES[variable]
         assert own(f"https://{host.upper()}:443/v1?x=1") == VARIABLES[variable]
@@ -92,7 +92,7 @@ def test_no_repr_shows_a_key() -> None:
 @pytest.mark.parametrize(
     "form", ["{}", " {} ", "Bearer {}", "bearer  {}", "x{}y", "https://h/v1?key={}", "https://h/{}/v1"]
 )
-def test_a_door_key_in_a_policys_config_is_refused_wherever_it_stands(door: str, form: str) -> None:
+def test_server_key_anywhere_in_policy_config_is_rejected(door: str, form: str) -> None:
     text = form.format(door)
     for config, loc in (
         ({"api_key": text}, ("api_key",)),
@@ -104,7 +104,7 @@ def test_a_door_key_in_a_policys_config_is_refused_wherever_it_stands(door: str,
         assert door not in str(caught.value) and door not in str(caught.value.fields)
 
 
-def test_an_encoded_door_key_and_one_known_by_its_digest() -> None:
+def test_encoded_or_hashed_server_key_is_recognized() -> None:
     hidden = "0123456789-from-a-file"
     digest = hashlib.sha256(hidden.encode()).digest()
 

@@ -25,7 +25,7 @@ def read(config: dict[str, Any], top_level: str | None = None, **more: Any) -> E
     )
 
 
-def test_what_is_read() -> None:
+def test_endpoint_is_read_from_policy_config() -> None:
     assert read({"inference_url": "https://h.example?cid=1"}) == Endpoint(f"{URL}?cid=1")
     assert read({}, "https://h.example/v1") == Endpoint(URL)
     assert read({"inference_url": "https://h.example"}, "https://other.example") == Endpoint(URL)
@@ -53,7 +53,7 @@ def test_what_is_read() -> None:
         ({"model": DOOR}, None, ("body", "policy", "config", "model")),
     ],
 )
-def test_what_is_refused(config: dict[str, Any], top_level: str | None, loc: tuple[str, ...]) -> None:
+def test_invalid_endpoint_is_rejected(config: dict[str, Any], top_level: str | None, loc: tuple[str, ...]) -> None:
     with pytest.raises(RequestError) as caught:
         read(config, top_level)
     assert caught.value.fields[0].loc == loc

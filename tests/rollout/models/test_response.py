@@ -267,7 +267,7 @@ def test_statuses(status: int, kind: str, again: bool) -> None:
     assert found.retry_after == (3.0 if again else None)
 
 
-def test_only_what_says_too_much_to_do_closes_the_throttle() -> None:
+def test_only_congestion_lowers_the_concurrency_limit() -> None:
     congested = {status for status in range(400, 600) if refused(status, {}).congested}
     assert congested == {408, 429, 503, 529}
 
@@ -318,7 +318,7 @@ def test_a_conversation_that_is_too_long(status: int, error: object) -> None:
         (500, {"error": {"message": "internal error"}}),
     ],
 )
-def test_what_is_no_overflow(status: int, error: object) -> None:
+def test_similar_errors_are_not_a_context_overflow(status: int, error: object) -> None:
     assert refused(status, error).kind != "overflow"
 
 
@@ -328,7 +328,7 @@ def test_money_that_is_spent_does_not_come_back() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_nothing_is_told_of_what_was_said_about_a_key(status: int) -> None:
+def test_error_about_a_key_has_no_excerpt(status: int) -> None:
     assert refused(status, {"error": {"message": "Incorrect API key provided: sk-abc***xyz"}}).excerpt == ""
 
 

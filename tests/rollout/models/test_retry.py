@@ -74,7 +74,7 @@ def test_the_first_answer_is_taken() -> None:
     assert (reply.attempts, reply.retries, time.slept, lefts) == (1, [], [], [1000.0])
 
 
-def test_what_the_others_came_to_is_kept_and_time_runs() -> None:
+def test_retries_are_recorded_and_count_towards_the_deadline() -> None:
     reply, time, lefts = run(
         [AttemptFailed("rate_limited", "answered 429", status=429), AttemptFailed("dropped", "dropped"), good()]
     )
@@ -93,7 +93,7 @@ def test_six_attempts_are_enough(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, known in KINDS.items() if not known.again])
-def test_others_are_never_asked_again(kind: str) -> None:
+def test_other_failures_are_never_retried(kind: str) -> None:
     failed = failing(
         [AttemptFailed(kind, "failed so", status=400, excerpt="because"), AttemptFailed("dropped", "not reached")]
     )
@@ -157,7 +157,7 @@ def test_no_header_breaks_it(text: str) -> None:
     assert found is None or found >= 0
 
 
-def test_a_cancelled_call_is_not_asked_again() -> None:
+def test_cancelled_call_is_not_retried() -> None:
     calls = 0
 
     async def once(attempt: int, left: float) -> ChatReply:

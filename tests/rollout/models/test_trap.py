@@ -112,7 +112,7 @@ def test_no_redirect_is_followed_elsewhere() -> None:
     ]
 
 
-def test_a_local_server_calls_its_own_network_but_no_metadata() -> None:
+def test_local_exposure_allows_private_addresses_except_metadata() -> None:
     ordinary = ["127.0.0.1", "[::1]", "10.0.0.5", "private.example", "loopback.example", "[fd12::1]"]
     metadata = HOSTS[:11]
     told = trapped([["local", [], [f"http://{host}/v1"]] for host in [*ordinary, *metadata, "metadata.example"]])
@@ -122,7 +122,7 @@ def test_a_local_server_calls_its_own_network_but_no_metadata() -> None:
     assert [(outcome, caught) for _, _, outcome, caught in told[len(ordinary) :]] == [("address_refused", [])] * 12
 
 
-def test_what_is_allowed_is_called_and_nothing_else() -> None:
+def test_only_allowed_addresses_are_called() -> None:
     told = trapped(
         [
             ["public", ["10.0.0.0/8"], ["http://10.0.0.5/v1"]],

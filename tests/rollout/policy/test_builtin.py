@@ -72,7 +72,7 @@ def test_random_is_uniform_over_tools_then_over_fields() -> None:
     assert sum((fields[n] - expected) ** 2 / expected for n in (1, 2, 3, 4)) < 16.3
 
 
-def test_an_authors_sampler_draws_what_has_no_bounds() -> None:
+def test_author_sampler_replaces_missing_bounds() -> None:
     def word(rng: random.Random) -> dict[str, Any]:
         return {"word": rng.choice(("crane", "slate"))}
 
@@ -138,13 +138,13 @@ def test_a_constant_that_is_no_action(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("sample", [-1, True, 1.0, "0", 2**63], ids=repr)
-def test_what_is_no_sample(sample: Any) -> None:
+def test_invalid_sample_is_rejected(sample: Any) -> None:
     with pytest.raises(RequestError) as caught:
         play(app_of(), "random", policy_config={"sample": sample})
     assert caught.value.fields[0].loc[-1] == "sample"
 
 
-def test_an_apps_own_policy_wins_over_a_built_in_and_has_a_stream_of_its_own() -> None:
+def test_app_policy_overrides_a_built_in_and_has_a_separate_random_stream() -> None:
     app = app_of()
 
     @app.policy("random")
@@ -170,7 +170,7 @@ def test_gold_may_read_the_task_and_a_policy_may_be_async() -> None:
     assert play(app, "gold").trajectory.answer_text == "x right"
 
 
-def test_pictures_are_left_out_of_what_a_policy_reads() -> None:
+def test_policy_reads_observations_without_images() -> None:
     import numpy as np
 
     from taskapp_kit import Image, Text
@@ -211,20 +211,18 @@ def test_pictures_are_left_out_of_what_a_policy_reads() -> None:
         ("", Decision(output="")),
     ],
 )
-def test_what_an_answer_may_be(value: Any, expected: Decision) -> None:
+def test_valid_answers_of_a_policy(value: Any, expected: Decision) -> None:
     assert answer_from(value, "it") == expected
 
 
 @pytest.mark.parametrize("value", [None, 3, {}, [], [3], {"a": {"x": object()}}, {"a": {"x": math.inf}}])
-def test_what_is_no_answer(value: Any) -> None:
+def test_invalid_answer_of_a_policy_is_rejected(value: Any) -> None:
     with pytest.raises(PolicyError, match=r"^it"):
         answer_from(value, "it")
 
 
 @pytest.mark.parametrize(("stop_reason", "end"), [("max_ops", PolicyStops), (None, PolicyError)])
-def test_replay_gives_the_answers_in_order_whatever_turns_the_caller_scripted(
-    stop_reason: str | None, end: type[Exception]
-) -> None:
+def test_replay_skips_scripted_turns(stop_reason: str | None, end: type[Exception]) -> None:
     policy = ReplayPolicy(Recording([Decision(output="a"), Decision(output="b")], stop_reason))
     assert [policy.decide(View(turn, "", (), ())).output for turn in (1, 4)] == ["a", "b"]
     with pytest.raises(end) as caught:

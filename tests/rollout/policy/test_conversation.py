@@ -71,7 +71,7 @@ def question_app() -> TaskApp:
 # -- what is sent -----------------------------------------------------------------------------------------------------
 
 
-def test_each_result_goes_back_under_its_calls_id_in_order() -> None:
+def test_results_are_sent_back_in_order_with_their_call_ids() -> None:
     told = talk(
         app_of(),
         [
@@ -94,7 +94,7 @@ def test_each_result_goes_back_under_its_calls_id_in_order() -> None:
     assert "never shown" not in json.dumps(told.bodies)
 
 
-def test_a_body_has_tools_choice_and_the_sampling_that_was_asked_for() -> None:
+def test_request_has_tools_tool_choice_and_sampling_parameters() -> None:
     config = {
         "temperature": 0.5, "max_tokens": 100, "stop": ["x"], "seed": 3, "parallel_tool_calls": False,
         "api_key": "sk-secret", "inference_url": "http://h/v1", "model": "m", "extra_body": {"chat_template_kwargs": {}},
@@ -115,7 +115,7 @@ def test_a_body_has_tools_choice_and_the_sampling_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("mode", ["tool_calls", "text", "structured"])
-def test_where_words_are_the_only_action_it_is_a_plain_chat(mode: str) -> None:
+def test_environment_with_only_a_text_action_is_a_plain_chat(mode: str) -> None:
     told = talk(question_app(), [saying("four")], output_mode=mode, policy_config={"parallel_tool_calls": True})
     (body,) = told.bodies
     assert body.keys() == {"messages"}
@@ -124,7 +124,7 @@ def test_where_words_are_the_only_action_it_is_a_plain_chat(mode: str) -> None:
     assert told.trajectory.status == "terminated"
 
 
-def test_words_beside_tools_are_the_action_that_takes_words() -> None:
+def test_text_next_to_tools_becomes_the_text_action() -> None:
     told = talk(app_of(Talker), [saying("hello"), calling(call("add", '{"amount": 1}')), saying(None)])
     assert [(step.tool, step.args) for step in told.trajectory.steps][:2] == [
         ("say", {"text": "hello"}),
@@ -134,7 +134,7 @@ def test_words_beside_tools_are_the_action_that_takes_words() -> None:
     assert told.answers[2].problem == "Nothing was done: answer with a tool call. The tools are: add, wait, note, say."
 
 
-def test_text_mode_plays_actions_written_in_words() -> None:
+def test_text_mode_parses_actions_from_text() -> None:
     told = talk(
         app_of(),
         [
@@ -152,7 +152,7 @@ def test_text_mode_plays_actions_written_in_words() -> None:
     assert told.answers[0].output == 'I add. {"tool": "add", "arguments": {"amount": 2}}'
 
 
-def test_text_mode_with_an_action_that_takes_words() -> None:
+def test_text_mode_with_a_text_action() -> None:
     told = talk(
         app_of(Talker),
         [
@@ -169,7 +169,7 @@ def test_text_mode_with_an_action_that_takes_words() -> None:
     assert "cannot be read" in str(told.answers[2].problem)
 
 
-def test_structured_mode_asks_for_one_action_and_reads_it() -> None:
+def test_structured_mode_requests_and_parses_one_action() -> None:
     told = talk(app_of(), [saying('{"action": {"tool": "add", "arguments": {"amount": 3}}}')], output_mode="structured")
     form = told.bodies[0]["response_format"]["json_schema"]
     assert form["strict"] is True
@@ -238,7 +238,7 @@ def test_calls_without_an_id_of_their_own_get_one() -> None:
     assert [message["tool_call_id"] for message in told.messages(1)[3:]] == ids
 
 
-def test_an_answer_that_was_cut_off_says_so() -> None:
+def test_truncated_reply_is_reported_to_the_model() -> None:
     (answer,) = talk(app_of(), [ChatReply(saying("I would"), finish_reason="length")]).answers
     assert str(answer.problem).startswith("Your answer was cut off at its limit of tokens. Nothing was done")
     assert answer.details["finish_reason"] == "length"
@@ -291,7 +291,7 @@ def test_pictures_are_shown_as_parts_and_kept_by_their_hash() -> None:
     assert f"/blobs/{picture.hash}" in kept
 
 
-def test_pictures_that_nobody_wants_are_named_in_words() -> None:
+def test_disabled_images_become_text() -> None:
     told = talk(app_of(Seer), [calling(call("look", "{}")), saying("x")], policy_config={"images": False})
     assert told.messages(0)[1]["content"] == "frame 1\n[picture 1 x 5: not shown]"
     assert told.messages(1)[-1] == {
@@ -301,7 +301,7 @@ def test_pictures_that_nobody_wants_are_named_in_words() -> None:
     }
 
 
-def test_what_the_caller_does_in_between_is_told_as_his() -> None:
+def test_scripted_actions_are_shown_as_the_callers() -> None:
     spec = app_of().freeze()
     environment = spec.environments["e"]
     tools = [item.tool for item in environment.actions.values()]
@@ -318,13 +318,13 @@ def test_what_the_caller_does_in_between_is_told_as_his() -> None:
     assert conversation.ask(View(2, "total 4", steps, tools)) == body
 
 
-def test_a_broken_action_is_not_said_to_the_customer() -> None:
+def test_malformed_action_does_not_become_a_text_action() -> None:
     told = talk(app_of(Talker), [saying('{"tool": "add", "arguments": {"amount": 1'), saying("hm")], output_mode="text")
     assert [step.tool for step in told.trajectory.steps] == ["", "say"]
     assert told.messages(1)[-1]["content"] == told.answers[0].problem
 
 
-def test_a_conversation_tells_what_the_caller_did_before_and_in_between() -> None:
+def test_conversation_includes_scripted_actions() -> None:
     def by_caller(amount: int) -> dict[str, Any]:
         return {"type": "env", "tool": "add", "args": {"amount": amount}}
 
@@ -352,7 +352,7 @@ def test_a_conversation_tells_what_the_caller_did_before_and_in_between() -> Non
         ({"keep_reasoning": 1}, "keep_reasoning"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_its_field(config: dict[str, Any], where: str) -> None:
+def test_invalid_option_is_rejected_with_its_field(config: dict[str, Any], where: str) -> None:
     with pytest.raises(RequestError) as caught:
         talk(app_of(), [saying("x")], policy_config=config)
     assert caught.value.fields[0].loc == ("body", "policy", "config", *where.split("."))
@@ -403,9 +403,7 @@ def sendable(message: dict[str, Any]) -> bool:
 
 
 @given(said=st.lists(MESSAGES, min_size=1, max_size=6), mode=MODES, words=st.booleans())
-def test_messages_only_grow_and_every_answer_comes_back_from_its_json(
-    said: list[dict[str, Any]], mode: Any, words: bool
-) -> None:
+def test_messages_only_grow_and_replies_survive_json(said: list[dict[str, Any]], mode: Any, words: bool) -> None:
     told = talk(app_of(Talker if words else Counter), said, output_mode=mode)
     for turn, (body, after) in enumerate(zip(told.bodies, told.bodies[1:], strict=False)):
         before = len(body["messages"])
@@ -448,9 +446,7 @@ ANY_MESSAGE = st.fixed_dictionaries(
 
 
 @given(message=ANY_MESSAGE, mode=MODES, words=st.booleans())
-def test_whatever_an_endpoint_gives_it_is_an_answer_or_a_problem(
-    message: dict[str, Any], mode: Any, words: bool
-) -> None:
+def test_any_reply_becomes_an_answer_or_a_problem(message: dict[str, Any], mode: Any, words: bool) -> None:
     told = talk(app_of(Talker if words else Counter), [message, saying("x")], output_mode=mode)
     answer = told.answers[0]
     assert answer_from_json(orjson.loads(orjson.dumps(answer_to_json(answer)))) == answer
@@ -474,7 +470,7 @@ def test_private_fields_are_in_no_body(secret: str, public: str, mode: Any) -> N
     assert secret in public or secret not in json.dumps(told.bodies)
 
 
-def test_asking_reads_only_what_it_knows() -> None:
+def test_read_options_ignores_unknown_members() -> None:
     assert read_options({"policy": "x", "thinking_budget": 3, "temperature": None}) == PolicyOptions()
     assert read_options({}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True, token_ids=True)
     assert read_options({"return_token_ids": False}, record_logprobs=True, mode="rl") == PolicyOptions(logprobs=True)

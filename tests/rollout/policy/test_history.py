@@ -53,7 +53,7 @@ def test_nonsense_is_refused_with_its_field(given: Any) -> None:
     assert caught.value.fields[0].loc == ("body", "policy", "config", "history")
 
 
-def test_what_is_asked_for_is_what_is_made() -> None:
+def test_history_option_selects_the_history() -> None:
     assert (read_history(None), read_history("full")) == (FullHistory(), FullHistory())
     assert (read_history({"turns": 2}), read_history({"tokens": 9})) == (LastTurns(2), TokenBudget(9))
 

@@ -57,7 +57,7 @@ def said(spec: Any, mode: Any = "tool_calls", *names: str) -> str:
     return system_prompt(spec, environment, mode, tools)
 
 
-def test_the_environments_prompt_goes_before_the_apps_and_both_before_what_is_made() -> None:
+def test_environment_prompt_overrides_app_prompt_and_default() -> None:
     assert said(spec_of("of the app", prompt="of the environment")) == "of the environment"
     assert said(spec_of("of the app")) == "of the app"
     assert said(spec_of(max_steps=7, max_turns=1)) == (
@@ -70,7 +70,7 @@ def test_the_environments_prompt_goes_before_the_apps_and_both_before_what_is_ma
 
 @pytest.mark.parametrize("prompt", [None, "of the app"])
 @pytest.mark.parametrize("mode", ["text", "structured"])
-def test_without_tool_calls_the_prompt_says_what_can_be_done_and_how(mode: str, prompt: str | None) -> None:
+def test_prompt_without_tool_calls_lists_the_actions(mode: str, prompt: str | None) -> None:
     told = said(spec_of(prompt), mode)
     assert told.startswith(prompt or "Win the game.")
     for words in ("- move: Move one step.", "- put: Put a stone.", '"enum":["left","right"]', "- say: Say something."):

@@ -90,7 +90,7 @@ def test_numbers_and_sets() -> None:
     assert all(len(item) == len(set(item)) for item in drawn)
 
 
-def test_an_optional_field_without_bounds_is_left_out_and_one_with_bounds_is_drawn() -> None:
+def test_optional_field_is_drawn_only_if_it_has_bounds() -> None:
     assert set(draws(str, 5, default="x")) == {"left out"}
     assert set(draws(str | None, 5, default=None)) == {"left out"}
     assert set(draws(Literal[1, 2], 50, default=1)) == {1, 2}
@@ -192,7 +192,7 @@ def nested(inner: Any) -> Any:
 
 
 @given(st.recursive(LEAVES, nested, max_leaves=8), st.integers(0, 2**32))
-def test_whatever_the_schema_the_value_fits(schema: Any, seed: int) -> None:
+def test_drawn_value_matches_any_schema(schema: Any, seed: int) -> None:
     assert draw_free(schema, random.Random(seed)) == draw_free(schema, random.Random(seed))
     jsonschema_rs.validate(schema, draw_free(schema, random.Random(seed)), validate_formats=True)
 
@@ -214,7 +214,7 @@ class Branch(BaseModel, extra="forbid"):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_model_that_holds_itself_comes_to_an_end(seed: int) -> None:
+def test_recursive_schema_terminates(seed: int) -> None:
     Branch.model_validate(draw_free(Branch.model_json_schema(), random.Random(seed)))
 
 
@@ -223,7 +223,7 @@ def test_references_that_only_refer_to_each_other_come_to_an_end() -> None:
     draw_free(schema, random.Random(0))
 
 
-def test_a_value_that_would_never_end_is_told() -> None:
+def test_endless_value_raises() -> None:
     with pytest.raises(ValueError, match="itself"):
         draw_free({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, random.Random(0))
 

@@ -74,5 +74,5 @@ def test_an_unknown_policy_lists_the_names(
     assert ("'noop'" in caught.value.hint) is (name == "nopp")
 
 
-def test_no_key_is_among_what_a_store_keeps() -> None:
+def test_stored_config_has_no_key() -> None:
     assert not [name for name in STORED_CONFIG if "key" in name or "auth" in name or "url" in name or "header" in name]

@@ -124,13 +124,13 @@ def test_an_action_without_arguments(words: str) -> None:
     assert read(words) == [("wait", {})]
 
 
-def test_arguments_alone_where_one_tool_is_at_hand() -> None:
+def test_bare_arguments_call_the_only_tool() -> None:
     assert read('{"amount": 2}', ADD) == [("add", {"amount": 2})]
     assert parse_actions('{"amount": 2}', ALL).calls == []
     assert parse_actions('{"tool": "sub", "arguments": {"amount": 2}', ADD).calls == []
 
 
-def test_a_boxed_answer_is_the_argument_of_the_tool_that_takes_words() -> None:
+def test_boxed_answer_is_the_argument_of_the_text_tool() -> None:
     tools = tools_of("submit", "wait", "add")
     assert read("So \\boxed{\\frac{1}{2}}", tools) == [("submit", {"answer": "\\frac{1}{2}"})]
     assert read("\\boxed{7} indeed, \\boxed{7}.", tools) == [("submit", {"answer": "7"})]
@@ -205,7 +205,7 @@ def test_two_different_actions_are_a_question_back(words: str) -> None:
         ("[TOOL_CALLS] now", "after [TOOL_CALLS] stands no JSON"),
     ],
 )
-def test_feedback_says_what_was_wrong_and_shows_a_valid_example(words: str, why: str) -> None:
+def test_feedback_has_the_problem_and_a_valid_example(words: str, why: str) -> None:
     parsed = parse_actions(words, ALL)
     assert parsed.calls == []
     problem = str(parsed.problem)
@@ -230,7 +230,7 @@ def test_thoughts_are_cut_out() -> None:
     assert without_thoughts("a < b > c") == "a < b > c"
 
 
-def test_every_example_is_taken_by_its_own_tool() -> None:
+def test_every_example_is_accepted_by_its_tool() -> None:
     class Odd:
         """Odd."""
 
@@ -270,7 +270,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=400)
 @given(words=st.lists(PIECES | st.text(st.characters(), max_size=3), max_size=30).map("".join))
-def test_no_words_raise_and_what_comes_out_can_be_recorded(words: str) -> None:
+def test_parser_never_raises_and_its_result_is_recordable(words: str) -> None:
     parsed = parse_actions(words, ALL)
     assert bool(parsed.calls) != (parsed.problem is not None)
     orjson.dumps([[call.tool, call.args] for call in parsed.calls])

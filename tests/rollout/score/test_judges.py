@@ -38,7 +38,7 @@ def test_a_verdict_is_a_score_with_its_reason_and_price() -> None:
     assert Scorecard.from_json(told).criteria == card.criteria
 
 
-def test_the_question_stands_outside_and_the_answer_inside() -> None:
+def test_question_is_outside_and_answer_inside_the_material() -> None:
     models = Models([verdict(0.75)])
     card_of(judged_app(scale=(-1, 3)), "Clouds get heavy.", models)
     role, body = models.asked[0]
@@ -85,7 +85,7 @@ def test_with_weight_0_it_is_an_error_and_no_score(caplog: pytest.LogCaptureFixt
     assert "quality" in caplog.text
 
 
-def test_asked_again_it_is_told_what_was_wrong_and_not_what_it_said() -> None:
+def test_retry_describes_the_problem_without_the_rejected_answer() -> None:
     models = Models(["I say: sentinel!", verdict(7), verdict(0.5)])
     card = card_of(judged_app(), "Clouds.", models)
     assert card.reward == 0.5
@@ -108,7 +108,7 @@ def test_several_samples_are_combined_and_their_spread_is_kept() -> None:
         assert item.cost == pytest.approx(0.005)
 
 
-def test_one_sample_that_gives_no_verdict_is_not_made_up_by_the_others() -> None:
+def test_missing_sample_is_not_replaced_by_others() -> None:
     models = Models([verdict(1), "no", "no", "no", verdict(1)])
     with pytest.raises(ScoringFailed):
         card_of(judged_app(samples=3), "Clouds.", models)
@@ -153,7 +153,7 @@ def test_not_configured() -> None:
         assert "TASKAPP_JUDGE_URL" in caught.value.failure.hint
 
 
-def test_what_an_app_needs() -> None:
+def test_needed_roles_of_an_app() -> None:
     app = judged_app(weight=0, model=("judge", "strict"))
 
     @app.judge(group=True)
@@ -169,7 +169,7 @@ def test_what_an_app_needs() -> None:
     assert [need.environments for need in needs] == [(), ()]
 
 
-def test_what_environments_need_is_a_warning_and_one_role_may_serve_both() -> None:
+def test_unconfigured_environment_role_is_a_warning() -> None:
     app = judged_app(weight=0)
     for name, roles in (("talk", ("member", "judge")), ("listen", "member")):
         app.tasks(name, prompt="{q}", train=[{"q": "?"}], models=roles)
@@ -181,7 +181,7 @@ def test_what_environments_need_is_a_warning_and_one_role_may_serve_both() -> No
     assert [len(check_judges(spec, lambda role, known=known: role in known)) for known in ((), ("judge",))] == [3, 1]
 
 
-def test_a_model_that_cannot_be_asked_fails_scoring() -> None:
+def test_unreachable_judge_model_fails_scoring() -> None:
     broken = ModelFailed(Failure("policy", "endpoint_refused", "the model at host:1 answered 401", "Check the key."))
     with pytest.raises(ScoringFailed) as caught:
         card_of(judged_app(), "Clouds.", Models([broken]))
@@ -194,14 +194,14 @@ def test_a_model_that_cannot_be_asked_fails_scoring() -> None:
 
 @pytest.mark.parametrize("boundary", ["timeout", "cancelled"])
 @pytest.mark.parametrize("weight", [0, 1])
-def test_when_the_rollouts_time_is_up_it_fails_so_whatever_the_judge_weighs(boundary: Any, weight: float) -> None:
+def test_deadline_during_a_judge_call_fails_for_any_weight(boundary: Any, weight: float) -> None:
     late = ModelFailed(Failure(boundary, "deadline", "the time was up"))
     with pytest.raises(ScoringFailed) as caught:
         card_of(judged_app(weight=weight), "Clouds.", Models([late]))
     assert caught.value.failure.boundary == boundary
 
 
-def test_what_else_a_port_raises_goes_through() -> None:
+def test_other_exceptions_of_a_model_port_propagate() -> None:
     with pytest.raises(KeyError):
         card_of(judged_app(weight=0), "Clouds.", Models([KeyError("a bug of ours")]))
 
@@ -226,7 +226,7 @@ def test_a_judge_function_that_breaks(name: str) -> None:
     assert models.asked == []
 
 
-def test_none_is_not_applicable_and_asks_nobody() -> None:
+def test_none_means_not_applicable_without_a_model_call() -> None:
     models = Models([verdict(1)])
     item = card_of(judged_app(lambda answer_text: None), "Clouds.", models).criteria[0]
     assert (item.score, item.reason, item.cost, models.asked) == (None, "not_applicable", None, [])
@@ -255,7 +255,7 @@ def test_choices() -> None:
     assert "WORD is one of 'bad', 'ok', 'good', from worst to best" in models.text()
 
 
-def test_judges_are_asked_after_code_has_scored() -> None:
+def test_judges_run_after_code_criteria() -> None:
     app = judged_app()
     app.rubric(name="broken")(lambda answer_text: 1 / 0)
     models = Models([verdict(1)])
