@@ -216,7 +216,7 @@ async def test_disconnecting_finishes_the_episode(tmp_path: Path) -> None:
         row = await service.stored.load(end.rollout_id, Caller(admin=True))
         assert row is not None
         assert (row.policy["name"], row.policy["protocol"]) == ("session", "mcp")
-        with pytest.raises(mcp.MCPError, match="no session"):
+        with pytest.raises(mcp.MCPError, match="no open session"):
             await client.call_tool("go", {"by": 1})
     await service.close()
 
