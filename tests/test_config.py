@@ -134,7 +134,7 @@ def test_lists_of_origins() -> None:
     assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
 
 
-def test_env_files_are_read_as_they_stand(tmp_path: Path) -> None:
+def test_env_files_are_read_without_interpolation(tmp_path: Path) -> None:
     file = tmp_path / "x.env"
     file.write_bytes(
         b"\xef\xbb\xbf# comment\nexport A=plain\nB='single $A'\nC=\"double ${A}\"\nD=$A\nE=\nF = spaced # note\nG\n"
@@ -205,7 +205,7 @@ def test_export_fills_what_is_missing_and_no_more(tmp_path: Path, monkeypatch: p
         os.environ.pop("TASKAPP_TEST_NEW", None)
 
 
-def test_every_setting_has_a_field_and_a_variable_of_its_own() -> None:
+def test_every_setting_has_its_own_field_and_variable() -> None:
     assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
     assert [name for name, _, _ in Settings().shown()] == [setting.name for setting in SETTINGS]
 

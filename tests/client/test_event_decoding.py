@@ -70,7 +70,7 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(histories())
-def test_what_is_shortened_comes_back_and_nothing_else_changes(events: list[dict[str, Any]]) -> None:
+def test_shortened_prompts_are_restored_and_nothing_else_changes(events: list[dict[str, Any]]) -> None:
     before = copy.deepcopy(events)
     answer = orjson.loads(orjson.dumps({"trajectories": [{"trace": {"event_history": event_history(events)}}]}))
     assert events == before

@@ -267,7 +267,7 @@ def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
             ask(url, {}, retries=0, timeout_seconds=0.3)  # told by the server, or no longer asked
 
 
-def test_a_failed_rollout_is_told_and_never_asked_for_again(played: Counted) -> None:
+def test_failed_rollout_raises_and_is_not_repeated(played: Counted) -> None:
     with pytest.raises(TaskAppError) as told:
         ask(played.url, a_rollout(14, breaks=True), idempotency_key="breaks")
     error = told.value
@@ -293,7 +293,7 @@ def test_a_failed_rollout_is_told_and_never_asked_for_again(played: Counted) -> 
         ((202, b"{}"), 202, ""),
     ],
 )
-def test_odd_answers_are_sentences(answer: Any, status: int, code: str) -> None:
+def test_unexpected_responses_raise_readable_errors(answer: Any, status: int, code: str) -> None:
     app, seen = scripted(answer)
     with listening(app) as url, pytest.raises(TaskAppError) as told:
         ask(url, {})
@@ -302,7 +302,7 @@ def test_odd_answers_are_sentences(answer: Any, status: int, code: str) -> None:
     assert KEY not in str(told.value) and "sk-other" not in str(told.value)
 
 
-def test_an_answer_without_end_is_cut(played: Counted) -> None:
+def test_endless_response_is_cut_off(played: Counted) -> None:
     async def flood(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -321,7 +321,7 @@ def test_an_answer_without_end_is_cut(played: Counted) -> None:
     assert len(seen) == 1
 
 
-def test_a_truncated_answer_is_no_answer() -> None:
+def test_truncated_response_raises() -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "1000"})
         await response.prepare(request)
@@ -336,7 +336,7 @@ def test_a_truncated_answer_is_no_answer() -> None:
         assert ask(url, {}, idempotency_key="k")["metrics"]
 
 
-def test_wrong_fields_are_told_once() -> None:
+def test_invalid_fields_are_reported_once() -> None:
     fields = [
         {"loc": ["body", "env", "seed"], "message": "should be less", "type": "t"},
         {"loc": ["body", "ops"], "message": "holds no agent", "type": "t"},
@@ -377,7 +377,7 @@ def test_a_submitted_rollout_that_takes_too_long_is_cancelled(played: Counted) -
 
 
 @pytest.mark.ci
-def test_with_an_idempotency_key_it_runs_on_and_is_told_where_it_is_found(played: Counted) -> None:
+def test_rollout_with_a_key_continues_and_the_error_names_its_address(played: Counted) -> None:
     """Somebody else may have asked with that key and be waiting, and this caller may come again."""
     slow = a_rollout(22, seconds=2.5)
     with pytest.raises(JobTimeout, match="/rollouts/[0-9a-f]{32}"):
@@ -388,7 +388,7 @@ def test_with_an_idempotency_key_it_runs_on_and_is_told_where_it_is_found(played
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("end", ["cancelled", "lost"])
-def test_a_submitted_rollout_that_nobody_waits_for_is_cancelled_but_with_a_key(end: str, key: str | None) -> None:
+def test_abandoned_rollout_is_cancelled_unless_it_has_a_key(end: str, key: str | None) -> None:
     asked: list[str] = []
     polled = threading.Event()
 
@@ -419,7 +419,7 @@ def test_a_submitted_rollout_that_nobody_waits_for_is_cancelled_but_with_a_key(e
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_timeout_that_is_none_is_refused(seconds: float) -> None:
+def test_invalid_timeout_is_rejected(seconds: float) -> None:
     with pytest.raises(ConfigError):
         TaskAppClient("http://127.0.0.1:1", timeout_seconds=seconds)
     with pytest.raises(ConfigError):
@@ -454,7 +454,7 @@ def test_a_place_at_another_server_is_not_asked() -> None:
     assert told.value.code == "foreign_redirect"
 
 
-def test_a_submitted_rollout_that_was_forgotten_is_played_anew_with_a_key_only() -> None:
+def test_forgotten_rollout_is_played_again_only_with_a_key() -> None:
     async def gone(request: web.Request) -> web.StreamResponse:
         return web.json_response(enveloped("not_found"), status=404)
 
@@ -518,7 +518,7 @@ def test_a_key_that_no_header_carries() -> None:
             ask("http://127.0.0.1:9", {}, idempotency_key=key)
 
 
-def test_a_request_that_is_no_json() -> None:
+def test_request_that_is_not_json_is_rejected() -> None:
     with pytest.raises(RequestError):
         ask("http://127.0.0.1:9", {"a": object()})
 

@@ -82,7 +82,7 @@ def threes(observation: str, rng: random.Random) -> dict:
 '''
 
 
-def test_the_first_file_of_the_design_runs_as_it_stands(tmp_path: Path) -> None:
+def test_first_file_of_the_design_runs_unchanged(tmp_path: Path) -> None:
     app = app_from(tmp_path, CAPITALS, header="")
     right = play(app, "constant", action="Paris", seed=0)
     assert (right.scorecard.reward, right.trajectory.status) == (1.0, "terminated")
@@ -91,7 +91,7 @@ def test_the_first_file_of_the_design_runs_as_it_stands(tmp_path: Path) -> None:
     assert app.freeze().description == "Capitals: a single-turn question set."
 
 
-def test_the_second_file_of_the_design_runs_as_it_stands(tmp_path: Path) -> None:
+def test_second_file_of_the_design_runs_unchanged(tmp_path: Path) -> None:
     app = app_from(tmp_path, ADDER, header="")
     gold = play(app, "gold", seed=3)
     assert gold.trajectory.total_reward == 1.0
@@ -191,7 +191,7 @@ def test_every_decorator_works_bare_and_called(tmp_path: Path) -> None:
     ]
 
 
-def test_a_name_in_a_wrong_place_is_told_at_once() -> None:
+def test_misplaced_name_raises_immediately() -> None:
     app = TaskApp("a")
     with pytest.raises(DeclarationError, match=r"@app.rubric\(name='reached'\)") as caught:
         app.rubric("reached")  # type: ignore[call-overload]
@@ -219,7 +219,7 @@ def test_one_class_can_serve_several_apps_and_an_app_fills_no_global() -> None:
     assert {key for key in vars(Shared) if "taskapp" in key} == set()
 
 
-def test_paths_lie_beside_the_authors_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_authors_file(tmp_path: Path) -> None:
     app = app_from(tmp_path, 'app = TaskApp("a")\nrows = app.path("data/rows.jsonl")\n')
     assert app.file == tmp_path / "app.py"
     assert app.path("x.txt") == tmp_path / "x.txt"

@@ -41,7 +41,7 @@ def test_a_folder_that_is_a_package_imports_its_own_files(tmp_path: Path) -> Non
     assert find_app(str(tmp_path / "game")).name == "ruled"
 
 
-def test_a_file_imports_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_imports_modules_from_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_the_app.py").write_text('NAME = "beside"\n')
     (tmp_path / "app.py").write_text(
@@ -85,7 +85,7 @@ def test_several_apps_in_one_file_need_a_name(tmp_path: Path) -> None:
         ("raise SystemExit(3)\n", "at {file}:1: SystemExit", "Fix the file"),
     ],
 )
-def test_a_file_that_makes_no_app_says_why(text: str, message: str, hint: str, tmp_path: Path) -> None:
+def test_file_without_app_raises_with_the_reason(text: str, message: str, hint: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
     file.write_text(text)
     before = set(sys.modules)
@@ -102,7 +102,7 @@ def test_a_path_that_is_not_there(reference: str) -> None:
         find_app(reference)
 
 
-def test_a_folder_or_file_that_is_no_app(tmp_path: Path) -> None:
+def test_directory_or_file_without_app_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DiscoveryError, match=r"app\.py"):
         find_app(str(tmp_path))
     (tmp_path / "x.txt").write_text("")
@@ -119,7 +119,7 @@ def test_bundled_apps_are_listed_without_importing_them() -> None:
     assert not {name for name in set(sys.modules) - before if "crafter" in name}
 
 
-def test_an_unknown_name_lists_the_known_and_says_did_you_mean() -> None:
+def test_unknown_name_lists_known_names_and_suggests_one() -> None:
     with pytest.raises(DiscoveryError) as caught:
         find_app("craftr")
     assert "crafter" in caught.value.message
@@ -129,7 +129,7 @@ def test_an_unknown_name_lists_the_known_and_says_did_you_mean() -> None:
     assert "path:attribute" in caught.value.hint
 
 
-def test_what_an_app_is_found_by_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_of_a_loaded_app_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "found_by_path.py").write_text(ONE)
     (tmp_path / "found_by_name.py").write_text(ONE)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -44,7 +44,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> AppSpec:
     return app_from(tmp_path_factory.mktemp("app"), SOURCE).freeze()
 
 
-def test_the_first_environment_is_the_default_and_a_wrong_name_says_did_you_mean(spec: AppSpec) -> None:
+def test_first_environment_is_the_default_and_unknown_name_suggests_one(spec: AppSpec) -> None:
     assert find_environment(spec, None).name == "adder"
     assert find_environment(spec, "free").name == "free"
     with pytest.raises(RequestError) as caught:

@@ -202,7 +202,7 @@ def test_a_mistake_is_reported_with_its_place_and_what_to_do(name: str, tmp_path
         assert str(tmp_path) in problems[0].place
 
 
-def test_many_mistakes_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together_in_line_order(tmp_path: Path) -> None:
     source = "app = TaskApp('a')\n@app.policy('p')\ndef p(obs): return {}\n"
     source += "\n".join(f"app.tasks('t{i}', prompt='x', train=[])" for i in range(9))
     with pytest.raises(DeclarationError) as caught:
@@ -248,7 +248,7 @@ def test_misspelt_keywords_are_problems_of_the_one_report(tmp_path: Path) -> Non
     assert fixes == [[name] for name in names] + [[]]
 
 
-def test_a_good_file_freezes_once_and_late_registration_says_why(tmp_path: Path) -> None:
+def test_valid_file_freezes_once_and_late_registration_raises(tmp_path: Path) -> None:
     app = app_from(tmp_path, GOOD)
     spec = app.freeze()
     assert app.freeze() is spec

@@ -186,7 +186,7 @@ def source(kind: Any, row: Any) -> TaskSource:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of pydantic, when a model in a union lacks a field
 @pytest.mark.parametrize(("kind", "row", "shown"), SHOWN)
-def test_a_row_without_private_fields_says_what_is_left(kind: Any, row: Any, shown: Any) -> None:
+def test_row_without_private_fields_prints_remaining_fields(kind: Any, row: Any, shown: Any) -> None:
     rows = source(kind, row)
     assert rows.check() == []
     (row,) = rows.rows("train")

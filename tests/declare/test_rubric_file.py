@@ -104,7 +104,7 @@ def test_without_accumulate_the_last_event_counts(tmp_path: Path) -> None:
         ("r.toml", "#" * (1 << 20) + "\n", "is not a regular file"),
     ],
 )
-def test_a_bad_file_names_itself_and_the_entry(name: str, text: str, found: str, tmp_path: Path) -> None:
+def test_invalid_rubric_file_names_file_and_entry(name: str, text: str, found: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DeclarationError) as caught:
         read_rubric_file(tmp_path / name, "app")

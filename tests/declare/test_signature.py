@@ -143,7 +143,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "sentence"), REFUSED, ids=lambda item: str(item)[:40])
-def test_an_argument_is_refused_in_a_sentence_that_names_it(annotation: Any, value: Any, sentence: str) -> None:
+def test_invalid_argument_raises_with_its_name(annotation: Any, value: Any, sentence: str) -> None:
     with pytest.raises(BadArguments) as caught:
         read(annotation, value)
     assert sentence in str(caught.value)
@@ -215,7 +215,7 @@ def test_a_field_as_a_default_is_understood_as_pydantics_users_write_it() -> Non
         of(act).read({"n": 4, "m": 5})
 
 
-def test_a_mutable_default_is_each_calls_own() -> None:
+def test_mutable_default_is_not_shared_between_calls() -> None:
     def act(words: list[str] = []) -> None: ...  # noqa: B006
 
     arguments = of(act)
@@ -254,7 +254,7 @@ def test_an_object_is_the_arguments_as_a_whole(kind: Any, given_: Any, expected:
     assert arguments.read(given_)[0] == {"action": expected}
 
 
-def test_a_whole_model_keeps_its_descriptions_its_validators_and_its_closed_door() -> None:
+def test_whole_model_keeps_descriptions_validators_and_rejects_extra_members() -> None:
     class Move(BaseModel):
         a: int = Field(description="First.")
         b: int = 0
@@ -282,12 +282,12 @@ def test_a_whole_model_keeps_its_descriptions_its_validators_and_its_closed_door
 @pytest.mark.parametrize(
     "kind", [int, str, list[int], Literal[1], Point | None, Point | Pair, Annotated[int, Field(ge=1)]]
 )
-def test_what_is_no_object(kind: Any) -> None:
+def test_types_that_are_not_objects(kind: Any) -> None:
     assert not is_object(kind)
 
 
 @pytest.mark.parametrize("kind", [random.Random, type("Own", (), {}), "int |", "Nowhere"])
-def test_what_json_cannot_carry_is_a_signature_problem(kind: Any) -> None:
+def test_type_that_json_cannot_represent_is_a_signature_problem(kind: Any) -> None:
     def act(self: Any, a: Any) -> None: ...
 
     act.__annotations__["a"] = kind
@@ -310,7 +310,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_whatever_a_model_sends_is_read_or_refused_and_nothing_else(value: Any) -> None:
+def test_any_json_is_either_read_or_rejected(value: Any) -> None:
     def act(
         self: Any, n: int, c: Colour, p: Point, u: int | list[str] = 0, d: dict[int, float] | None = None
     ) -> None: ...

@@ -59,7 +59,7 @@ def test_a_path_is_shown_as_somebody_in_the_working_directory_types_it(
     assert shown_path(str(tmp_path / "adder.py")) == str(tmp_path / "adder.py"), "never ../adder.py"
 
 
-def test_the_line_is_the_callers_and_the_functions_own() -> None:
+def test_location_is_the_line_of_the_caller_or_function() -> None:
     here = shown_path(__file__)
     assert asked() == f"{here}:{line('    assert asked()')}"
     assert line_of(asked, "?") == f"{here}:{line('def asked')}"
@@ -71,7 +71,7 @@ def test_the_line_is_the_callers_and_the_functions_own() -> None:
     [Plain, Plain.__init__, functools.partial(asked), len, 3],
     ids=["class", "init", "partial", "builtin", "3"],
 )
-def test_what_has_no_line_of_its_own_gets_the_declarations(target: Any) -> None:
+def test_target_without_source_line_gets_the_line_of_its_declaration(target: Any) -> None:
     assert line_of(target, "app.py:7") == "app.py:7"
 
 
@@ -85,7 +85,7 @@ def test_what_has_no_line_of_its_own_gets_the_declarations(target: Any) -> None:
         ("/srv/my games/rubric.toml (criteria[1])", "rubric.toml (criteria[1])"),
     ],
 )
-def test_callers_are_told_the_file_and_the_line_without_the_folder(place: str, told: str) -> None:
+def test_callers_see_file_and_line_without_directory(place: str, told: str) -> None:
     assert without_folder(place) == told
 
 

@@ -54,7 +54,7 @@ def test_rows_come_from_a_list_a_callable_or_a_file(tmp_path: Path) -> None:
     assert rows.check() == []
 
 
-def test_a_bad_file_says_line_by_line_what_is_wrong(tmp_path: Path) -> None:
+def test_invalid_file_reports_each_line(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"question": "a"}\n{"question": \n[1]\n{"question": 3, "hints": [{"shown": 1}]}\n{}\n')
     problems = TaskSource("app", "app.py:3", Row, {"train": file}, tmp_path).check()
@@ -151,7 +151,7 @@ def test_problems_of_one_file_for_several_splits(lines: str, splits: str, places
     assert [Path(problem.place).name for problem in caught.value.problems] == places
 
 
-def test_a_misspelt_option_is_no_split_and_an_options_name_may_be_one(tmp_path: Path) -> None:
+def test_misspelled_option_is_not_a_split(tmp_path: Path) -> None:
     text = 'app = TaskApp("a")\napp.tasks("t", prompt="{n}", versoin=2, tgas="x", train=[{"n": 1}], splits={"tags": [{"n": 2}]})\n'
     app = app_from(tmp_path, text)
     with pytest.raises(DeclarationError) as caught:
@@ -173,7 +173,7 @@ def test_a_misspelt_option_is_no_split_and_an_options_name_may_be_one(tmp_path: 
         "none.jsonl",
     ],
 )
-def test_what_are_no_rows(rows: Any) -> None:
+def test_invalid_rows_are_rejected(rows: Any) -> None:
     (problem,) = source(train=rows).check()
     assert problem.place == "app.py:3"
 

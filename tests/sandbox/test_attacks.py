@@ -261,7 +261,7 @@ def test_each_forbidden_call_is_refused_by_the_kernel(level: int) -> None:
     assert result.stdout == f"asked {len(FORBIDDEN)}\n", (result.stdout, result.stderr)
 
 
-def test_sockets_reach_nobody_outside(level: int) -> None:
+def test_sockets_reach_no_process_outside(level: int) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         socket.socket(socket.AF_UNIX) as named,
@@ -330,7 +330,7 @@ print("asked")
     assert [line for line in result.stdout.splitlines() if line not in own] == ["asked"], result.stderr
 
 
-def test_walls_cannot_be_said_to_have_failed(level: int) -> None:
+def test_program_cannot_forge_a_failure_of_the_sandbox(level: int) -> None:
     """A program that could make its run count as our failure would spoil a rollout at will."""
     with box(level) as opened:
         for code in (1, 125, 126, 127):
@@ -397,7 +397,7 @@ print(sys.stdin.read(), __name__, quit)
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
-def test_what_was_used_is_told(level: int) -> None:
+def test_usage_is_reported(level: int) -> None:
     with box(level) as opened:
         spun = opened.run_sync(
             "import time\nbegun = time.process_time()\nwhile time.process_time() - begun < 0.3: pass"

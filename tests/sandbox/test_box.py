@@ -104,7 +104,7 @@ def test_closing_from_elsewhere_ends_the_run(level: int) -> None:
 
 
 @pytest.mark.ci(keep=1)
-def test_ending_a_run_at_any_moment_leaves_nobody(level: int) -> None:
+def test_run_stopped_at_any_time_leaves_no_process(level: int) -> None:
     """Also while the walls are still put up: nobody that was on the way to become the program outlives the run."""
     for turn in range(40):
         word = token()
@@ -165,7 +165,7 @@ def test_boxes_work_from_several_loops_and_threads_at_once(level: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_each_open_box_has_a_user_id_of_its_own(level: int) -> None:
+def test_each_open_box_has_its_own_user_id(level: int) -> None:
     wanted = range(61_050, 61_053)
     with box(level, user_ids=wanted) as one, box(level, user_ids=wanted) as two, box(level, user_ids=wanted) as three:
         told = {
@@ -227,7 +227,7 @@ def test_ending_a_box_ends_no_other_process_that_looks_into_one() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_what_a_killed_owner_left_under_an_id_is_ended() -> None:
+def test_processes_of_a_killed_owner_are_killed() -> None:
     word = token()
     left = subprocess.Popen(["/bin/sleep", word], user=61_099, group=61_099, extra_groups=[])
     try:
@@ -307,13 +307,13 @@ def test_a_folder_whose_owner_was_killed_is_swept(level: int) -> None:
         {"file_bytes": "1"},
     ],
 )
-def test_a_limit_that_is_none_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_limit_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(SandboxError, match=next(iter(wrong))):
         SandboxLimits(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [[], ["a\0b"], [1]])
-def test_a_command_that_is_none_is_refused(level: int, wrong: list[str]) -> None:
+def test_invalid_command_is_rejected(level: int, wrong: list[str]) -> None:
     with box(level) as opened, pytest.raises(SandboxError, match="list of strings"):
         opened.run_sync(wrong)
 
@@ -340,7 +340,7 @@ def test_further_folders_are_shown_at_level_3_only(level: int, tmp_path: Path) -
             pass
 
 
-def test_places_are_folders_of_the_box_at_paths_of_their_own(level: int) -> None:
+def test_places_are_directories_of_the_box_at_other_paths(level: int) -> None:
     if level != 3:
         with pytest.raises(SandboxError, match="does not support places"), box(level, places=["/app"]):
             pass
@@ -368,7 +368,7 @@ def test_places_are_folders_of_the_box_at_paths_of_their_own(level: int) -> None
             box(3, places=[place])
 
 
-def test_what_is_in_places_counts_against_the_limit_of_the_disk(level: int) -> None:
+def test_files_in_places_count_against_the_disk_limit(level: int) -> None:
     if level != 3:
         pytest.skip("places are of level 3")
     limits = SandboxLimits(file_bytes=2**20, wall_seconds=20)

@@ -56,7 +56,7 @@ def test_limits_alone_promise_little_and_say_so() -> None:
     assert "network off (TCP): no (open)" in report.lines()
 
 
-def test_the_strongest_that_holds_is_taken_and_told() -> None:
+def test_strongest_working_level_is_used_and_reported() -> None:
     if not LEVELS:
         pytest.skip("needs bubblewrap (Debian: apt-get install bubblewrap), or root")
     report = capabilities()
@@ -121,7 +121,7 @@ def test_without_root_bubblewrap_holds_by_a_user_namespace() -> None:
 @pytest.mark.skipif(
     os.geteuid() != 0 or 3 not in LEVELS, reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
 )
-def test_without_bubblewrap_the_next_level_is_taken_and_what_to_install_is_said() -> None:
+def test_without_bubblewrap_the_next_level_is_used_with_a_hint() -> None:
     hide = f"mount --bind /dev/null {shutil.which('bwrap')} && exec {sys.executable} -c '{ASK}'"
     ran = as_other([shutil.which("unshare") or "", "--mount", "sh", "-c", hide])
     if "mount" in ran.stderr and ran.returncode:

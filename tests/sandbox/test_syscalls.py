@@ -82,7 +82,7 @@ def test_another_architecture_is_killed(machine: str, sockets: bool, number: int
         assert verdict(machine, sockets, number, arch=arch) == KILL
 
 
-def test_no_number_stands_twice_and_the_filter_fits_the_kernel() -> None:
+def test_call_numbers_are_unique_and_filter_fits_the_kernel() -> None:
     for mine in (0, 1):
         numbers = [pair[mine] for pair in FORBIDDEN.values() if pair[mine] is not None]
         others = [
@@ -105,6 +105,6 @@ def test_the_numbers_are_those_of_the_kernel_headers() -> None:
     assert FORBIDDEN | {name.lower(): getattr(syscalls, name) for name in with_arguments} == kernel
 
 
-def test_another_processor_is_told() -> None:
+def test_unsupported_processor_raises() -> None:
     with pytest.raises(Unavailable, match="riscv64"):
         syscalls.seccomp_program(sockets=False, machine="riscv64")

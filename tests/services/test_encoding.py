@@ -69,7 +69,7 @@ def test_members_of_an_enumeration_become_their_values() -> None:
         (lambda: None, "the top of a value"),
     ],
 )
-def test_what_cannot_be_sent_is_named_with_its_place(value: Any, place: str) -> None:
+def test_value_that_cannot_be_sent_is_named_with_its_location(value: Any, place: str) -> None:
     with pytest.raises(BadArgument) as raised:
         encode(value)
     assert place in raised.value.message

@@ -139,7 +139,7 @@ async def test_the_same_seed_and_actions_are_the_same_episode_as_rollout(name: s
 
 
 @pytest.mark.process
-async def test_the_loop_of_the_guide_and_sessions_beside_each_other(tmp_path: Path) -> None:
+async def test_loop_of_the_guide_with_concurrent_sessions(tmp_path: Path) -> None:
     async with walk(tmp_path).as_service("walk", num_replicas=1, sessions_per_replica=2) as service:
         with pytest.raises(ServiceError, match="without a session"):
             await service.reset.route()
@@ -271,7 +271,7 @@ async def step_of(service: Any, seconds: float) -> EnvironmentStep:
 
 @pytest.mark.ci
 @pytest.mark.process
-async def test_a_replica_that_dies_or_has_many_stuck_threads_is_made_anew(tmp_path: Path) -> None:
+async def test_replica_that_dies_or_has_stuck_threads_is_restarted(tmp_path: Path) -> None:
     async with app_from(tmp_path, HANGS).as_service(sessions_per_replica=9) as service:
         async with service.session() as session:
             await session.reset.route(seed=0)

@@ -36,7 +36,7 @@ def test_each_caller_of_each_loop_gets_its_own_result() -> None:
             ended.result()
 
 
-def test_what_the_work_raises_reaches_its_caller_alone() -> None:
+def test_exception_reaches_only_its_caller() -> None:
     async def failing() -> int:
         raise ValueError("its own")
 

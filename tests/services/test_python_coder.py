@@ -113,7 +113,7 @@ async def test_a_service_that_cannot_confine_programs_does_not_start() -> None:
 
 
 @pytest.mark.process
-async def test_what_is_no_program_is_refused() -> None:
+async def test_invalid_program_is_rejected() -> None:
     async with SandboxedPythonCoder.as_service(limits=LIMITS) as coder:
         with pytest.raises(EndpointRaised) as raised:
             await coder.execute.route(3)

@@ -87,7 +87,7 @@ async def test_an_instance_does_as_many_calls_at_once_as_allowed(backend: Any) -
 
 
 @both
-async def test_what_a_method_raises_is_an_error_with_its_type_and_text(backend: Any) -> None:
+async def test_exception_of_a_method_is_raised_with_type_and_message(backend: Any) -> None:
     async with of(Counter, backend, 1).as_service() as counter:
         with pytest.raises(EndpointRaised) as raised:
             await counter.fail.route("no such row")
@@ -139,7 +139,7 @@ async def test_no_call_that_may_be_repeated_is_lost_when_replicas_are_killed(bac
 
 
 @both
-async def test_fanout_answers_in_order_and_none_for_a_replica_that_failed(backend: Any) -> None:
+async def test_fanout_returns_results_in_order_with_none_for_failures(backend: Any) -> None:
     async with of(Counter, backend, 3).as_service() as counter:
         pids = await counter.pid.fanout()
         assert pids == await counter.pid.fanout()
@@ -206,7 +206,7 @@ async def test_more_calls_than_may_wait_are_refused(backend: Any) -> None:
 
 
 @both
-async def test_a_session_has_an_instance_of_its_own(backend: Any, tmp_path: Path) -> None:
+async def test_each_session_has_its_own_instance(backend: Any, tmp_path: Path) -> None:
     mark = tmp_path / "closed"
     async with of(Steps, backend).as_service(mark=str(mark)) as steps:
         async with steps.session() as one, steps.session() as other:
@@ -294,7 +294,7 @@ async def test_a_replica_has_its_variables_and_is_set_up_before_instances(backen
 
 
 @both
-async def test_a_blocking_call_needs_a_thread_of_its_own(backend: Any) -> None:
+async def test_blocking_call_needs_a_separate_thread(backend: Any) -> None:
     async with of(Counter, backend, 1).as_service() as counter:
         assert await asyncio.to_thread(counter.add.route_sync, 4) == 4
         with pytest.raises(ServiceError):

@@ -137,7 +137,7 @@ async def test_those_that_wait_for_the_start_of_a_service_get_an_error_when_it_i
 
 
 @pytest.mark.process
-async def test_what_is_too_large_is_refused_by_name() -> None:
+async def test_too_large_file_is_rejected_with_its_name() -> None:
     async with of(Counter, "local").as_service() as service:
         with pytest.raises(EndpointRaised, match="bytes"):
             await service.echo_bytes.route(200 * 1024 * 1024)  # a third more in base64

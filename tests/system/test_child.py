@@ -62,7 +62,7 @@ def test_close_ends_its_descendants_too_and_may_be_called_twice(tmp_path: Path, 
     assert not [thread for thread in threading.enumerate() if thread.name == "child-of-a-test"]
 
 
-def test_what_it_leaves_behind_is_killed() -> None:
+def test_processes_that_it_leaves_are_killed() -> None:
     program = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); print(p.pid)"
     ended: list[int] = []
     process = child(program, on_exit=ended.append)  # the descendant has its output open
@@ -117,7 +117,7 @@ def test_only_one_of_its_streams_may_be_read(reads: Any) -> None:
     assert process.lines == [reads]
 
 
-def test_what_cannot_be_started_raises() -> None:
+def test_replica_that_cannot_start_raises() -> None:
     with pytest.raises(ValueError, match="null"):
         OwnedProcess(["a\0b"], env={}, name="x")
     process: OwnedProcess[None] = OwnedProcess(["/not/there"], env={}, name="x")

@@ -105,7 +105,7 @@ def rollout(served: Served, environment: str) -> httpx.Response:
         pytest.param(("--reload",), marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_server_and_its_workers_import_nothing_by_the_name_of_a_standard_module(
+def test_server_and_workers_do_not_import_files_named_like_standard_modules(
     folder: Path, flags: tuple[str, ...]
 ) -> None:
     with serving(folder, "app.py", "--store", "none", *flags) as served:
@@ -118,7 +118,7 @@ def test_a_server_and_its_workers_import_nothing_by_the_name_of_a_standard_modul
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("app", "environment"), [("app:app", "shared"), ("crafter", "crafter")])
-def test_a_module_and_a_bundled_app_import_none_either(folder: Path, app: str, environment: str) -> None:
+def test_module_and_bundled_app_do_not_import_shadowing_files(folder: Path, app: str, environment: str) -> None:
     with serving(folder, app, "--store", "none", "--workers", "1") as served:
         assert rollout(served, environment).status_code == 200
     assert imported(folder) == []
@@ -156,14 +156,14 @@ lines = []; print(_modal(["deploy", "--help"], lines.append)[0], len(lines) > 3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if "Modal" in name else ()) for name in PROGRAMS]
 )
-def test_other_children_import_none_either(folder: Path, name: str) -> None:
+def test_other_children_do_not_import_shadowing_files(folder: Path, name: str) -> None:
     code, printed = PROGRAMS[name]
     assert python(folder, code) == printed
     assert imported(folder) == []
 
 
 @pytest.mark.ci
-def test_a_box_of_any_level_imports_none_of_the_host(folder: Path) -> None:
+def test_box_at_any_level_imports_no_module_of_the_host(folder: Path) -> None:
     levels = (0, *holding())
     code = (
         "from taskapp_kit.sandbox import Sandbox\n"

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("target", ["../secret", "deep/../../secret", "/proc/self/environ", "../folder-2/a", ".", ""])
-def test_what_is_not_a_file_of_the_folder_is_refused_with_its_path(target: str, folder: Path) -> None:
+def test_file_outside_the_directory_is_rejected_with_its_path(target: str, folder: Path) -> None:
     (folder / "odd").symlink_to(target) if target else os.mkfifo(folder / "odd")
     with pytest.raises(ForeignFileRefused) as refused:
         read_inside(folder, "odd", 100)

@@ -62,7 +62,7 @@ def test_a_program_that_ends_leaves_no_children_and_its_status(tmp_path: Path) -
     until(lambda: not alive(child), what="the end of its child")
 
 
-def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
+def test_program_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
     command = [*GUARD, str(tmp_path / "none"), str(tmp_path / "missing")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "cannot be run: No such file" in done.stderr) == (127, True)

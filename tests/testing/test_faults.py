@@ -13,7 +13,7 @@ from taskapp_kit.testing import FAULTS, Faults
 DIGESTS = [hashlib.sha256(str(i).encode()).digest() for i in range(4000)]
 
 
-def test_shares_are_kept_and_each_choice_stands() -> None:
+def test_shares_are_kept_and_choices_are_stable() -> None:
     faults = Faults({"429": 0.2, "hang": 0.1, "reset": 0.1}, seed=1)
     chosen = [faults.choose(digest, 0) for digest in DIGESTS]
     counts = Counter(chosen)

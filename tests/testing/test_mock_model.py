@@ -105,7 +105,7 @@ def test_a_function_as_script_plain_and_async() -> None:
         assert ask(model.url, "hi", tools=[ADD])["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_a_script_that_breaks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_script_that_raises_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     def broken(request: ChatRequest) -> Any:
         return {"add": 1} if request.last_text == "form" else 1 / 0
 
@@ -140,7 +140,7 @@ def test_settings_that_cannot_be(tmp_path: Path, script: Any, more: dict[str, An
         MockModel(tmp_path / script if isinstance(script, str) else script, **more)
 
 
-def test_the_weight_version_is_told_and_may_change() -> None:
+def test_weight_version_is_sent_and_may_change() -> None:
     with MockModel(weight_version="step-1") as model:
         assert ask(model.url)["metadata"] == {"weight_version": "step-1"}
         assert CLIENT.post(f"{model.root}/update_weight_version", json={"new_version": "step-2"}).status_code == 200

@@ -62,7 +62,7 @@ def test_judges_are_answered_for_or_skipped(tmp_path: Path) -> None:
         play(app, action="Hi")
 
 
-def test_what_breaks_is_raised_and_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_play_raises_failures_and_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text(ADDER.read_text().replace("self.total += amount", "self.total += amount / 0"))
     app = tmp_path / "app.py"

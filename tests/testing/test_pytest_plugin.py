@@ -110,7 +110,7 @@ def test_an_app_whose_judge_has_no_model_is_served_without_judges(tmp_path: Path
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 
-def test_without_an_app_the_fixture_says_what_to_do(project: Path) -> None:
+def test_fixture_without_an_app_fails_with_a_hint(project: Path) -> None:
     done = run(project, "-k", "in_process")
     assert done.returncode == 1
     assert "--taskapp" in done.stdout

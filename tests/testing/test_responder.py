@@ -271,7 +271,7 @@ def test_limits_cut() -> None:
         (["x"], {"stream": 1}, "stream"),
     ],
 )
-def test_what_a_vendor_refuses_is_refused(said: list[Any], more: dict[str, Any], param: str) -> None:
+def test_requests_that_vendors_reject_are_rejected(said: list[Any], more: dict[str, Any], param: str) -> None:
     with pytest.raises(Refused) as refused:
         check({**body(*said), **more})
     assert refused.value.status == 400 and str(refused.value.param).startswith(param)

@@ -91,7 +91,7 @@ def test_one_tool_takes_one_to_eight_of_the_17_names() -> None:
         ("noop", "a valid list"),
     ],
 )
-def test_what_does_not_fit_is_answered_counted_and_does_nothing(actions: Any, told: str) -> None:
+def test_invalid_action_is_answered_counted_and_does_nothing(actions: Any, told: str) -> None:
     refusal = {"type": "env", "tool": "interact", "args": {"actions": actions}}
     rollout = play(body(ops=[refusal, interact("noop")]))[0]
     refused, done = rollout.trajectory.steps
@@ -189,7 +189,7 @@ def test_pictures_come_with_the_words_at_the_size_asked_for(config: dict[str, An
         assert Picture.open(io.BytesIO(picture.png)).size == (side, side)
 
 
-def test_no_picture_is_drawn_for_a_policy_that_wants_none() -> None:
+def test_no_image_is_drawn_without_a_request() -> None:
     rollout = play(body(config={"image": True, "length": 2}, images=False))[0]
     assert not list(images(rollout.trajectory.initial))
     assert all(not list(images(step.observation)) for step in rollout.trajectory.steps)

@@ -39,7 +39,7 @@ def test_the_night_is_the_same_at_every_look() -> None:
 
 
 @pytest.mark.parametrize("size", [17, 2049, 0, -64, 64.0, True, (64,), (64, 17), None, "64"])
-def test_sizes_that_are_none_are_refused(size: Any) -> None:
+def test_invalid_sizes_are_rejected(size: Any) -> None:
     with pytest.raises(ValueError, match=r"\b18 .*\b2048\b"):
         CrafterGame(1).render(size)
 

@@ -261,6 +261,6 @@ def test_crafting_in_the_first_column_finds_no_table_as_published() -> None:
         assert ("table" in world.nearby(player.pos, 1)[0]) == (x == 1)
 
 
-def test_warm_up_loads_what_it_says() -> None:
+def test_warm_up_loads_the_documented_modules() -> None:
     warm_up(images=True)
     assert CrafterGame(0).render().shape == (64, 64, 3)

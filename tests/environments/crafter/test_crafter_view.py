@@ -85,7 +85,7 @@ def test_the_edge_of_the_world() -> None:
     assert "facing right: the edge of the world\n" in game.observe()
 
 
-def test_plants_arrows_and_sleep_are_told() -> None:
+def test_text_shows_plants_arrows_and_sleep() -> None:
     game = CrafterGame(1)
     world, (x, y) = game._world, game.position
     for thing in world.objects[1:]:

@@ -64,7 +64,7 @@ def test_one_process_serves_many_comparisons_and_has_neither_keys_nor_settings(m
         assert "canary" not in str(environ) + str(child.cmdline())
 
 
-def test_what_takes_too_long_is_ended_and_replaced() -> None:
+def test_process_that_takes_too_long_is_replaced() -> None:
     before = set(children())
     with comparing(cpu_seconds=0.5) as comparer:
         comparer.ask(SAME)

@@ -39,7 +39,7 @@ def test_a_number_is_read_in_every_way_that_people_write_it(text: str, value: Fr
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
-def test_what_is_not_one_number_is_none(text: str) -> None:
+def test_text_that_is_not_one_number_is_rejected(text: str) -> None:
     with pytest.raises(Unreadable):
         number(cleaned(text))
 

@@ -52,7 +52,7 @@ def test_what_is_written_is_read(terms: list[tuple[Fraction, int]]) -> None:
      "(" * 400 + "x" + ")" * 400, "(x+1)**99", "((((x+1)**60))**60)", "9" * 900 + "x", "x if x else 1", "__import__('os')",
      "lambda: x", "\\input{x}"],
 )  # fmt: skip
-def test_what_is_no_polynomial_is_unreadable(text: str) -> None:
+def test_text_that_is_not_a_polynomial_is_unreadable(text: str) -> None:
     with pytest.raises(Unreadable):
         polynomial(text, "x")
 

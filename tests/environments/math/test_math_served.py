@@ -120,7 +120,7 @@ def test_the_longest_reply_is_read_and_a_longer_one_is_refused(client: httpx.Cli
     assert longer["metrics"]["details"]["refusals"] == len(longer["trajectories"][0]["steps"])
 
 
-def test_words_without_a_box_are_refused_until_the_turns_are_over(client: httpx.Client) -> None:
+def test_text_without_a_box_is_refused_until_the_last_turn(client: httpx.Client) -> None:
     made = problem("gsm_symbolic", "medium", 3)
     for words in (f"The answer is {made.answer}.", f"\\boxed{{{made.answer}}} or \\boxed{{1}}", "\\boxed{" * 100_000):
         answer = rollout(client, words)
@@ -168,7 +168,7 @@ def test_the_rows_of_a_file_are_played(client: httpx.Client) -> None:
             assert rollout(client, submit(wrong), seed, "rows")["reward"] == 0.0
 
 
-def test_nothing_private_is_told_or_kept(
+def test_private_data_is_neither_shown_nor_stored(
     client: httpx.Client, store: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -247,7 +247,7 @@ def test_costly_answers_neither_pay_nor_hold_up_honest_rollouts(client: httpx.Cl
     assert max(beside) < 2.0
 
 
-def test_files_that_do_not_fit_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_long_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises((ConfigError, DiscoveryError), match=r"TASKAPP_MATH_ROWS .*train\.jsonl"):

@@ -130,7 +130,7 @@ def test_no_box_for_the_judge_is_a_failure_and_no_reward() -> None:
 
 @pytest.mark.server
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
-def test_a_weak_machine_serves_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weak_sandbox_requires_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKAPP_ALLOW_WEAK_SANDBOX", raising=False)
     with pytest.raises(SandboxTooWeak, match="TASKAPP_ALLOW_WEAK_SANDBOX"):
         Service(app_with(Boxes(1))).prepare()

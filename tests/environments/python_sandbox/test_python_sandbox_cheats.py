@@ -72,7 +72,7 @@ def test_no_cheat_pays(level: int, name: str) -> None:
     assert shares(rollout) == 0.0
 
 
-def test_honest_rollouts_beside_them_are_paid(level: int) -> None:
+def test_concurrent_honest_rollouts_are_rewarded(level: int) -> None:
     honest = [rollout for name, rollout in played(level).items() if name.startswith("honest")]
     assert len(honest) > 1
     assert all(rollout.scorecard.reward == 1.0 and shares(rollout) == 1.0 for rollout in honest)
@@ -85,7 +85,7 @@ def test_and_so_is_the_next_one(level: int) -> None:
     assert rollout.scorecard.reward == 1.0
 
 
-def test_a_run_reads_no_secret_and_reaches_nobody(level: int) -> None:
+def test_run_reads_no_secret_and_has_no_network(level: int) -> None:
     seen = shown(played(level)["environment and secrets"])[0]
     assert "ENVIRONMENT" not in seen
     assert "root:" not in seen
@@ -112,7 +112,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 
 
 @pytest.mark.ci
-def test_what_waits_is_ended(level: int) -> None:
+def test_waiting_interpreter_is_ended(level: int) -> None:
     app = app_with(Boxes(level, judge_limits=replace(JUDGE_LIMITS, wall_seconds=3)))
     lines = (
         "import time; time.sleep(600)",

@@ -58,7 +58,7 @@ def test_any_bytes_get_a_word_for_each_case(output: bytes, cut: bool, count: int
 
 
 @pytest.mark.process
-def test_a_case_has_a_limit_of_processor_time_of_its_own() -> None:
+def test_each_case_has_its_own_cpu_time_limit() -> None:
     """Far below the limit of the wall clock, which would give the same word for it."""
     asked = {
         "code": "def f(spin):\n    while spin:\n        pass\n    return 1", "entry": "f", "cases": [[True], [False]],
@@ -141,6 +141,6 @@ def test_numbers_that_are_close_are_floats() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine")
-def test_what_is_no_plain_value_has_a_word(source: str, word: str) -> None:
+def test_values_that_are_not_plain_are_marked(source: str, word: str) -> None:
     assert json.loads(called(source, "f", [])) == [word]
     assert math.isfinite(json.loads(called("def f(): return 1.5", "f", []))[1])

@@ -307,7 +307,7 @@ def test_ends_say_what_was_sent() -> None:
     assert (reported.terminated, reported.info) == (True, {"infeasible": "none left"})
 
 
-def test_closing_twice_is_no_fault(browser: Browser) -> None:
+def test_closing_twice_does_nothing(browser: Browser) -> None:
     page = PageWindow(browser, BODIES).open("/next")
     page.close()
     page.close()

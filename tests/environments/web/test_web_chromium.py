@@ -43,7 +43,7 @@ def test_the_variable_comes_first_then_debians_shell_the_path_and_playwrights_ow
     assert [found(places, **dict.fromkeys(order[:place], True)) for place in range(4)] == order
 
 
-def test_a_file_that_cannot_be_run_is_passed_over(places: dict[str, Path]) -> None:
+def test_file_that_is_not_executable_is_skipped(places: dict[str, Path]) -> None:
     places["shell"].chmod(0o644)
     assert found(places, variable=True) == "path"
 
@@ -72,6 +72,6 @@ def test_an_empty_variable_is_as_if_it_were_not_set(places: dict[str, Path]) -> 
     assert find({"TASKAPP_CHROMIUM": "", "PATH": ""}, places["shell"], None) == places["shell"]
 
 
-def test_without_a_path_of_playwrights_the_error_says_so(tmp_path: Path) -> None:
+def test_error_mentions_that_playwright_has_no_path(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="playwright has none \\(no path\\)"):
         find({"PATH": ""}, tmp_path / "none", None)

@@ -195,7 +195,7 @@ def test_a_page_is_left_although_it_asks_not_to(browser: Browser) -> None:
         assert "The next." in str(visit.goto(ORIGIN + "/next").observation)
 
 
-def test_a_dialog_is_dismissed_and_told(browser: Browser) -> None:
+def test_dialog_is_dismissed_and_reported(browser: Browser) -> None:
     asks = '<button onclick="document.title = String(confirm(`Sure?`)) + prompt(`Who?`)">Go</button>'
     with Visit(browser, pages({"/": asks})) as visit:
         for _ in range(15):  # more than a page may show at once
@@ -226,7 +226,7 @@ def test_requests_without_end_do_not_hold_an_episode_up(browser: Browser) -> Non
         assert "A page." in visit.seen
 
 
-def test_bytes_that_are_no_text_are_sent_to_a_site(browser: Browser) -> None:
+def test_undecodable_bytes_are_sent_to_a_site(browser: Browser) -> None:
     sends = (
         "fetch('/', {method: 'POST', body: new Uint8Array([255, 254])}).then((found) => document.title = found.status)"
     )
@@ -237,7 +237,7 @@ def test_bytes_that_are_no_text_are_sent_to_a_site(browser: Browser) -> None:
 # The policy's own faults
 
 
-def test_a_file_that_is_no_page_is_refused(browser: Browser) -> None:
+def test_file_that_is_not_a_page_is_rejected(browser: Browser) -> None:
     with Visit(browser, pages({"/": "<p>All is well.</p>", "/font": Reply(b"x", "font/otf")})) as visit:
         with pytest.raises(InvalidAction):
             visit.goto(ORIGIN + "/font")

@@ -64,7 +64,7 @@ def test_an_address_without_a_path_is_that_of_the_first_page() -> None:
     assert asked("").path == "/"
 
 
-def test_assets_are_served_beside_the_site_and_others_are_not_there(chromium_here: None) -> None:
+def test_only_known_assets_are_served(chromium_here: None) -> None:
     site = Recorder()
     handler = SiteHandler(site)
     style = handler("GET", ORIGIN + "/assets/site.css", "")

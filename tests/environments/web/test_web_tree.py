@@ -70,16 +70,16 @@ def test_wrappers_without_a_name_are_left_out_and_a_single_text_stands_in_its_el
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_labels_text_is_left_out_beside_its_field(before: bool) -> None:
+def test_text_of_a_label_next_to_its_field_is_omitted(before: bool) -> None:
     lines = ["- text: Name", '- textbox "Name" [ref=e2]: x']
     assert shown("\n".join(lines if before else lines[::-1])) == '[1] textbox "Name": x'
 
 
-def test_only_one_text_beside_a_field_is_its_label() -> None:
+def test_only_one_text_next_to_a_field_is_its_label() -> None:
     assert shown('- text: Open\n- checkbox "Open" [ref=e2]\n- text: Open') == '[1] checkbox "Open"\ntext: Open'
 
 
-def test_a_text_beside_a_button_of_the_same_name_says_something_of_its_own() -> None:
+def test_text_next_to_a_button_with_the_same_name_is_kept() -> None:
     page = """\
         - cell [ref=e1]:
           - text: Open
@@ -159,7 +159,7 @@ def test_an_empty_page_is_an_empty_text() -> None:
     assert page_text("").controls == {}
 
 
-def test_a_long_page_is_cut_at_the_end_of_a_line_and_says_so() -> None:
+def test_long_page_is_truncated_at_a_line_end_with_a_note() -> None:
     lines = [f'- button "Button {index:05d}" [ref=e{index}]' for index in range(2000)]
     found = page_text("\n".join(lines))
     *kept, last = found.text.splitlines()

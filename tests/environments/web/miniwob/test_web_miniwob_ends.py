@@ -132,7 +132,7 @@ def test_the_page_s_number_becomes_a_reward(done: bool, raw: float, expected: fl
     assert read_outcome(done, raw) == Outcome(done, expected)
 
 
-def test_without_the_package_the_episode_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episode_without_the_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise Unavailable("environment 'miniwob' needs the package miniwob")
 

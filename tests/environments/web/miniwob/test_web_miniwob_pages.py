@@ -72,7 +72,7 @@ def test_the_package_is_not_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     pages._files.cache_clear()
     try:

@@ -167,7 +167,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("name", "value", "message"), WRONG, ids=[f"{name}-{n}" for n, (name, _, _) in enumerate(WRONG)]
 )
-def test_a_wrong_field_changes_nothing_and_is_said(
+def test_invalid_field_changes_nothing_and_is_reported(
     house: House, site: Calendar, name: str, value: str, message: str
 ) -> None:
     before = site.record()

@@ -88,7 +88,7 @@ def test_a_sender_is_answered_but_not_written_to_otherwise():
     assert post(on, f"/message/{message.id}/forward", to=message.sender.address, subject="x", text="y").status == 422
 
 
-def test_filters_of_tickets_work_together_and_a_wrong_one_is_none():
+def test_ticket_filters_combine_and_invalid_filter_is_ignored():
     on = site()
     ticket = open_ticket(on)
     page = get(on, "/tickets", status=ticket.status, priority=ticket.priority, product=ticket.product)
