@@ -82,7 +82,7 @@ async def test_a_reward_model_behind_an_endpoint(monkeypatch: pytest.MonkeyPatch
         async with RewardModel.options(environment=variables).as_service(scale=(0.0, 1.0)) as reward:
             assert await reward.evaluate_response.route("Why?", "good") == 0.25
             assert await reward.evaluate.route([{"role": "user", "content": "Why?"}], "good") == 0.25
-            with pytest.raises(EndpointRaised, match="answer cannot be used") as caught:
+            with pytest.raises(EndpointRaised, match="response is invalid") as caught:
                 await reward.evaluate_response.route("Why?", "a text")
             assert caught.value.error_type == "ServiceError" and KEY not in str(caught.value)
         conversation = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "good"}]
@@ -195,7 +195,7 @@ async def test_an_apps_rubrics_and_judges_as_a_service(tmp_path: Path) -> None:
                 await reward.evaluate_response.route("2+2?", "?", 0),
             ]
             assert values == [0.75, 0.25, 0.75, 0.5]
-            with pytest.raises(EndpointRaised, match="expected the episode's seed"):
+            with pytest.raises(EndpointRaised, match="Expected the episode's seed"):
                 await reward.evaluate_response.route("2+2?", "4", "4")
-    with pytest.raises(ConfigError, match="more than one turn"):
+    with pytest.raises(ConfigError, match="several turns"):
         AppReward.as_service(app, "walk")

@@ -118,7 +118,7 @@ def test_script_that_raises_is_reported(caplog: pytest.LogCaptureFixture) -> Non
             assert answer.status_code == 500 and error in answer.json()["error"]["message"]
             assert model.stats["script_errors"] == 1 and error in caplog.text
     with MockModel(broken) as model:
-        assert "cannot be used" in chat(model, "form").json()["error"]["message"]
+        assert "is invalid" in chat(model, "form").json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
