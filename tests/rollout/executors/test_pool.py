@@ -432,7 +432,7 @@ async def test_dead_idle_child_is_replaced_before_the_next_job() -> None:
         await until_async(lambda: made.counters()["alive"] == 2)
         for child in made._all_children():
             os.kill(child.pid, signal.SIGKILL)
-        await asyncio.sleep(0.02)
+        await until_async(lambda: made.counters()["replaced"] == 2)
         for exclusive in (True, False):
             assert (await run(made, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
         assert made.counters()["replaced"] == 2
