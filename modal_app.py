@@ -1,6 +1,6 @@
-"""A task app on Modal: `modal deploy modal_app.py` (docs/operate/modal.md: the Secret first).
+"""A task app on Modal: `modal deploy modal_app.py`. Create the Secret first (docs/operate/modal.md).
 
-For an app of your own change the path of its file (from here), and the name; `taskapp deploy` does the same without
+For your own app, change the path of its file (relative to this file) and the name. `taskapp deploy` does the same without
 this file.
 """
 
@@ -16,5 +16,5 @@ app = DEPLOYMENT.app
 @modal.concurrent(**DEPLOYMENT.concurrency)
 @modal.asgi_app(**DEPLOYMENT.web)
 def web() -> object:
-    """One container's server. The app is imported here, when the container has its keys."""
+    """Return one container's server. The app is imported here, when the container has its keys."""
     return DEPLOYMENT.serve()

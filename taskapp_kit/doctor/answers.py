@@ -1,4 +1,4 @@
-"""Checks with policies that do not follow their instructions: nonsense, empty text, whatever a schema allows."""
+"""Checks with policies that do not follow instructions: they answer nonsense, empty text, or anything a schema allows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from taskapp_kit.records.trajectory import Decision, nothing_accepted
 
 NONSENSE_SEEDS = 3
 HALF = 0.5
-OTHER_PROCESS = "Policies of the doctor's own play in this process, and this environment does not."
+OTHER_PROCESS = "The doctor's own policies need an environment that is played in this process."
 
 
 async def _nonsense(subject: EnvironmentUnderTest) -> dict[str, list[Rollout]]:
-    """Play each kind of nonsense over the first seeds, once for all checks."""
+    """Play each kind of nonsense on the first seeds, once for all checks."""
     if not subject.nonsense:
         episodes = subject.seeds(NONSENSE_SEEDS)
         view = await subject.first_view(*episodes[0])
@@ -44,7 +44,7 @@ async def _answered(
 
 @check("nonsense-ends", "A policy that answers nonsense is cut by a limit.", plays=True)
 async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play words where a tool is due, an unknown tool, bad arguments, nothing; see what ends the episode."""
+    """Answer with text in place of a tool call, an unknown tool, bad arguments and nothing; see what ends the episode."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     environment, played = subject.environment, await _nonsense(subject)
@@ -52,21 +52,19 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
     for name, rollouts in played.items():
         endless = [rollout for rollout in rollouts if rollout.stop_reason == "max_ops"]
         if endless and not limited:
-            found = (
-                f"A policy that answers {name} went on after {MOST_TURNS} turns: no limit of the environment ends it."
-            )
-            do = "Declare max_steps= or max_turns=, or keep max_refusals=10: a model that is stuck costs tokens without end."
+            found = f"A policy that answers {name} was still playing after {MOST_TURNS} turns: no limit ended it."
+            do = "Declare max_steps= or max_turns=, or leave max_refusals=10: a model that is stuck costs tokens without end."
             return wrong(found, do, subject.place)
     if not any(played.values()):
-        return skipped("No rollout of a policy that answers nonsense ended without a failure.")
+        return skipped("Every rollout of a policy that answers nonsense failed.")
     ends = sorted({rollout.stop_reason for rollouts in played.values() for rollout in rollouts})
     longest = max((rollout.length for rollouts in played.values() for rollout in rollouts), default=0)
-    return passed(f"{len(played)} kinds of nonsense: ended by {', '.join(ends)}, after {longest} steps at most.")
+    return passed(f"{len(played)} kinds of nonsense were ended by {', '.join(ends)}, after at most {longest} steps.")
 
 
 @check("nonsense-pays", "Nonsense is worth less than good play.", plays=True, after=("policies",))
 async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the reward of episodes in which nothing was accepted with those of other policies."""
+    """Compare the rewards of episodes in which no action was accepted with the rewards of other policies."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     means = {}
@@ -82,20 +80,20 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     gold = subject.mean_reward(GOLD)
     others = {label: subject.mean_reward(label) for label in subject.idle_labels()}
     scale = subject.spec.blend_for(subject.name)
-    do = "Let a rubric score an episode in which nothing was done at the bottom."
+    do = "Let a rubric give its lowest score to an episode in which nothing was done."
     if gold is not None and means[name] >= gold:
-        return wrong(f"{found}, and gold {gold:g}.", do, subject.place)
+        return wrong(f"{found}, and gold has {gold:g}.", do, subject.place)
     if gold is None and not scale.env and means[name] > HALF * (scale.outcome + scale.event):
-        return wrong(f"{found}: more than half of what the formula promises.", do, subject.place)
+        return wrong(f"{found}, more than half of the highest reward that the formula allows.", do, subject.place)
     best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
     if gold is None and best is not None and means[name] > best[0]:
-        return warning(f"{found}, and policy {best[1]} one of {best[0]:g}: not to play pays.", do, subject.place)
-    return passed(f"{found}" + (f", gold {gold:g}." if gold is not None else "."))
+        return warning(f"{found}, and policy {best[1]} has {best[0]:g}, so not playing pays.", do, subject.place)
+    return passed(f"{found}" + (f", and gold has {gold:g}." if gold is not None else "."))
 
 
-@check("empty-text", "Empty text is an answer like any other.", plays=True)
+@check("empty-text", "Empty text is played or rejected, and breaks nothing.", plays=True)
 async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
-    """Answer without words, and with the empty text in every argument that allows it."""
+    """Answer with no text, and with an empty string in every argument that allows it."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     split, seed = subject.seeds(1)[0]
@@ -106,12 +104,12 @@ async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
             await _answered(subject, split, seed, "empty", lambda _, decision=decision: _copy(decision))  # type: ignore[misc]
         except RolloutFailed as failed:
             return _broken(subject, failed, f"An answer with empty text ({name})")
-    return passed(f"Empty text was played or refused: {', '.join(tried)}.")
+    return passed(f"Empty text was played or rejected: {', '.join(tried)}.")
 
 
-@check("schema-accepted", "Whatever fits an action's schema is done or refused, and breaks nothing.", plays=True)
+@check("schema-accepted", "An action that fits its schema is played or rejected, and breaks nothing.", plays=True)
 async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
-    """Draw arguments from the schemas, unbounded texts and numbers included."""
+    """Draw arguments from the schemas, including unbounded strings and numbers."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     assert subject.base is not None
@@ -123,13 +121,13 @@ async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
         except RolloutFailed as failed:
             return _broken(subject, failed, f"Seed {seed}: an action that fits its schema")
         played += 1
-    return passed(f"{played} rollouts of actions drawn from the schemas.")
+    return passed(f"{played} rollouts of actions drawn from the schemas did not fail.")
 
 
 def _broken(subject: EnvironmentUnderTest, failed: RolloutFailed, what: str) -> CheckResult:
     cause = "" if failed.__cause__ is None else f" ({type(failed.__cause__).__name__})"
     found = f"{what} made the rollout fail at boundary {failed.boundary} ({failed.failure.code}){cause}."
-    do = "Raise InvalidAction for what is not accepted, and let criteria score it low."
+    do = "Raise InvalidAction for an action that is not accepted, and let criteria score it low."
     return wrong(found, do, raised_at(failed, str(subject.app.file.parent)) or subject.place)
 
 

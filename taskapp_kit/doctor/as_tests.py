@@ -1,4 +1,4 @@
-"""The doctor's lines as tests of pytest: one for each check of each environment."""
+"""The doctor's checks as pytest tests, one for each check of each environment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from taskapp_kit.errors import DeclarationError
 
 
 class DoctorWarning(UserWarning):
-    """A check of the doctor found something that an author may have meant."""
+    """A finding of the doctor that may be intended."""
 
 
 class Examination:
-    """The findings about an app. The first test that asks plays all rollouts."""
+    """The findings about an app. The first test that reads them plays all rollouts."""
 
     def __init__(self, app: TaskApp, options: DoctorOptions) -> None:
         self._app = app
@@ -46,7 +46,7 @@ async def _all(app: TaskApp, options: DoctorOptions) -> list[DoctorFinding]:
 
 
 class DoctorItem(pytest.Item):
-    """One check of one environment (None: of the app)."""
+    """One check of one environment; None is the app."""
 
     def __init__(self, *, examination: Examination, check: str, environment: str | None, **given: object) -> None:
         super().__init__(**given)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class DoctorItem(pytest.Item):
         self._environment = environment
 
     def runtest(self) -> None:
-        """Fail for what is wrong, warn for a warning, skip what was left out."""
+        """Fail, warn or skip, as the finding requires."""
         for finding in self._examination.findings():
             if (finding.name, finding.environment) != (self._check, self._environment):
                 continue
@@ -79,7 +79,7 @@ class DoctorCollector(pytest.Collector):
     options: DoctorOptions
 
     def collect(self) -> Iterator[DoctorItem]:
-        """Yield a test for each check of each environment; where the declarations are wrong, one for them."""
+        """Yield a test for each check of each environment, or only one if the declarations are invalid."""
         examination = Examination(self.app, self.options)
 
         def item(check: str, environment: str | None) -> DoctorItem:

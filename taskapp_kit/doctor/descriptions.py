@@ -1,4 +1,4 @@
-"""Checks of what others read: the prompt, and what a trainer learns from `/task_info`."""
+"""Checks of the descriptions that models read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LIMIT = re.compile(
     rf" (?P<number>\d+|{'|'.join(NUMBERS)}) (?:more |wrong )?(?P<what>{STEP_WORDS})\b",
     re.IGNORECASE,
 )
-"""A limit as prompts state it: `You have 10 guesses`, `at most six moves`."""
+"""A limit in a prompt, such as `You have 10 guesses` or `at most six moves`."""
 
 
-@check("prompt-limits", "The limits that the prompt states are those that hold.", plays=True)
+@check("prompt-limits", "The limits that the prompt states apply.", plays=True)
 async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare numbers of steps in the prompt, the tools and the first observation with the limits of the environment."""
     environment = subject.environment
@@ -48,9 +48,13 @@ async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
                 continue
             if longest > number or (environment.max_steps is not None and environment.max_steps < number):
                 limits = ", ".join(map(str, sorted(limit for limit in holds if limit))) or "none"
-                said = f"{where} says {short(found[0])}; the limits are {limits}, and an episode had {longest} steps."
-                return warning(said, "State the limit that holds.", subject.place)
-    return passed(f"Stated and held: {', '.join(map(short, stated))}." if stated else "No limit is contradicted.")
+                said = f"{where} states {short(found[0])}, but the limits are {limits}, and an episode had {longest} steps."
+                return warning(said, "State the limit that applies.", subject.place)
+    return passed(
+        f"These limits are stated and apply: {', '.join(map(short, stated))}."
+        if stated
+        else "No limit is contradicted."
+    )
 
 
 @check("task-info", "A trainer learns what the task, its data and its rubrics are.")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 MOST_TURNS = 1000
-"""A rollout of the doctor is cut after this many turns of one action, also where an environment declares no limit."""
+"""The number of turns of one action after which a rollout of the doctor ends, with or without a declared limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,12 @@ class DoctorOptions:
     """How much the doctor plays.
 
     Attributes:
-        quick: Play fewer rollouts, under 20 s in all.
+        quick: Play fewer rollouts, for less than 20 s in total.
         judges: Call the app's judges.
         environment: Examine only this environment.
         allow: Names of checks whose findings are accepted.
         rollout_seconds: The deadline of each rollout. Defaults to 60 s, 10 s with `quick`.
-        processes: Start a second process, which takes most of a second.
+        processes: Start a second process, which takes almost a second.
     """
 
     quick: bool = False
@@ -36,7 +36,7 @@ class DoctorOptions:
 
     @property
     def hint_for_time(self) -> str:
-        """What to do where the time was too short."""
+        """What to do if the time was too short."""
         return "Run the doctor without --quick." if self.quick else ""
 
     @property
@@ -46,7 +46,7 @@ class DoctorOptions:
 
     @property
     def seeds(self) -> int:
-        """Rollouts of each policy, where the environment is fast enough."""
+        """Rollouts of each policy, if the environment is fast enough."""
         return 6 if self.quick else 20
 
     @property
@@ -71,5 +71,5 @@ class DoctorOptions:
 
     @property
     def at_once(self) -> int:
-        """Rollouts that are played side by side."""
+        """Rollouts that are played concurrently."""
         return 8 if self.quick else 20

@@ -24,7 +24,7 @@ CHECKS: tuple[DoctorCheck, ...] = tuple(
     for item in vars(module).values()
     if isinstance(item, DoctorCheck)
 )
-"""In the order in which they run and are shown, which is that of their modules' lines."""
+"""The checks in the order in which they run and appear: the order of their modules, and of the lines in a module."""
 DECLARATIONS = "declarations"
 SETUP = "setup"
 THREADS = 32
@@ -48,7 +48,7 @@ async def examine(
 
     Args:
         app: The app.
-        options: How much is played. By default all environments are examined and no judge is called.
+        options: How much to play. By default all environments are examined and no judge is called.
         settings: The models of judges and environments. Defaults to the process environment.
 
     Yields:
@@ -56,7 +56,7 @@ async def examine(
 
     Raises:
         ConfigError: `allow` or `environment` has a name that does not exist.
-        Unavailable: A judge that is to be called has no model.
+        Unavailable: `judges` is set, and a judge has no model.
     """
     options = options or DoctorOptions()
     _check_names(options.allow)
@@ -72,7 +72,7 @@ async def examine(
         yield DoctorFinding(DECLARATIONS, "task app", "ok", f"{_capital(text).rstrip('.')}.")
     if options.environment is not None and options.environment not in spec.environments:
         raise ConfigError(
-            f"There is no environment {options.environment!r}; there are: {', '.join(spec.environments)}."
+            f"The environment {options.environment!r} does not exist. The app has {', '.join(spec.environments)}."
         )
     chosen = [item for item in spec.environments.values() if options.environment in (None, item.name)]
     for item in chosen:
@@ -90,7 +90,7 @@ async def examine(
 
 
 async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> AsyncIterator[DoctorFinding]:
-    """Yield the lines of one environment. seconds: for its checks, from when it is set up."""
+    """Yield the findings about one environment. seconds: the time for its checks, after its setup."""
     if subject.in_this_process:
         try:
             await asyncio.to_thread(prepare_to_serve, subject.environment)
@@ -118,33 +118,33 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
 
 
 async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: dict[str, str]) -> CheckResult:
-    """Run one check; return why it was skipped where it cannot run."""
+    """Run one check, or return why it is skipped."""
     broken = next((name for name in item.after if statuses.get(name) in ("wrong", "warning")), None)
     if broken is not None:
-        return skipped(f"Left out, because of what {broken} found.")
+        return skipped(f"Not checked, because {broken} found a problem.")
     if item.plays and not subject.base_rollouts():
-        return skipped("Left out, because no rollout of the base policy was scored.")
+        return skipped("Not checked, because no rollout of the base policy was scored.")
     if item.plays and subject.asks_models:
-        return skipped("Left out, because an episode asks a model: only its first rollout was played.")
+        return skipped("Not checked, because an episode calls a model. Only its first rollout was played.")
     try:
         return await item.function(subject)
     except OutOfTime:
-        return skipped("Left out, because the time was over.", subject.options.hint_for_time)
+        return skipped("Not checked, because the time was up.", subject.options.hint_for_time)
     except RolloutFailed as failed:
         late = rollouts.LATE_CODES if subject.options.quick else rollouts.LATE_CODES - {"environment_hung"}
         if failed.failure.code in late and item is not repeats.at_once:
-            return skipped(f"Left out: {failed.message.rstrip('.')}.", subject.options.hint_for_time)
+            return skipped(f"Not checked: {failed.message.rstrip('.')}.", subject.options.hint_for_time)
         place = rollouts.raised_at(failed, str(subject.app.file.parent)) or subject.place
         said = failed.message.rstrip(".")
         found = f"A rollout of this check failed at boundary {failed.boundary} ({failed.failure.code}): {said}."
         return wrong(found, failed.hint or "Fix the environment.", place)
     except KitError as error:
-        return skipped(f"Not tried: {error.message}", error.hint)
+        return skipped(f"Not checked: {error.message}", error.hint)
 
 
 def _declared(spec: AppSpec) -> DoctorFinding:
     count = "1 environment" if len(spec.environments) == 1 else f"{len(spec.environments)} environments"
-    found = f"{spec.name} {spec.version} declares {count}; rollouts are played in this process, and nothing is stored."
+    found = f"{spec.name} {spec.version} declares {count}. Rollouts are played in this process, and nothing is stored."
     return DoctorFinding(DECLARATIONS, "task app", "ok", found)
 
 
@@ -160,7 +160,7 @@ def _check_names(given: Iterable[str]) -> None:
         if name not in known:
             close = closest(name, known)
             hint = f"Did you mean {close!r}?" if close else f"The checks are {', '.join(known)}."
-            raise ConfigError(f"There is no check {name!r}.", hint=hint)
+            raise ConfigError(f"The check {name!r} does not exist.", hint=hint)
 
 
 def _capital(sentence: str) -> str:

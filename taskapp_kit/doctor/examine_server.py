@@ -1,4 +1,4 @@
-"""Checks of a running task app with many requests: who is let in, what errors look like, what it plays under load."""
+"""Checks of a running task app with many requests: authentication, errors, limits, and rollouts under load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_ONCE = 20
 TURNS = 20
 """Limit on the turns of each rollout."""
 SECONDS = 30.0
-READ_LOG = "Read the task app's log; docs/reference/contract.md has what is expected."
+READ_LOG = "Read the task app's log. docs/reference/contract.md specifies the expected response."
 GUARDED = ("/health", "/info", "/task_info", "/rollouts", "/metrics")
 BROKEN: Mapping[str, bytes] = {
     "no JSON": b"{",
@@ -40,7 +40,7 @@ BROKEN: Mapping[str, bytes] = {
 
 
 async def examine_server(url: str, key: str | None) -> AsyncIterator[DoctorFinding]:
-    """Yield the lines of `taskapp doctor URL --load`. url, key: valid according to `client.check_task_app`."""
+    """Yield the findings of `taskapp doctor URL --load`. url, key: valid according to `client.check_task_app`."""
     prober = Prober.at(read_address(url), {"X-API-Key": key} if key else {}, SECONDS)
     other = Prober.at(read_address(url), {"X-API-Key": f"not-{uuid.uuid4().hex}"}, SECONDS)
     try:
@@ -63,39 +63,39 @@ def _line(name: str, result: CheckResult) -> DoctorFinding:
 
 
 async def _auth(prober: Prober, other: Prober, key: str | None) -> CheckResult:
-    """Ask every route without a key and with another one."""
+    """Request every route without a key and with a wrong key."""
     if not key:
-        return skipped("The task app asks for no key.")
+        return skipped("The task app requires no key.")
     tried = 0
     for path in GUARDED:
-        for asks, keyed, what in ((prober, False, "without a key"), (other, True, "with another key")):
+        for asks, keyed, what in ((prober, False, "without a key"), (other, True, "with a wrong key")):
             answer = await asks.ask(path, keyed=keyed)
             tried += 1
             if answer.status == 404:
                 continue
             if not 400 <= answer.status < 500:
                 return wrong(f"GET {path} {what} answers {answer.words}.", "Ask for the key on every route.")
-    for asks, keyed, what in ((prober, False, "without a key"), (other, True, "with another key")):
+    for asks, keyed, what in ((prober, False, "without a key"), (other, True, "with a wrong key")):
         answer = await asks.ask("/rollout", verb="POST", body=BROKEN["an unknown policy"], keyed=keyed)
         tried += 1
         if answer.status not in (400, 401, 403) or answer.code == "unknown_policy":
-            return wrong(f"POST /rollout {what} answers {answer.words}.", "Check the key before the body is read.")
-    return passed(f"{tried} requests without the key or with another one were refused.")
+            return wrong(f"POST /rollout {what} returned {answer.words}.", "Check the key before reading the body.")
+    return passed(f"{tried} requests without the key or with a wrong key were rejected.")
 
 
 async def _errors(prober: Prober, _: Prober, key: str | None) -> CheckResult:
-    """Send requests that cannot be played."""
+    """Send invalid requests."""
     codes = []
     for what, body in BROKEN.items():
         answer = await prober.ask("/rollout", verb="POST", body=body)
         if not 400 <= answer.status < 500:
             return wrong(
-                f"POST /rollout with {what} answers {answer.words}; expected a status from 400 to 499.", READ_LOG
+                f"POST /rollout with {what} returned {answer.words}. Expected a status from 400 to 499.", READ_LOG
             )
         if not answer.code:
-            return wrong(f"POST /rollout with {what} answers {answer.words} without an error envelope.", READ_LOG)
+            return wrong(f"POST /rollout with {what} returned {answer.words} without an error envelope.", READ_LOG)
         codes.append(name_of(answer.code, key))
-    return passed(f"{len(codes)} requests that cannot be played: {', '.join(dict.fromkeys(codes))}.")
+    return passed(f"{len(codes)} invalid requests were rejected: {', '.join(dict.fromkeys(codes))}.")
 
 
 async def _limits(prober: Prober, _: Prober, __: str | None) -> CheckResult:
@@ -104,13 +104,11 @@ async def _limits(prober: Prober, _: Prober, __: str | None) -> CheckResult:
     limits = described.get("limits")
     most = limits.get("max_body_bytes") if isinstance(limits, Mapping) else None
     if not isinstance(most, int) or not 0 < most <= 64_000_000:
-        return skipped("No limit on bodies is advertised (limits.max_body_bytes of /task_info).")
+        return skipped("/task_info advertises no limit on bodies (limits.max_body_bytes).")
     answer = await prober.ask("/rollout", verb="POST", body=b'{"x":"' + b"x" * most + b'"}')
     if answer.answer is not None and answer.status != 413:
-        return wrong(
-            f"A body above the advertised {most} bytes is answered with {answer.words}; expected 413.", READ_LOG
-        )
-    return passed(f"A body above {most} bytes is refused.")
+        return wrong(f"A body above the advertised {most} bytes returned {answer.words}. Expected 413.", READ_LOG)
+    return passed(f"A body above {most} bytes is rejected.")
 
 
 async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
@@ -120,7 +118,7 @@ async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
     names = [name for name in offered if isinstance(name, str)] if isinstance(offered, list) else []
     config = example_policy(dict.fromkeys(names), words=takes_words(described))
     if not config:
-        return [("at-once", skipped("The task app offers no policy that can act without a model."))]
+        return [("at-once", skipped("The task app has no policy that can act without a model."))]
     first = first_seed(dataset if isinstance(dataset, dict) else {})
     count = dataset.get("cardinality") if isinstance(dataset, dict) else None
     seeds = [
@@ -157,23 +155,25 @@ async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
     same = (
         passed(f"Seed {seeds[0]} was played twice with equal digests.")
         if again == alone[0]
-        else wrong(f"Seed {seeds[0]} was played twice, and the digests differ.", "`taskapp doctor APP` shows where.")
+        else wrong(f"Seed {seeds[0]} was played twice with different digests.", "`taskapp doctor APP` shows where.")
     )
     differs = [seed for seed, before, after in zip(seeds, alone, together, strict=True) if before != after]
     if differs and same.status == "ok":
-        found = f"{len(differs)} of {AT_ONCE} seeds gave other digests at once than one after another, seed {differs[0]} first."
+        found = (
+            f"{len(differs)} of {AT_ONCE} seeds gave other digests when played concurrently, first seed {differs[0]}."
+        )
         return [("same-seed", same), ("at-once", wrong(found, "`taskapp doctor APP` shows where."))]
     health = (
         f"; /health answered in {1000 * median(waited):.0f} ms, p99 {1000 * quantile(waited, 0.99):.0f} ms"
         if waited
         else ""
     )
-    found = f"{AT_ONCE} rollouts at once: equal to one after another ({seconds:.1f} s){health}."
+    found = f"{AT_ONCE} concurrent rollouts were equal to rollouts one after another ({seconds:.1f} s){health}."
     return [("same-seed", same), ("at-once", passed(found) if same.status == "ok" else skipped("See same-seed."))]
 
 
 def _digest(answer: Mapping[str, Any]) -> str:
-    """Return the answer's digest; of servers that give none, the steps as JSON."""
+    """Return the answer's digest, or its steps as JSON if the server sends no digest."""
     digest = answer.get("digest")
     if isinstance(digest, str):
         return digest

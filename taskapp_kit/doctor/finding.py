@@ -1,4 +1,4 @@
-"""A check of the doctor, and what it reports: a status, the evidence, the place in the author's file, what to do."""
+"""A check of the doctor, and its result: a status, the evidence, the line in the author's file, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from taskapp_kit.doctor.subject import EnvironmentUnderTest
 
 Status = Literal["ok", "warning", "wrong", "skipped", "allowed"]
-"""allowed: a warning or something wrong that the caller accepts by the check's name."""
+"""`allowed` is a warning or an error that the caller accepts by the check's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +26,22 @@ class CheckResult:
 
 
 def passed(found: str) -> CheckResult:
-    """Return the verdict of a check that holds."""
+    """Return the result of a check that passed."""
     return CheckResult("ok", found)
 
 
 def skipped(found: str, do: str = "") -> CheckResult:
-    """Return the verdict of a check that could not be made, with the reason."""
+    """Return the result of a check that did not run. found: the reason."""
     return CheckResult("skipped", found, do)
 
 
 def warning(found: str, do: str, place: str = "") -> CheckResult:
-    """Return the verdict of a check that found something which an author may have meant."""
+    """Return the result of a check that found something which may be intended."""
     return CheckResult("warning", found, do, place)
 
 
 def wrong(found: str, do: str, place: str = "") -> CheckResult:
-    """Return the verdict of a check that does not hold."""
+    """Return the result of a check that failed."""
     return CheckResult("wrong", found, do, place)
 
 
@@ -71,11 +71,11 @@ class DoctorFinding:
 
     @property
     def ok(self) -> bool:
-        """False for something wrong that was not allowed."""
+        """False for an error that was not accepted."""
         return self.status != "wrong"
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as an object of `taskapp doctor --json`."""
+        """Return the finding as an object of `taskapp doctor --json`."""
         return {
             "part": self.part,
             "ok": self.ok,
@@ -89,14 +89,14 @@ class DoctorFinding:
         }
 
     def accepted(self, reason: str = "") -> DoctorFinding:
-        """Return the finding as the caller or the declaration accepted it; a check that holds or was skipped stays."""
+        """Return the finding as accepted; unchanged if its check passed or was skipped."""
         if self.status not in ("warning", "wrong"):
             return self
         return replace(self, status="allowed", found=f"{self.found} Accepted: {reason}" if reason else self.found)
 
 
 def of_server(finding: Finding) -> DoctorFinding:
-    """Return a finding about a running server as a line of the doctor."""
+    """Return a finding about a running server as a finding of the doctor."""
     name = finding.part.replace(" ", "-")
     return DoctorFinding(name, finding.part, "ok" if finding.ok else "wrong", finding.found, finding.do)
 
@@ -108,8 +108,13 @@ CheckFunction = Callable[["EnvironmentUnderTest"], Awaitable[CheckResult]]
 class DoctorCheck:
     """One check of one environment.
 
-    sentence: what holds when it passes. plays: it plays further rollouts, so it is left out where the base policy's fail,
-    and where an episode asks a model. after: names of checks; when one of them is wrong, this one would only repeat it.
+    Attributes:
+        name: The check's name.
+        sentence: What is true if the check passes.
+        function: Runs the check.
+        plays: Whether it plays further rollouts. Then it is skipped if the base policy's rollouts fail, and if an episode
+            calls a model.
+        after: Names of checks. If one of them fails, this check would only repeat its finding, so it is skipped.
     """
 
     name: str
@@ -122,7 +127,7 @@ class DoctorCheck:
 def check(
     name: str, sentence: str, *, plays: bool = False, after: tuple[str, ...] = ()
 ) -> Callable[[CheckFunction], DoctorCheck]:
-    """Make a check of a function; see `DoctorCheck`."""
+    """Turn a function into a check; see `DoctorCheck`."""
 
     def decorate(function: CheckFunction) -> DoctorCheck:
         return DoctorCheck(name, sentence, function, plays, after)

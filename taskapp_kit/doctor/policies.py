@@ -12,13 +12,13 @@ from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.sampling import draw, sentence
 
 LEFT = "left"
-"""The stop reason where a recording ends before its episode does."""
+"""The stop reason if a recording ends before its episode."""
 TURN_SECONDS = 30.0
 """How long one of two interleaved rollouts waits for the other."""
 
 
 class SchemaPolicy:
-    """Draws a tool, then arguments that fit its schema, also where the schema has no bounds."""
+    """Draws a tool, then arguments that fit its schema, even if the schema has no bounds."""
 
     name = "schema"
 
@@ -66,14 +66,14 @@ class RecordedActions:
 
 
 def scripted(steps: Sequence[PlayedStep]) -> list[Json]:
-    """Return the steps as `ops` of a request, which repeat them wherever the rollout is played."""
+    """Return `ops` for a request that repeats the steps."""
     return [{"type": "env", "tool": step.tool, "args": step.args} for step in steps if step.tool]
 
 
 class TakingTurns:
-    """Lets rollouts in threads of their own go on one after the other: one action each, in a fixed order.
+    """Makes rollouts in separate threads take turns: one action each, in a fixed order.
 
-    late: whether a turn did not come in time, so that a rollout was left.
+    late: whether a turn took too long, so that a rollout stopped.
     """
 
     def __init__(self, count: int) -> None:
@@ -85,7 +85,7 @@ class TakingTurns:
         self._next = 0
 
     def wait(self, number: int) -> None:
-        """Wait until it is this rollout's turn. The first turn begins when every episode has been reset."""
+        """Wait for this rollout's turn. The first turn begins after every episode has been reset."""
         with self._changed:
             self._waiting.add(number)
             self._changed.notify_all()
@@ -113,7 +113,7 @@ class TakingTurns:
 
 
 def empty_texts(tools: Sequence[Tool]) -> list[tuple[str, Decision]]:
-    """Return answers without text: no words, and for each tool the empty text in each field that allows it."""
+    """Return empty answers: no text, and for each tool an empty string in each field that allows it."""
     answers = [("no words", Decision(output=""))]
     for tool in tools:
         properties = tool.parameters.get("properties", {})
@@ -129,7 +129,7 @@ def empty_texts(tools: Sequence[Tool]) -> list[tuple[str, Decision]]:
 
 
 CLOSED = frozenset({"enum", "const", "pattern", "minLength", "format"})
-"""Keywords of a text's schema that may not allow the empty text."""
+"""Keywords of a string's schema that may exclude the empty string."""
 
 
 def nonsense(tools: Sequence[Tool]) -> list[tuple[str, Callable[[View], Decision]]]:

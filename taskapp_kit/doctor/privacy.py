@@ -1,4 +1,4 @@
-"""Checks of rows: nothing private shows, and no two rows contradict each other."""
+"""Checks of rows: no private field is shown, and no two rows contradict each other."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.score.private import private_values
 
 SHORT = 4
-"""A shorter value, and a number, may occur anywhere by chance."""
+"""Shorter values, like numbers, may occur anywhere by chance."""
 USUAL = 0.8
-"""The share of rows that show a short value, a number or a choice of theirs, from which it is reported."""
+"""Short values, numbers and choices are reported if at least this share of the rows shows its own value."""
 CHANCE = 0.5
-"""The share of rows that show one of another row, from which it is chance."""
+"""If this share of the rows shows the value of another row, the value is there by chance."""
 LEAST_ROWS = 5
 
 
 def folded(text: str) -> str:
-    """Return the text without letter case, white space and punctuation."""
+    """Return the text without case, white space and punctuation."""
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A private value in something that was shown. where: in words. last: at the end of the episode, when no policy acts."""
+    """A private value that was shown. last: whether at the end of the episode, after the last action."""
 
     field: str
     split: str
@@ -43,7 +43,7 @@ class Leak:
 
 
 class _Row:
-    """The private values of one row, and what may show a value without giving it away."""
+    """The private values of one row, and the public strings that may contain them anyway."""
 
     def __init__(self, tasks: TaskSource, row: Any, tools: str) -> None:
         public = tasks.public(row)
@@ -61,7 +61,7 @@ class _Row:
 
 
 def _elements(value: Json) -> Iterator[str]:
-    """Yield the texts that are an element of a list in the row: choices."""
+    """Yield the strings in lists of the row, which are choices."""
     if isinstance(value, dict):
         for part in value.values():
             yield from _elements(part)
@@ -75,10 +75,10 @@ def _elements(value: Json) -> Iterator[str]:
 
 @check("private", "No observation, info or tool shows a private field of the row.", plays=True)
 async def private(subject: EnvironmentUnderTest) -> CheckResult:
-    """Search what policies and readers see for the row's private values: exactly, and folded."""
+    """Search what policies and readers see for the row's private values, exactly and folded."""
     tasks = subject.environment.tasks
     if tasks is None:
-        return passed("There are no rows.")
+        return passed("The environment has no rows.")
     leaks: list[Leak] = []
     read: list[tuple[_Row, str]] = []
     for split, seed, row in Budget(subject.options.check_seconds).within(_chosen(subject)):
@@ -93,24 +93,24 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
         leaks += _leaks(_Row(tasks, row, ""), rollout.split, rollout.seed, _later(rollout.trajectory))
     if leaks:
         leak = min(leaks, key=lambda item: item.last)
-        how = "verbatim" if leak.exact else "but for case, spaces and punctuation"
+        how = "verbatim" if leak.exact else "apart from case, spaces and punctuation"
         row = f"Row {leak.seed} of {leak.split}"
         found = f"{row}: {leak.where} shows the private field {leak.field!r} {how}."
-        do = f"Leave it out of what is shown; or make {leak.field!r} public, if a policy may read it."
+        do = f"Do not show it, or make {leak.field!r} public if a policy may read it."
         return (warning if leak.last else wrong)(found, do, subject.line("reset"))
     for field, own, rows_with in _usual(read):
         found = f"{own} of {rows_with} first observations contain the value of the private field {field!r}."
-        do = "See whether it gives the answer away; else accept it: --allow private."
+        do = "Check whether it reveals the answer. If it does not, accept it with --allow private."
         return warning(found, do, subject.line("reset"))
     count = len(subject.scored())
     return passed(f"{len(read)} first observations and {count} rollouts show no private value.")
 
 
 def _usual(read: Sequence[tuple[_Row, str]]) -> Iterator[tuple[str, int, int]]:
-    """Yield each field with a short value, a number or a choice that most rows show: field, rows that do, rows with one.
+    """Yield each field whose short value, number or choice most rows show: field, rows that show it, rows that have it.
 
-    read: rows with their first observations. A field is left out where the values of another row are shown there nearly
-    as often: short values, and a field of many of them, are found in any text.
+    A field is left out if observations show the values of another row almost as often, because short values occur in any
+    text. read: rows with their first observations.
     """
     for field in sorted({field for values, _ in read for field, _ in values.faint}):
         rows = [
@@ -137,7 +137,7 @@ def _chosen(subject: EnvironmentUnderTest) -> list[tuple[str, int, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A text that was shown. said: what the policy itself had said before, folded."""
+    """A text that was shown. said: the policy's own earlier text, folded."""
 
     where: str
     text: str
@@ -156,7 +156,7 @@ def _later(trajectory: Trajectory) -> Iterator[_Shown]:
 
 
 def _leaks(row: _Row, split: str, seed: int, shown: Iterable[_Shown]) -> Iterator[Leak]:
-    """Yield each private value in what was shown, unless the policy said it first."""
+    """Yield each private value that was shown, unless the policy wrote it first."""
     for item in shown:
         bare = folded(item.text)
         for field, value in row.long:
@@ -165,16 +165,16 @@ def _leaks(row: _Row, split: str, seed: int, shown: Iterable[_Shown]) -> Iterato
 
 
 def _has_word(text: str, value: str) -> bool:
-    """Return whether the value is there as it is written: where its letters alone are, to write it may be the task."""
+    """Return whether the text contains the value as a word. Its characters alone may be part of the task."""
     return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text) is not None
 
 
-@check("rows", "No two rows ask the same and expect different things, and no row of one split is in another.")
+@check("rows", "No two rows have the same question and different answers, and no row is in two splits.")
 async def rows(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the public parts of all rows, without case, spaces and punctuation."""
+    """Compare the public parts of all rows, ignoring case, spaces and punctuation."""
     tasks = subject.environment.tasks
     if tasks is None:
-        return passed("There are no rows.")
+        return passed("The environment has no rows.")
     seen: dict[str, tuple[str, int, str]] = {}
     twice = count = 0
     for split, seed, row in subject.rows():
@@ -186,14 +186,14 @@ async def rows(subject: EnvironmentUnderTest) -> CheckResult:
             continue
         where = f"Row {seed} of {split} and row {first[1]} of {first[0]}"
         if first[0] != split:
-            found = f"{where} are the same but for case, spaces and punctuation: what is trained on is tested."
+            found = f"{where} are the same apart from case, spaces and punctuation, so a training row is tested."
             return wrong(found, f"Remove one of them from its split (declared at {tasks.place}).", subject.place)
         if first[2] != private_hash:
-            found = f"{where} show the same, and their private fields differ: no answer is right for both."
-            return wrong(found, "Remove one of them, or show what tells them apart.", subject.place)
+            found = f"{where} show the same but have different private fields, so no answer is right for both."
+            return wrong(found, "Remove one of them, or show how they differ.", subject.place)
         twice += 1
     if twice:
         return warning(
-            f"{twice} of {count} rows are there twice.", "Remove them, unless they are to weigh more.", subject.place
+            f"{twice} of {count} rows are duplicates.", "Remove them, unless they should count more.", subject.place
         )
     return passed(f"{count} rows are all different.")

@@ -1,4 +1,4 @@
-"""Checks that play an episode again: here, in another process, beside others, with and without pictures."""
+"""Checks that play an episode again: here, in another process, concurrently, and with and without images."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from taskapp_kit.rollout.service import Service, ServiceSettings
 REPEATED = 3
 """Episodes that are played a second time."""
 ISOLATED_AT_ONCE = 3
-"""Rollouts side by side where each has a process of its own."""
+"""Concurrent rollouts if each has its own process."""
 SLOWER = 4
-"""The factor by which rollouts side by side may take longer than one after another, before a deadline ends them."""
+"""The factor by which concurrent rollouts may take longer than rollouts one after another."""
 LATE = 10
-"""The factor by which a turn takes longer than a whole episode alone, where an episode waits for another one."""
-PICTURE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
-"""Names of a constructor's switch for pictures."""
+"""If a turn takes longer than a whole episode alone by this factor, an episode waits for another one."""
+IMAGE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
+"""Names of constructor parameters that turn images on."""
 DRAW_FROM_SEED = "Draw everything from `seed` or context.rng; read no clock, no address and no global random state."
 
 
@@ -44,37 +44,37 @@ async def same_seed(subject: EnvironmentUnderTest) -> CheckResult:
         if first.digest != second.digest:
             found = f"Seed {first.seed} was played twice, and {difference(first.trajectory, second.trajectory)}."
             return wrong(found, DRAW_FROM_SEED, subject.line("reset"))
-    return passed(f"Played again with equal digests: seeds {_listed(again)}.")
+    return passed(f"Seeds {_listed(again)} were played again with equal digests.")
 
 
-@check("same-picture", "The same seed and actions give the same pictures.", plays=True, after=("same-seed",))
-async def same_picture(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the digests with pictures of two rollouts, in every mode in which there are any."""
+@check("same-picture", "The same seed and actions give the same images.", plays=True, after=("same-seed",))
+async def same_image(subject: EnvironmentUnderTest) -> CheckResult:
+    """Compare the digests of the images of two rollouts, in every mode with images."""
     player, split, seed = _longest(subject)
-    for config in _picture_configs(subject):
+    for config in _image_configs(subject):
         try:
             first, second = [await subject.play(player, split, seed, config=config) for _ in range(2)]
         except RolloutFailed as failed:
             if isinstance(failed.__cause__, Unavailable):
-                return skipped(f"Pictures need a package: {failed.message}")
+                return skipped(f"Images need a package: {failed.message}")
             raise
         if first.observation_digest == first.digest:
-            continue  # without pictures both are the same
+            continue  # without images both digests are the same
         if first.observation_digest != second.observation_digest:
-            found = f"Seed {first.seed} was played twice: the texts are equal, and the pictures differ."
+            found = f"Seed {first.seed} was played twice with equal text and different images."
             return wrong(found, DRAW_FROM_SEED, subject.line("reset"))
-        return passed(f"Seed {first.seed} showed the same pictures twice.")
-    return passed("There are no pictures.")
+        return passed(f"Seed {first.seed} showed the same images twice.")
+    return passed("The environment has no images.")
 
 
-@check("images", "Pictures on or off change nothing else.", plays=True, after=("same-seed",))
+@check("images", "Images on or off change nothing else.", plays=True, after=("same-seed",))
 async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the digests of a rollout with and without pictures."""
+    """Compare the digests of a rollout with and without images."""
     player, split, seed = _longest(subject)
     variants: list[tuple[str, dict[str, bool], dict[str, bool], dict[str, bool]]] = [
         ("policy.config.images", {}, {"images": False}, {})
     ]
-    for name in _picture_parameters(subject):
+    for name in _image_parameters(subject):
         variants.append((f"env.config.{name}", {name: True}, {}, {name: False}))
     for what, on, policy, off in variants:
         try:
@@ -82,22 +82,22 @@ async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
             hidden = await subject.play(player, split, seed, config=off, policy_config=policy)
         except RolloutFailed as failed:
             if isinstance(failed.__cause__, Unavailable):
-                return skipped(f"Pictures need a package: {failed.message}")
+                return skipped(f"Images need a package: {failed.message}")
             raise
         if shown.digest != hidden.digest:
             found = f"Seed {seed} with {what} on and off: {difference(shown.trajectory, hidden.trajectory)}."
-            do = "Draw pictures without touching the episode's state or its random numbers."
+            do = "Draw images without touching the episode's state or its random numbers."
             return wrong(found, do, subject.line("reset"))
-    return passed(f"Equal digests with {' and '.join(what for what, *_ in variants)} on and off.")
+    return passed(f"The digests are equal with {' and '.join(what for what, *_ in variants)} on and off.")
 
 
 @check("global-random", "No episode changes a random state that all episodes of a process share.", plays=True)
 async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the states of the global generators before and after a rollout."""
     if not subject.in_this_process:
-        return skipped("Each rollout has a process of its own, whose state cannot be seen.")
+        return skipped("Each rollout has its own process, whose state is not visible here.")
     watch = None
-    for _ in range(2):  # repeated if something was imported, which may draw too
+    for _ in range(2):  # repeated if something was imported, because an import may also draw
         global_random.draw()
         watch = global_random.GlobalRandomWatch()
         await subject.play(_base(subject), *_episode(subject))
@@ -115,7 +115,7 @@ async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
 async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
     """Play episodes in a new worker process, whose string hashes and addresses differ, and compare."""
     if not subject.options.processes:
-        return skipped("No second process was to be started.")
+        return skipped("The options exclude a second process.")
     first = subject.base_rollouts()[:REPEATED]
     own = _base(subject).own is not None
     service = Service(
@@ -140,18 +140,18 @@ async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
                 found = (
                     f"Seed {one.seed} was played in two processes, and {difference(here.trajectory, there.trajectory)}."
                 )
-                do = "Depend on no hash() of a string, no order of a set and no address: Python draws them anew in each process."
+                do = "Do not depend on hash() of a string, the order of a set or an address, which differ in each process."
                 return wrong(found, do, subject.line("reset"))
         return passed(f"A second process played seeds {_listed([one.seed for one in first])} with equal digests.")
     finally:
         await service.close()
 
 
-@check("interleaved", "Two sessions that take turns do not touch each other.", plays=True, after=("same-seed",))
+@check("interleaved", "Two sessions that take turns do not affect each other.", plays=True, after=("same-seed",))
 async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play two episodes action by action in turns, and compare them with the same actions alone."""
+    """Play two episodes in turns, action by action, and compare each with the same actions alone."""
     if not subject.in_this_process:
-        return passed("Each rollout has a process of its own.")
+        return passed("Each rollout has its own process.")
     pair = [rollout for rollout in subject.base_rollouts() if rollout.length][:2]
     if not pair:
         return skipped("No rollout had a step.")
@@ -169,10 +169,10 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
     together = await gathered([asyncio.create_task(one_of_two(number)) for number in range(2)])
     if turns.late:
         alone_seconds = max(sum(one.seconds.values()) for one in alone)
-        found = f"A turn did not come within {TURN_SECONDS:g} s; an episode alone took {alone_seconds:.3g} s."
+        found = f"An episode waited more than {TURN_SECONDS:g} s for its turn, but an episode alone took {alone_seconds:.3g} s."
         if alone_seconds * LATE > TURN_SECONDS:
             return skipped(found)
-        return wrong(found, "Let no episode wait for the end of another one.", subject.place)
+        return wrong(found, "Do not let an episode wait for the end of another one.", subject.place)
     for before, after in zip(alone, together, strict=True):
         if before.digest != after.digest:
             found = (
@@ -181,17 +181,17 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
             )
             do = "Keep an episode's state in the instance (self), not in the class, a module or a default argument."
             return wrong(found, do, subject.place)
-    return passed(f"Seeds {both[0].seed} and {both[1].seed} in turns: equal to each alone.")
+    return passed(f"Seeds {both[0].seed} and {both[1].seed} gave the same episodes in turns as alone.")
 
 
 @check(
     "at-once",
-    "Many rollouts at once are the same as one after another.",
+    "Concurrent rollouts are the same as rollouts one after another.",
     plays=True,
     after=("same-seed", "interleaved"),
 )
 async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play many episodes side by side, and compare each with the same one alone."""
+    """Play many episodes concurrently, and compare each with the same episode alone."""
     player = _base(subject)
     alone = {(item.split, item.seed): item for item in subject.base_rollouts()}
     longest = max(sum(item.seconds.values()) for item in alone.values())
@@ -200,23 +200,22 @@ async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
         count -= 1
     if count < 2:
         return skipped(
-            f"A rollout took {longest:.3g} s, too long to play several at once.", subject.options.hint_for_time
+            f"A rollout took {longest:.3g} s, which is too long to play several concurrently.",
+            subject.options.hint_for_time,
         )
     chosen = (list(alone.values()) * count)[:count]
     together = await gathered([asyncio.create_task(subject.play(player, item.split, item.seed)) for item in chosen])
     for before, after in zip(chosen, together, strict=True):
         if before.digest != after.digest:
             differs = difference(before.trajectory, after.trajectory)
-            found = f"Seed {before.seed} was played alone and beside {count - 1} others, and {differs}."
-            return wrong(
-                found, "Share nothing between episodes that they change, or guard it with a lock.", subject.place
-            )
-    return passed(f"{count} rollouts at once: equal to one after another.")
+            found = f"Seed {before.seed} was played alone and with {count - 1} others, and {differs}."
+            return wrong(found, "Do not share mutable state between episodes, or guard it with a lock.", subject.place)
+    return passed(f"{count} concurrent rollouts were equal to rollouts one after another.")
 
 
 @check("seeds-differ", "Different seeds give different episodes.", plays=True, after=("same-seed",))
 async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play the same actions with different seeds, and count the different episodes."""
+    """Play the same actions on different seeds, and count the different episodes."""
     split = subject.environment.split_names[0]
     played = _Fingerprints(subject)
     hashes = await played.of(split)
@@ -224,33 +223,33 @@ async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
         hashes = await played.of(split)
     available = len(subject.seeds(LEAST_SEEDS, split))
     if available < 2:
-        return passed("There is one seed.")
+        return passed("The split has one seed.")
     different = len(set(hashes.values()))
     if len(hashes) < available:
         return skipped(
-            f"{len(hashes)} seeds were played in the time, which is too few to compare.", subject.options.hint_for_time
+            f"Only {len(hashes)} seeds were played in time, which is too few to compare.", subject.options.hint_for_time
         )
     if different == 1:
         found = (
-            f"The same actions gave the same episode for {len(hashes)} seeds of split {split}: nothing that was shown or "
-            "paid depends on the seed."
+            f"The same actions gave the same episode for {len(hashes)} seeds of split {split}. No observation or reward "
+            "depends on the seed."
         )
-        do = 'Use `seed` (or context.rng) in reset; or declare one seed alone: splits={"train": range(1)}.'
+        do = 'Use `seed` or context.rng in reset, or declare a single seed: splits={"train": range(1)}.'
         return warning(found, do, subject.line("reset"))
     if different * 2 <= len(hashes):
         twins = _twins(hashes)
-        found = f"{len(hashes)} seeds of split {split} are {different} different episodes: seeds {twins} are the same."
-        do = "More seeds than episodes: draw more from the seed, or declare as many seeds as there are episodes."
+        found = f"{len(hashes)} seeds of split {split} gave {different} different episodes: seeds {twins} are the same."
+        do = "Draw more from the seed, or declare only as many seeds as there are different episodes."
         return warning(found, do, subject.line("reset"))
     return passed(f"{len(hashes)} seeds of split {split} gave {different} different episodes under the same actions.")
 
 
-@check("splits", "No episode of one split is one of another.", plays=True, after=("same-seed", "seeds-differ"))
+@check("splits", "No episode is in two splits.", plays=True, after=("same-seed", "seeds-differ"))
 async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the episodes of each further split with those of the first one, where actions tell episodes apart."""
+    """Compare the episodes of each further split with the first split, if the actions distinguish episodes."""
     names = subject.environment.split_names
     if len(names) < 2:
-        return passed("There is one split.")
+        return passed("The environment has one split.")
     for name in names[1:]:
         played = _Fingerprints(subject)
         shared = _shared(await played.of(names[0]), await played.of(name))
@@ -259,31 +258,28 @@ async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
         first, count = await played.of(names[0]), len(await played.of(name))
         if len(first) < len(subject.seeds(LEAST_SEEDS)) or count < len(subject.seeds(LEAST_SEEDS, name)):
             return skipped(
-                f"{count} seeds of {name} were played in the time, which is too few to compare.",
+                f"Only {count} seeds of {name} were played in time, which is too few to compare.",
                 subject.options.hint_for_time,
             )
         told_apart = len(set(first.values())) >= TOLD_APART * len(first)
         if told_apart and len(shared) * 2 > count:
             seed, twin = next(iter(shared.items()))
-            found = (
-                f"{len(shared)} of {count} seeds of split {name} are episodes of {names[0]}: seed {seed} is seed {twin} "
-                "there."
-            )
-            do = "What is trained on is tested: draw more from the seed, or give the splits different contents."
+            found = f"{len(shared)} of {count} seeds of split {name} are also in {names[0]}: seed {seed} is seed {twin} there."
+            do = "Training episodes would be tested. Draw more from the seed, or give the splits different contents."
             return warning(found, do, subject.place)
-    return passed(f"Splits {', '.join(names)}: no common episodes among those that were played.")
+    return passed(f"The splits {', '.join(names)} have no common episodes among the played seeds.")
 
 
 def _shared(first: dict[int, str], other: dict[int, str]) -> dict[int, int]:
-    """Return the seeds of `other` whose episode is also one of `first`, to the seed there."""
+    """Map the seeds of `other` whose episode is also in `first` to the seed in `first`."""
     known = {digest: seed for seed, digest in first.items()}
     return {seed: known[digest] for seed, digest in other.items() if digest in known}
 
 
 class _Fingerprints:
-    """Hashes of the episodes of a split's first seeds, played with the same actions. Two equal ones look the same.
+    """Hashes of the episodes of a split's first seeds, played with the same actions. Equal hashes mean equal episodes.
 
-    One recording of actions may not tell two episodes apart; `further` plays another one in each of them.
+    One recording of actions may not distinguish two episodes, so `further` plays another recording in each of them.
     """
 
     def __init__(self, subject: EnvironmentUnderTest) -> None:
@@ -302,7 +298,7 @@ class _Fingerprints:
         return self._hashes[split]
 
     async def further(self, split: str) -> bool:
-        """Play the next recording of actions in every episode; False when there is none."""
+        """Play the next recording of actions in every episode; return False after the last one."""
         subject, number = self._subject, self._played.get(split, 0)
         if number >= min(len(self._scripts), RECORDINGS):
             return False
@@ -318,7 +314,7 @@ class _Fingerprints:
                 rollout = await subject.play(_base(subject), split, seed)
             hashes[seed] = before.get(seed, "") + content_hash(rollout.trajectory)
         if len(hashes) < len(seeds) and before:
-            return False  # the time was over: the hashes so far are complete
+            return False  # the time is up, and the hashes so far are complete
         self._played[split], self._hashes[split] = number + 1, hashes
         return True
 
@@ -334,7 +330,7 @@ def _episode(subject: EnvironmentUnderTest) -> tuple[str, int]:
 
 
 def _longest(subject: EnvironmentUnderTest) -> tuple[Player, str, int]:
-    """Return policy, split and seed of the longest rollout: what pictures disturb may begin late, as Crafter's night."""
+    """Return the policy, split and seed of the longest rollout, because images may disturb a late part of an episode."""
     if subject.options.quick:
         return (_base(subject), *_episode(subject))
     tried = [attempt for attempt in subject.tried() if attempt.rollout is not None]
@@ -347,13 +343,13 @@ async def _repeated(subject: EnvironmentUnderTest, one: Rollout, policy: LocalPo
 
 
 LEAST_SEEDS = 8
-"""Seeds of a split below which equal episodes may be chance, unless it has no more."""
+"""With fewer seeds, equal episodes may be chance, unless the split has no more seeds."""
 SCRIPTED_STEPS = 30
-"""Actions that are repeated with other seeds, to see whether anything differs."""
+"""The number of actions to repeat on other seeds."""
 TOLD_APART = 0.95
-"""Share of a split's seeds that are different episodes, below which two equal ones say nothing about the splits."""
+"""If a smaller share of a split's seeds are different episodes, equal episodes prove nothing about the splits."""
 RECORDINGS = 6
-"""Recordings of such actions that are tried, where fewer do not tell episodes apart."""
+"""The most recordings of such actions to try, if fewer do not distinguish episodes."""
 
 
 def _twins(hashes: dict[int, str]) -> str:
@@ -368,14 +364,14 @@ def _listed(seeds: list[int], most: int = 6) -> str:
     return shown if len(seeds) <= most else f"{shown}, …"
 
 
-def _picture_parameters(subject: EnvironmentUnderTest) -> list[str]:
+def _image_parameters(subject: EnvironmentUnderTest) -> list[str]:
     properties = subject.environment.config.schema.get("properties", {})
     return [
         name
-        for name in PICTURE_PARAMETERS
+        for name in IMAGE_PARAMETERS
         if isinstance(properties.get(name), dict) and properties[name].get("type") == "boolean"
     ]
 
 
-def _picture_configs(subject: EnvironmentUnderTest) -> list[dict[str, bool]]:
-    return [{name: True} for name in _picture_parameters(subject)] or [{}]
+def _image_configs(subject: EnvironmentUnderTest) -> list[dict[str, bool]]:
+    return [{name: True} for name in _image_parameters(subject)] or [{}]

@@ -1,4 +1,4 @@
-"""Checks of what episodes leave behind (instances, files, threads, processes, temporary folders, memory) and cost."""
+"""Checks of resources: what episodes leave behind (instances, files, threads, processes, memory), and their time."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from taskapp_kit.records.protocols import View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 
 EPISODES = 8
-"""Episodes whose leftovers are counted; a leak leaves something in at least half of them."""
+"""Episodes whose leftovers are counted. A leak leaves something in at least half of them."""
 WARM = 2
 KIT_THREADS = ("taskapp-pinned", "asyncio_", "AnyIO")
 """Names of threads that the service itself starts."""
 LEAK_BYTES = (100_000, 10_000)
-"""Growth for each reset, from which it is a leak: of the process, where allocators alone stay far below; of what Python
-allocated, which is counted exactly."""
+"""Growth per reset that counts as a leak: of the process, far above the noise of allocators, and of Python's allocations,
+which are counted exactly."""
 HELD = ("VmRSS:", "VmSwap:")
-"""Lines of /proc/self/status: memory in use, and what was swapped out."""
+"""Lines of /proc/self/status: memory in use, and swapped memory."""
 RESET_SEEDS = 5
-"""Seeds of the check of memory: what is cached for a seed is there after the first round."""
+"""Seeds of the check of memory. Caches per seed are full after the first round."""
 SETTLE_SECONDS = 2.0
-"""How long threads and processes have to end, from when the last one ended, and a cancelled rollout to be cancelled."""
+"""How long the next thread or process may take to end, and a cancelled rollout to stop."""
 LEAST_ROUNDS = 4
-"""Rounds over the seeds below which growth is chance."""
+"""With fewer rounds over the seeds, growth may be chance."""
 SLOW_RESET_SECONDS, SLOW_STEP_SECONDS = 2.0, 0.5
-"""Medians above which a trainer's processors mostly wait for the environment."""
+"""Above these medians, a trainer mostly waits for the environment."""
 PATIENCE = 4
-"""The factor by which the check of memory may exceed its time to make these rounds."""
+"""The factor by which the check of memory may exceed its time to complete these rounds."""
 
 
 def counted(cls: type, folder: Path) -> dict[str, int]:
-    """Return what this process holds. folder: that of temporary files."""
+    """Return the number of each resource of this process. folder: the directory of temporary files."""
     gc.collect()
     descriptors = Path("/proc/self/fd")
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
@@ -62,10 +62,10 @@ def counted(cls: type, folder: Path) -> dict[str, int]:
 
 @contextmanager
 def _own_temporary_folder() -> Iterator[Path]:
-    """Let `tempfile` of this process use a folder of its own, so that what stays there is the environment's."""
+    """Give `tempfile` a separate directory, so that the files that remain there belong to the environment."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="taskapp-doctor-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)  # a sandbox's user has to reach its own files there, as in the usual folder
+        Path(folder).chmod(0o711)  # a sandbox's user must reach its own files there, as in the default directory
         tempfile.tempdir = folder
         try:
             yield Path(folder)
@@ -74,7 +74,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 
 async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
-    """Play episodes; return what grew by at least one in every second episode, and the number of episodes."""
+    """Play episodes; return the resources that grew in at least every second episode, and the number of episodes."""
     with _own_temporary_folder() as folder:
         for number in range(WARM):
             await episode(number)
@@ -97,7 +97,7 @@ async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitabl
 async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
     """Count instances, files, threads, processes and temporary files before and after episodes."""
     if not subject.in_this_process:
-        return skipped("Each rollout has a process of its own, and leaves with it.")
+        return skipped("Each rollout has its own process, which ends with it.")
     assert subject.base is not None
     player, episodes = subject.base, subject.seeds(3)
 
@@ -106,15 +106,15 @@ async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
 
     left, played = await _left(subject, episode)
     if left:
-        return wrong(f"{played} episodes left behind: {_words(left)}.", "Release it in close().", subject.line("close"))
+        return wrong(f"{played} episodes left behind {_words(left)}.", "Release it in close().", subject.line("close"))
     return passed(f"{played} episodes left nothing behind.")
 
 
 @check("abort-frees", "An episode that is cancelled leaves nothing behind.", plays=True, after=("close-frees",))
 async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
-    """Cancel rollouts after their first step, as a client that goes away does, and count."""
+    """Cancel rollouts after their first step, like a client that disconnects, and count."""
     if not subject.in_this_process:
-        return skipped("Each rollout has a process of its own, and leaves with it.")
+        return skipped("Each rollout has its own process, which ends with it.")
     rollout = next((item for item in subject.base_rollouts() if item.length > 1), subject.base_rollouts()[0])
     first = [step for step in rollout.trajectory.steps if step.tool][:1] if rollout.length > 1 else []
 
@@ -145,8 +145,10 @@ async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
 
     left, played = await _left(subject, episode)
     if left:
-        found = f"{played} rollouts that were cancelled after {len(first)} steps left behind: {_words(left)}."
-        return wrong(found, "Release it in close(), which always runs, not in the last step.", subject.line("close"))
+        found = f"{played} rollouts that were cancelled after {len(first)} steps left behind {_words(left)}."
+        return wrong(
+            found, "Release it in close(), which always runs, rather than in the last step.", subject.line("close")
+        )
     return passed(f"{played} cancelled rollouts left nothing behind.")
 
 
@@ -158,13 +160,13 @@ def _words(left: dict[str, int]) -> str:
     return ", ".join(f"{count} {what}" for what, count in left.items())
 
 
-@check("memory", "Resets do not take more and more memory.", plays=True, after=("close-frees",))
+@check("memory", "Memory does not grow with each reset.", plays=True, after=("close-frees",))
 async def memory(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the memory of this process after half of the resets and after all."""
+    """Compare the memory of this process after half of the resets and after all of them."""
     if not subject.in_this_process:
-        return skipped("Each rollout has a process of its own.")
+        return skipped("Each rollout has its own process.")
     if sys.platform != "linux":
-        return skipped("Memory is read from /proc, which is not there.")
+        return skipped("Memory is read from /proc, which does not exist on this system.")
     episodes = subject.seeds(RESET_SEEDS)
     least, seconds = LEAST_ROUNDS * len(episodes), subject.options.check_seconds
     budget, at_most, sizes, done = Budget(seconds), Budget(PATIENCE * seconds), [], 0
@@ -184,21 +186,19 @@ async def memory(subject: EnvironmentUnderTest) -> CheckResult:
     resets = (rounds - half) * len(episodes)
     grown = [(last - before) / resets for last, before in zip(sizes[-1], sizes[half], strict=True)]
     whole, python = (f"{bytes_each / 1000:+.1f} KB" for bytes_each in grown)
-    found = (
-        f"{done} resets: {whole} each in the second half, {python} of it Python's; {sizes[-1][0] / 1e6:.0f} MB in all"
-    )
+    found = f"{done} resets: {whole} per reset in the second half, {python} of it by Python; {sizes[-1][0] / 1e6:.0f} MB in total"
     if any(bytes_each > leak for bytes_each, leak in zip(grown, LEAK_BYTES, strict=True)):
-        do = "Something that outlives the episode grows at each reset: a list or cache of the class or module."
+        do = "An object that outlives the episode grows at each reset, such as a list or cache of the class or module."
         return wrong(f"{found}.", do, subject.line("reset"))
     return passed(f"{found}.")
 
 
 @contextmanager
 def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Give a function that returns the bytes that this process holds, and those of them that Python allocated meanwhile.
+    """Yield a function that returns the bytes in use by this process, and the bytes that Python has allocated since.
 
-    The second number is exact, also where memory is used again that was free before; the first one has what libraries
-    in C allocate. What is there already is left out of the garbage collections, which take long in a large process.
+    The first number includes the allocations of C libraries. The second is exact, even if free memory is used again. The
+    garbage collections skip older objects, because they take long in a large process.
     """
     traced = tracemalloc.is_tracing()
     gc.collect()
@@ -222,7 +222,7 @@ def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
 
 @check("cost", "A reset and a step are quick.")
 async def cost(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report seconds of reset and step: median and 99th percentile."""
+    """Report the median and the 99th percentile of the seconds of resets and steps."""
     rollouts = subject.scored()
     resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
     steps = [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
@@ -236,8 +236,8 @@ async def cost(subject: EnvironmentUnderTest) -> CheckResult:
     found = f"{'; '.join(parts)}."
     if median(resets) > SLOW_RESET_SECONDS:
         return warning(
-            found, "Load what episodes share in setup_worker, or cache what a seed makes.", subject.line("reset")
+            found, "Load shared data in setup_worker, or cache the result for a seed.", subject.line("reset")
         )
     if steps and median(steps) > SLOW_STEP_SECONDS:
-        return warning(found, "Make steps cheaper: a trainer waits for each of them.", subject.place)
+        return warning(found, "Make steps faster: a trainer waits for each of them.", subject.place)
     return passed(found)

@@ -1,4 +1,4 @@
-"""Checks that read the sample: every policy that needs no model, over the first seeds."""
+"""Checks that read the sample: rollouts of every policy that needs no model, on the first seeds."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _failed(subject: EnvironmentUnderTest, name: str) -> list[tuple[Attempt, Rol
 
 
 def failure_words(attempt: Attempt, error: RolloutFailed) -> str:
-    """Return a failed rollout as a sentence, without the exception's own text, which may hold anything."""
+    """Return a failed rollout as a sentence, without the exception's own text, which may contain anything."""
     said = error.message.rstrip(".")
     return f"{attempt.words}: failed at boundary {error.boundary} ({error.failure.code}): {said}."
 
 
 def raised_at(error: RolloutFailed, folder: str) -> str:
-    """Return `file:line` of the last frame in the author's folder, "" without one."""
+    """Return `file:line` of the last frame in the author's directory, "" without one."""
     cause, place = error.__cause__, ""
     trace = None if cause is None else cause.__traceback__
     while trace is not None:
@@ -64,14 +64,14 @@ def raised_at(error: RolloutFailed, folder: str) -> str:
 
 
 def _verdict(subject: EnvironmentUnderTest, name: str, holds: str, do: str) -> CheckResult:
-    """Return what a check that reads failures reports. holds: the sentence when there is none."""
+    """Return the result of a check that reads failures. holds: the sentence if no rollout failed."""
     found = _failed(subject, name)
     if not found:
         return passed(holds)
     attempt, error = found[0]
-    more = "" if len(found) == 1 else f" {len(found)} of {len(subject.tried())} rollouts failed so."
+    more = "" if len(found) == 1 else f" {len(found)} of {len(subject.tried())} rollouts failed this way."
     hint = error.hint or do
-    shows = f"`taskapp rollout` with --env {subject.name} --seed {attempt.seed} shows where."
+    shows = f"`taskapp rollout` with --env {subject.name} --seed {attempt.seed} shows the step."
     place = raised_at(error, str(subject.app.file.parent)) or subject.place
     return wrong(failure_words(attempt, error) + more, f"{hint} {shows}".strip(), place)
 
@@ -83,22 +83,22 @@ def _played(subject: EnvironmentUnderTest) -> str:
 
 @check("rollout", "A rollout of each policy that needs no model ends without a failure.")
 async def rollout_ends(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report what the base policy's first rollout came to."""
+    """Report the result of the base policy's first rollout."""
     if subject.base is None:
-        found = "No rollout was tried, because without a model no policy can act there."
-        return skipped(found, "Give its actions bounds or @action(sample=fn), and `random` plays it.")
+        found = "No rollout was played, because no policy can act without a model."
+        return skipped(found, "Add bounds or @action(sample=fn) to its actions, so that `random` can play.")
     refused = next((attempt for attempt in subject.tried() if attempt.error and not _is_failure(attempt)), None)
     if refused is not None and refused.error is not None:
-        return wrong(f"{refused.words}: not played: {refused.error.message}", refused.error.hint, subject.place)
+        return wrong(f"{refused.words} was not played: {refused.error.message}", refused.error.hint, subject.place)
     first = subject.attempts[subject.base.label][0]
     if first.rollout is None:
-        holds = f"{first.words} failed: see another line."
+        holds = f"{first.words} failed, as another check reports."
     else:
         ended = "; ".join([outcome_words(first.rollout), *first.rollout.warnings])
         holds = f"Environment {subject.name}: {first.words}: {ended}."
     verdict = _verdict(subject, "rollout", holds, "Fix the environment.")
     if verdict.status == "ok" and subject.base.own is not None:
-        do = "Give its actions bounds or @action(sample=fn), and `random` plays it."
+        do = "Add bounds or @action(sample=fn) to its actions, so that `random` can play."
         return CheckResult("ok", verdict.found, do, verdict.place)
     return verdict
 
@@ -107,9 +107,9 @@ def _is_failure(attempt: Attempt) -> bool:
     return isinstance(attempt.error, RolloutFailed)
 
 
-@check("schema", "What the environment returns can be recorded: JSON, finite, a new object at each step.")
+@check("schema", "The environment returns values that can be recorded: JSON, finite, and a new object at each step.")
 async def schema(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report values that the service refused to record."""
+    """Report values that the service could not record."""
     return _verdict(subject, "schema", f"All values of {_played(subject)} were JSON.", "Return JSON values.")
 
 
@@ -133,15 +133,15 @@ async def reward_range(subject: EnvironmentUnderTest) -> CheckResult:
     return _verdict(subject, "reward-range", holds, "Correct reward_range=, or the reward.")
 
 
-@check("scoring", "Every rubric gives a score, or says that it does not apply.")
+@check("scoring", "Every rubric returns a score, or None if it does not apply.")
 async def scoring(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report criteria that raise or return what is no score."""
+    """Report criteria that raise or return an invalid score."""
     return _verdict(subject, "scoring", f"{_played(subject)} were scored.", "Fix the criterion.")
 
 
 @check("policies", "The app's own policies answer with actions.")
 async def policies(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report policies of the app that raise, or that are refused in every step."""
+    """Report policies of the app that raise, or whose actions are all rejected."""
     verdict = _verdict(subject, "policies", f"Policies: {', '.join(subject.attempts) or 'none'}.", "Fix the policy.")
     if verdict.status == "wrong":
         return verdict
@@ -150,7 +150,7 @@ async def policies(subject: EnvironmentUnderTest) -> CheckResult:
         played = [rollout for rollout in subject.scored(label) if rollout.length]
         if played and all(step.refused for rollout in played for step in rollout.trajectory.steps):
             refused = played[0].trajectory.steps[0].refused
-            return wrong(f"Every action of policy {label} was refused: {short(refused)}.", "Fix the policy.", place)
+            return wrong(f"Every action of policy {label} was rejected: {short(refused)}.", "Fix the policy.", place)
     return verdict
 
 
@@ -158,8 +158,8 @@ async def policies(subject: EnvironmentUnderTest) -> CheckResult:
 async def close(subject: EnvironmentUnderTest) -> CheckResult:
     """Report an exception in `close`."""
     if not subject.environment.has_close:
-        return passed("There is no close method.")
-    return _verdict(subject, "close", f"close ended {len(subject.scored())} rollouts.", "Fix close.")
+        return passed("The environment has no close method.")
+    return _verdict(subject, "close", f"close succeeded in {len(subject.scored())} rollouts.", "Fix close.")
 
 
 @check("in-time", "A rollout ends before its deadline.")
@@ -172,8 +172,8 @@ async def in_time(subject: EnvironmentUnderTest) -> CheckResult:
         found = f"{attempt.words}: the rollout did not end within {seconds:g} s."
         if subject.options.quick:
             return skipped(found, "Run the doctor without --quick, which gives a rollout 60 s.")
-        return warning(found, "Make steps cheaper, or declare a lower max_steps= or max_turns=.", subject.place)
-    return _verdict(subject, "in-time", "No rollout reached the deadline.", "Give its calls a time limit.")
+        return warning(found, "Make steps faster, or declare a lower max_steps= or max_turns=.", subject.place)
+    return _verdict(subject, "in-time", "No rollout reached the deadline.", "Set a time limit on its calls.")
 
 
 @check("ends", "An episode ends, by its rules or by a declared limit.")
@@ -192,7 +192,7 @@ async def ends(subject: EnvironmentUnderTest) -> CheckResult:
     longest = max(rollout.length for rollout in rollouts)
     if not cut or declared:
         return passed(f"{len(rollouts)} rollouts ended, the longest after {longest} steps.")
-    words = f"{cut[0].words} was cut after {MOST_TURNS} turns: neither the environment nor a declared limit ended it"
+    words = f"{cut[0].words} was cut after {MOST_TURNS} turns, because neither the environment nor a declared limit ended it"
     do = "Declare max_steps= or max_turns=, or end the episode: Step(terminated=True)."
     if environment.default_max_turns is None and len(cut) == len(rollouts):
         return wrong(f"{words}, and no other policy's episode ended either.", do, subject.place)
@@ -201,21 +201,21 @@ async def ends(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("observation", "The first observation shows something.")
 async def observation(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report episodes that begin with nothing to read."""
+    """Report episodes whose first observation is empty."""
     empty = [
         rollout
         for rollout in subject.scored()
         if not text_of(rollout.trajectory.initial).strip() and not any(images(rollout.trajectory.initial))
     ]
     if empty:
-        found = f"The first observation of seed {empty[0].seed} is empty, so a model acts without having seen anything."
+        found = f"The first observation of seed {empty[0].seed} is empty, so a model must act without any information."
         return warning(found, "Return the first observation from reset.", subject.line("reset"))
     return passed("Every episode begins with an observation.")
 
 
 @check("actions-accepted", "An action that fits its schema is accepted at least sometimes.")
 async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report an environment that refuses whatever is drawn from its schemas."""
+    """Report an environment that rejects every action that is drawn from its schemas."""
     steps = [
         step
         for label in subject.attempts
@@ -226,22 +226,22 @@ async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     refused = [step for step in steps if step.refused is not None]
     if len(refused) >= LEAST_REFUSED and len(refused) == len(steps):
         first = short(refused[0].refused)
-        found = f"All {len(steps)} actions that were drawn from the schemas were refused, the first with {first}."
-        do = "Let the schema say what is accepted (Literal, Field bounds), or give the action a sampler: @action(sample=fn)."
+        found = f"All {len(steps)} actions that were drawn from the schemas were rejected, the first with {first}."
+        do = "Restrict the schema to accepted actions (Literal, Field bounds), or add a sampler: @action(sample=fn)."
         return warning(found, do, subject.line(refused[0].tool))
     return passed(f"{len(steps) - len(refused)} of {len(steps)} drawn actions were accepted.")
 
 
 @check("reward-defined", "A rollout has a reward.")
 async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report environments that pay nothing whatever is done: no rubric, and no step with a reward."""
+    """Report environments without a reward: no rubric, and no step with a reward."""
     rollouts = subject.scored()
     if not rollouts:
         return skipped("No rollout was scored.")
     formula = rollouts[0].scorecard.formula
     skipped_judges = any(item.reason == "judges_skipped" and item.weight > 0 for item in rollouts[0].scorecard.criteria)
     if skipped_judges:
-        return skipped(f"{formula}: judges were not asked, so the reward is not known.", "Ask them with --judges.")
+        return skipped(f"{formula}: judges were not called, so the reward is unknown.", "Call them with --judges.")
     undefined = [rollout for rollout in rollouts if rollout.reward is None]
     blend = subject.spec.blend_for(subject.name)
     if len(undefined) == len(rollouts):
@@ -260,13 +260,13 @@ async def models(subject: EnvironmentUnderTest) -> CheckResult:
     declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
     undeclared = sorted(subject.service.models.called - declared - {POLICY})
     if not undeclared:
-        return passed("No rollout called a model whose role is not declared.")
+        return passed("No rollout called a model of an undeclared role.")
     found = f"Environment {subject.name} calls models of roles that it does not declare: {', '.join(undeclared)}."
-    do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and a deploy's plan list them."
+    do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and deployment plans list them."
     return warning(found, do, subject.place)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share of them lies, the nearest of those given."""
+    """Return the smallest value that is at least as large as this share of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Checks of what is paid: for whom, for what, and whether rubrics and judges notice a difference."""
+"""Checks of scores: which policies earn them, and whether rubrics and judges notice a difference."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from taskapp_kit.records.scorecard import JUDGES_SKIPPED
 from taskapp_kit.records.trajectory import Trajectory
 
 ERRORS = 2.0
-"""Standard errors by which a mean has to exceed a limit."""
+"""The number of standard errors by which a mean must exceed a limit."""
 BASELINE_SEEDS = 100
 HIGH = 0.8
-"""The share of gold's reward, or of the scale, from which a policy that knows nothing scores high."""
+"""The share of gold's reward, or of the scale, that is a high score for a policy without knowledge of the task."""
 CROSSED = 5
-"""Rollouts whose parts are exchanged, to see whether a criterion notices."""
+"""The number of rollouts whose parts are exchanged, to see whether a criterion notices."""
 LEAST = 3
-"""Rollouts below which a mean says nothing."""
+"""The lowest number of rollouts for a mean."""
 
 
 def surely(values: Sequence[float]) -> float | None:
-    """Return a value that the mean exceeds with some certainty; None for too few values."""
+    """Return a value that the true mean very likely exceeds; None for too few values."""
     if len(values) < LEAST:
         return None
     return fmean(values) - ERRORS * stdev(values) / math.sqrt(len(values))
@@ -36,7 +36,7 @@ def surely(values: Sequence[float]) -> float | None:
 
 @check("baselines", "Idling, chance and one repeated action score no more than `baselines=` allows.", plays=True)
 async def baselines(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare mean rewards with the declared ones; more seeds are played where a mean lies above."""
+    """Compare mean rewards with the declared baselines; play more seeds if a mean is higher."""
     declared = subject.environment.baselines
     if not declared:
         return passed("No baselines are declared.")
@@ -51,17 +51,17 @@ async def baselines(subject: EnvironmentUnderTest) -> CheckResult:
             certain = surely(rewards)
             if certain is not None and certain > highest:
                 mean_words = f"{fmean(rewards):.3g} over {len(rewards)} rollouts"
-                found = f"Policy {label} has a mean reward of {mean_words}; baselines allows {highest:g}."
-                do = "A policy that knows nothing of the task is paid: change the rubric or the reward, not the baseline."
+                found = f"Policy {label} has a mean reward of {mean_words}, but baselines allows only {highest:g}."
+                do = "A policy without knowledge of the task earns reward. Change the rubric or the reward, not the baseline."
                 return wrong(found, do, subject.place)
             if rewards:
                 said.append(f"{label} {fmean(rewards):.3g} of {highest:g}")
-    return passed(f"Mean rewards: {', '.join(said)}." if said else "None of the policies of baselines could be played.")
+    return passed(f"Mean rewards: {', '.join(said)}." if said else "No policy in baselines could be played.")
 
 
 @check("idle-scores", "Idling, chance and one repeated action score little.", after=("baselines",))
 async def idle_scores(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare policies that know nothing of the task with gold, or with the scale where the reward has one."""
+    """Compare policies without knowledge of the task with gold, or with the reward's scale."""
     gold, blend = subject.mean_reward(GOLD), subject.spec.blend_for(subject.name)
     top = gold if gold is not None and gold > 0 else blend.outcome if not blend.env and not blend.event else None
     said, high = [], []
@@ -76,10 +76,10 @@ async def idle_scores(subject: EnvironmentUnderTest) -> CheckResult:
             high.append((fmean(rewards), label))
     if gold is not None:
         said.append(f"gold {gold:.3g}")
-    found = f"Mean rewards: {', '.join(said) or 'none are defined'}."
+    found = f"Mean rewards: {', '.join(said) or 'none is defined'}."
     if high:
         _, label = max(high)
-        do = f"Policy {label} knows nothing of the task. Change what is paid, or declare baselines= if that is meant."
+        do = f"Policy {label} knows nothing about the task. Change the reward, or declare baselines= if this is intended."
         return warning(found, do, subject.place)
     return passed(found)
 
@@ -90,11 +90,11 @@ async def idle_scores(subject: EnvironmentUnderTest) -> CheckResult:
     after=("policies",),
 )
 async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare gold with the policies that know nothing of the task, over the same seeds."""
+    """Compare gold with the policies without knowledge of the task, on the same seeds."""
     gold = subject.rewards(GOLD)
     if GOLD not in subject.attempts:
         return skipped(
-            "There is no policy gold.", 'Declare one with @app.policy("gold"): it shows what can be reached.'
+            "The app has no policy gold.", 'Declare one with @app.policy("gold") to show which score is possible.'
         )
     if not gold:
         return skipped("Gold has no reward.")
@@ -107,13 +107,13 @@ async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
             found = (
                 f"Gold has a mean reward of {mine:.3g}, and policy {label} {theirs:.3g} on the same {len(pairs)} seeds."
             )
-            do = "Either gold is no example of good play, or the reward does not tell good play from bad."
+            do = "Either gold is not an example of good play, or the reward does not distinguish good play from bad."
             return wrong(found, do, _gold_place(subject))
     return passed(f"Gold: mean reward {fmean(gold):.3g} over {len(gold)} rollouts.")
 
 
 def _least(subject: EnvironmentUnderTest) -> int:
-    """Return how many rollouts say something: LEAST, or one for each seed where there are fewer."""
+    """Return the lowest number of rollouts for a comparison: LEAST, or the number of seeds if it is lower."""
     return min(LEAST, len(subject.seeds(LEAST)))
 
 
@@ -134,51 +134,51 @@ def _gold_place(subject: EnvironmentUnderTest) -> str:
 
 @check("reward-attainable", "Good play reaches what reward_range and the scales promise.")
 async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare gold's best step with the declared range, and its best outcome with the middle of the scale."""
+    """Compare gold's best step with the declared range, and its best outcome with the scale."""
     rollouts = subject.scored(GOLD)
     if not rollouts:
-        return skipped("There is no policy gold, or it has no reward.")
+        return skipped("The app has no policy gold, or gold has no reward.")
     if len(rollouts) < _least(subject):
-        return skipped(f"Gold played {len(rollouts)} rollouts in the time, which is too few.")
+        return skipped(f"Gold played only {len(rollouts)} rollouts in time, which is too few.")
     declared = subject.environment.reward_range
     steps = [step.reward for rollout in rollouts for step in rollout.trajectory.steps if step.reward is not None]
     if declared is not None and steps and max(steps) < declared[1]:
-        found = f"The best step of gold is paid {max(steps):g}, and reward_range promises {declared[1]:g}."
-        return warning(found, "Correct reward_range=, or show with gold how it is reached.", subject.place)
+        found = f"The best step of gold earns {max(steps):g}, but reward_range promises {declared[1]:g}."
+        return warning(found, "Correct reward_range=, or let gold show how to earn it.", subject.place)
     scores = [rollout.scorecard.outcome_score for rollout in rollouts if rollout.scorecard.outcome_score is not None]
     if scores and max(scores) < 1 - HIGH:
         found = f"The best outcome of gold is {max(scores):.3g} of 1."
         return warning(
-            found, "Either gold is no example of good play, or the rubrics cannot be met.", _gold_place(subject)
+            found, "Either gold is not an example of good play, or the rubrics cannot be met.", _gold_place(subject)
         )
-    reached = f"best step {max(steps):g}" if steps else "no step is paid"
+    reached = f"best step {max(steps):g}" if steps else "no step has a reward"
     return passed(f"Gold: {reached}" + (f", best outcome {max(scores):.3g}." if scores else "."))
 
 
-@check("criteria-move", "Every criterion with a weight tells rollouts apart.")
+@check("criteria-move", "Every criterion with a weight distinguishes rollouts.")
 async def criteria_move(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report criteria that give one score to all rollouts, gold and nonsense included, and to changed copies of them.
+    """Report criteria that give the same score to all rollouts, including gold and nonsense, and to changed copies.
 
-    A criterion that only guards ("no rule was broken") may hold in all of them; a copy with another end, no steps or other
-    rewards shows that it would notice.
+    A criterion such as "no rule was broken" may be met by all rollouts. A copy with another end, no steps or other rewards
+    shows whether it would notice.
     """
     rollouts = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     weighed = [item for item in subject.spec.criteria if item.weight > 0 and item.applies_to(subject.name)]
     if not weighed or len(rollouts) < 2 * LEAST:
-        return passed("There is no criterion with a weight." if not weighed else "Too few rollouts to compare.")
+        return passed("The app has no criterion with a weight." if not weighed else "Too few rollouts to compare.")
     said = []
     for criterion in weighed:
         scores = {score for score in (_score(rollout, criterion.name) for rollout in rollouts) if score is not None}
         said.append(f"{criterion.name} {len(scores)} scores")
         still = _still(subject, criterion, scores)
         if still is not None and not _moved(subject, criterion, rollouts, scores):
-            do = f"Its weight of {criterion.weight:g} changes no ranking: make it depend on what was done, or give it weight=0."
+            do = f"Its weight of {criterion.weight:g} changes no ranking. Make it depend on the actions, or set weight=0."
             return warning(f"Criterion {criterion.name!r} {still} of {len(rollouts)} rollouts.", do, criterion.place)
     return passed(f"{', '.join(said)} over {len(rollouts)} rollouts.")
 
 
 def _still(subject: EnvironmentUnderTest, criterion: CriterionSpec, scores: set[float]) -> str | None:
-    """Return what a criterion did where it told nothing apart; None where it did, or where only gold could show it."""
+    """Return how a criterion scored if it gave all rollouts one score; None if it did not, or if only gold could show it."""
     if len(scores) > 1:
         return None
     good = bool(subject.scored(GOLD))
@@ -192,7 +192,7 @@ def _still(subject: EnvironmentUnderTest, criterion: CriterionSpec, scores: set[
 def _moved(
     subject: EnvironmentUnderTest, criterion: CriterionSpec, rollouts: Sequence[Rollout], scores: set[float]
 ) -> bool:
-    """Return whether the criterion scores a changed copy of a rollout otherwise, or raises there."""
+    """Return whether the criterion gives a changed copy of a rollout another score, or raises."""
     different = list({rollout.digest: rollout for rollout in rollouts}.values())[:CROSSED]
     for one in different:
         for other in different:
@@ -217,7 +217,7 @@ def _moved(
 
 
 def _changed(one: Trajectory, other: Trajectory) -> Iterator[Trajectory]:
-    """Yield copies of a trajectory: with another end state, without steps, with other rewards, infos and ends."""
+    """Yield copies of a trajectory with another final state, without steps, and with other rewards, infos and ends."""
     steps = [
         replace(step, reward=(step.reward or 0.0) + 1.0, info={}, refused=None, terminated=True) for step in one.steps
     ]
@@ -239,33 +239,33 @@ def _score(rollout: Rollout, name: str) -> float | None:
 
 @check("judge-reads", "What a judge reads depends on what the policy did.")
 async def judge_reads(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare what each judge would read of different rollouts of one seed. No model is asked."""
+    """Compare what each judge would read of different rollouts of one seed. No model is called."""
     judges = [judge for judge in subject.spec.judges if judge.applies_to(subject.name) and not judge.group]
     if not judges:
-        return passed("There are no judges.")
+        return passed("The environment has no judges.")
     rollouts = _of_one_seed(subject)
     if len({rollout.digest for rollout in rollouts}) < 2:
         return skipped("No two different rollouts of one seed were played.")
     for judge in judges:
         texts = {text for text in (_material(subject, judge, rollout) for rollout in rollouts) if text is not None}
         if len(texts) == 1:
-            found = (
-                f"Judge {judge.name!r} reads the same of {len(rollouts)} different rollouts of seed {rollouts[0].seed}."
-            )
+            found = f"Judge {judge.name!r} reads the same text for {len(rollouts)} different rollouts of seed {rollouts[0].seed}."
             return wrong(
-                found, "Return what the policy said or did: answer_text, trajectory.transcript().", judge.place
+                found,
+                "Return what the policy wrote or did, such as answer_text or trajectory.transcript().",
+                judge.place,
             )
-    return passed(f"Judges {', '.join(judge.name for judge in judges)} read different rollouts differently.")
+    return passed(f"The judges {', '.join(judge.name for judge in judges)} read different rollouts differently.")
 
 
 def _of_one_seed(subject: EnvironmentUnderTest) -> list[Rollout]:
-    """Return rollouts of the first seed by all policies, nonsense included."""
+    """Return the rollouts of the first seed by all policies, including nonsense."""
     every = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     return [item for item in every if (item.split, item.seed) == (every[0].split, every[0].seed)] if every else []
 
 
 def _material(subject: EnvironmentUnderTest, judge: JudgeSpec, rollout: Rollout) -> str | None:
-    """Return what the judge would read; None where it does not apply or its function raises."""
+    """Return what the judge would read; None if it does not apply or its function raises."""
     if judge.function is None:
         return rollout.trajectory.transcript()
     given = {
@@ -283,12 +283,12 @@ def _material(subject: EnvironmentUnderTest, judge: JudgeSpec, rollout: Rollout)
 
 @check("judge-moves", "A judge gives different scores to different rollouts.")
 async def judge_moves(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the scores of the judges over all rollouts; only with --judges."""
+    """Compare the scores of the judges over all rollouts. Runs only with --judges."""
     judges = [judge for judge in subject.spec.judges if judge.applies_to(subject.name) and not judge.group]
     if not judges:
-        return passed("There are no judges.")
+        return passed("The environment has no judges.")
     if not subject.options.judges:
-        return skipped("Judges were not asked.", "Ask them with --judges.")
+        return skipped("Judges were not called.", "Call them with --judges.")
     rollouts = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     said = []
     for judge in judges:
@@ -297,16 +297,16 @@ async def judge_moves(subject: EnvironmentUnderTest) -> CheckResult:
             continue
         scores = [item.score for item in items if item.score is not None]
         if len(scores) >= 2 * LEAST and len(set(scores)) == 1:
-            found = f"Judge {judge.name!r} gave {scores[0]:g} to each of {len(scores)} rollouts, nonsense included."
-            do = "Ask a question whose answer depends on what it reads; `taskapp judge calibrate` compares it with labels."
+            found = f"Judge {judge.name!r} gave {scores[0]:g} to each of {len(scores)} rollouts, including nonsense."
+            do = "Ask a question whose answer depends on what the judge reads. `taskapp judge calibrate` compares it with labels."
             return warning(found, do, judge.place)
         gold = _mean_of(subject.scored(GOLD), judge.name)
         idle = _mean_of([item for label in subject.idle_labels() for item in subject.scored(label)], judge.name)
         if gold is not None and idle is not None and gold <= idle:
             found = (
-                f"Judge {judge.name!r} gives gold {gold:.3g}, and policies that know nothing of the task {idle:.3g}."
+                f"Judge {judge.name!r} gives gold {gold:.3g}, and policies without knowledge of the task {idle:.3g}."
             )
-            return warning(found, "See its reasons: `taskapp rollout --policy gold` shows them.", judge.place)
+            return warning(found, "Read its reasons with `taskapp rollout --policy gold`.", judge.place)
         said.append(f"{judge.name} {len(set(scores))} scores of {len(scores)} rollouts")
     return passed(f"{'; '.join(said) or 'No judge gave a score'}.")
 

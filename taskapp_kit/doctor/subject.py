@@ -1,4 +1,4 @@
-"""The environment that the doctor examines: plays its rollouts through the service, and remembers those that all checks read."""
+"""The environment that the doctor examines. Plays its rollouts, and stores the sample that all checks read."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 GOLD = "gold"
 CONSTANTS = 3
-"""How many different constant actions are tried."""
+"""The number of different constant actions to play."""
 NEVER_ALONE = ("constant", "replay")
 """Built-in policies that need an action or a stored rollout."""
 
 OwnPolicy = Callable[[str, int], LocalPolicy]
-"""Makes a policy in this process for the episode of a split and a seed."""
+"""Creates a policy in this process for the episode of a split and a seed."""
 
 
 class OutOfTime(Exception):
-    """The time for the examination is over."""
+    """The time for the examination is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A policy as the doctor requests it. label: in findings. config: `policy.config`; own: used in its place."""
+    """A policy that the doctor plays. label: its name in findings. config: `policy.config`. own: replaces the config."""
 
     label: str
     config: Mapping[str, Json]
@@ -51,7 +51,7 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One rollout that was tried; exactly one of `rollout` and `error` is set."""
+    """One attempted rollout. Exactly one of `rollout` and `error` is set."""
 
     player: Player
     split: str
@@ -61,23 +61,23 @@ class Attempt:
 
     @property
     def words(self) -> str:
-        """The rollout in words: `policy random, seed 3`."""
+        """A description such as `policy random, seed 3`."""
         return f"policy {self.player.label}, seed {self.seed}"
 
 
 class Budget:
-    """Seconds for the repetitions of a check. The first is always made."""
+    """A time budget for the repetitions of a check, of which the first always runs."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
 
     @property
     def over(self) -> bool:
-        """Whether the time is spent."""
+        """Whether the time is up."""
         return time.monotonic() >= self._until
 
     def within(self, items: Sequence[Any]) -> Iterator[Any]:
-        """Yield items until the time is spent, at least one."""
+        """Yield items until the time is up, at least one."""
         for index, item in enumerate(items):
             if index and self.over:
                 return
@@ -85,9 +85,9 @@ class Budget:
 
 
 class EnvironmentUnderTest:
-    """One environment of an app, the service that plays it, and what was played already.
+    """One environment of an app, the service that plays it, and the rollouts so far.
 
-    until: on the monotonic clock, when the time for its checks is over; None without a limit.
+    until: the end of the time for its checks on the monotonic clock; None without a limit.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class EnvironmentUnderTest:
         return self.environment.place
 
     def line(self, method: str) -> str:
-        """Return `file:line` of a method; of the class where there is none."""
+        """Return `file:line` of a method, or of the class if it has no such method."""
         action = self.environment.actions.get(method)
         if action is not None:
             return action.place
@@ -135,7 +135,7 @@ class EnvironmentUnderTest:
         return self.environment.isolation == "thread"
 
     def seeds(self, count: int, split: str | None = None) -> list[tuple[str, int]]:
-        """Return the first `count` seeds of a split, the default one unless named."""
+        """Return the first `count` seeds of a split, by default of the default split."""
         name = split or self.environment.split_names[0]
         tasks = self.environment.tasks
         numbers = range(len(tasks.rows(name))) if tasks is not None else self.environment.splits[name]
@@ -152,7 +152,7 @@ class EnvironmentUnderTest:
     # -- playing --------------------------------------------------------------------------------------------------
 
     def _seconds(self) -> float:
-        """The deadline of the next rollout. Raises OutOfTime."""
+        """Return the deadline of the next rollout in seconds. Raises OutOfTime."""
         if self.until is not None and time.monotonic() >= self.until:
             raise OutOfTime
         return self.options.deadline_seconds
@@ -166,7 +166,7 @@ class EnvironmentUnderTest:
         ops: Sequence[Json] = (),
         config: Mapping[str, Json] | None = None,
     ) -> RolloutRequest:
-        """Return the request of one rollout, cut after MOST_TURNS turns of one action. Raises OutOfTime."""
+        """Return the request of one rollout with at most MOST_TURNS turns of one action. Raises OutOfTime."""
         chosen = {"split": split} if self.environment.tasks is not None else {}
         return RolloutRequest.model_validate(
             {
@@ -190,14 +190,14 @@ class EnvironmentUnderTest:
         policy_config: Mapping[str, Json] | None = None,
         service: Service | None = None,
     ) -> Rollout:
-        """Play one rollout. own: acts instead of the player. Raises OutOfTime and what `Service.rollout` raises."""
+        """Play one rollout. own: acts instead of the player. Raises OutOfTime and the errors of `Service.rollout`."""
         acts = own or (None if player.own is None else player.own(split, seed))
         given = {**player.config, **(policy_config or {})}
         request = self.request(split, seed, given, config=config)
         return await (service or self.service).rollout(request, policy=acts)
 
     async def play_ops(self, ops: Sequence[Json], split: str, seed: int, *, service: Service | None = None) -> Rollout:
-        """Play the caller's own actions alone. Raises as `play`."""
+        """Play only the caller's actions. Raises like `play`."""
         return await (service or self.service).rollout(self.request(split, seed, {}, ops=ops))
 
     async def first_view(self, split: str, seed: int) -> View:
@@ -205,7 +205,7 @@ class EnvironmentUnderTest:
         return await self.service.first_view(self.request(split, seed, {}))
 
     async def attempt(self, player: Player, split: str, seed: int) -> Attempt:
-        """Play one rollout for all checks to read; never raises for what the environment does. Raises OutOfTime."""
+        """Play one rollout of the sample. Its failure is part of the result. Raises OutOfTime."""
         try:
             return Attempt(player, split, seed, rollout=await self.play(player, split, seed))
         except KitError as error:
@@ -214,7 +214,7 @@ class EnvironmentUnderTest:
     # -- the sample -----------------------------------------------------------------------------------------------
 
     async def sample(self) -> None:
-        """Play every policy that needs no model: the rollouts that all checks read. Fills `attempts` and `base`."""
+        """Play every policy that needs no model, for all checks to read. Sets `attempts` and `base`."""
         known = policies_of(self.spec, self.environment)
         words = self.environment.text_action is not None
         config = example_policy(known, words=words)
@@ -255,7 +255,7 @@ class EnvironmentUnderTest:
                 break
 
     def _constants(self) -> list[Json]:
-        """Return actions for the policy `constant`: the most common ones of gold, of the base policy, and words."""
+        """Return actions for the policy `constant`: the most common actions of gold and of the base policy, or a word."""
         found: list[Json] = []
         text = self.environment.text_action
         for label in (GOLD, None if self.base is None else self.base.label):
@@ -268,7 +268,7 @@ class EnvironmentUnderTest:
                     action: Json = {step.tool: step.args}
                     if text is not None and step.tool == text.name:
                         action = next(iter(step.args.values()), "")
-                        if not str(action).strip():  # what `noop` may say, and `constant` never
+                        if not str(action).strip():  # valid for `noop`, but not for `constant`
                             continue
                     key = json_hash(action)
                     actions[key] = action
@@ -282,7 +282,7 @@ class EnvironmentUnderTest:
     # -- reading the sample ---------------------------------------------------------------------------------------
 
     def tried(self) -> list[Attempt]:
-        """Return every rollout that was tried, of all policies."""
+        """Return the attempted rollouts of all policies."""
         return [attempt for attempts in self.attempts.values() for attempt in attempts]
 
     def failures(self) -> list[tuple[Attempt, RolloutFailed]]:
@@ -299,7 +299,7 @@ class EnvironmentUnderTest:
         return [] if self.base is None else self.scored(self.base.label)
 
     def rewards(self, label: str) -> list[float]:
-        """Return a policy's rewards that are defined."""
+        """Return the defined rewards of a policy."""
         return [rollout.reward for rollout in self.scored(label) if rollout.reward is not None]
 
     def mean_reward(self, label: str) -> float | None:
@@ -308,11 +308,11 @@ class EnvironmentUnderTest:
         return fmean(rewards) if rewards else None
 
     def idle_labels(self) -> list[str]:
-        """Return the policies that know nothing of the task: `noop`, `random`, each constant one."""
+        """Return the policies without knowledge of the task: `noop`, `random`, and each constant action."""
         return [label for label in self.attempts if kind_of(label) in ("noop", "random", "constant", "schema")]
 
     async def more(self, label: str, count: int, seconds: float) -> None:
-        """Play further seeds of a policy, up to `count` in all. Raises OutOfTime."""
+        """Play further seeds of a policy, up to a total of `count`. Raises OutOfTime."""
         done = {(attempt.split, attempt.seed) for attempt in self.attempts[label]}
         rest = [episode for episode in self.seeds(count) if episode not in done]
         for split, seed in Budget(seconds).within(rest):
@@ -332,12 +332,12 @@ def outcome_words(rollout: Rollout) -> str:
 
 
 def content_hash(trajectory: Trajectory) -> str:
-    """Return a hash of what an episode showed and paid, whichever its seed: two seeds with one hash are one episode."""
+    """Return a hash of an episode's observations and rewards, without its seed. Equal episodes have equal hashes."""
     shown = [trajectory.initial, *(step.observation for step in trajectory.steps)]
     return json_hash(
         [
             [without_images(observation) for observation in shown],
-            [picture.pixels or picture.hash for observation in shown for picture in images(observation)],
+            [image.pixels or image.hash for observation in shown for image in images(observation)],
             [
                 [step.tool, step.args, step.reward, step.terminated, step.truncated, step.refused]
                 for step in trajectory.steps
@@ -348,7 +348,7 @@ def content_hash(trajectory: Trajectory) -> str:
 
 
 def difference(one: Trajectory, two: Trajectory) -> str:
-    """Return the first difference of two trajectories in words."""
+    """Describe the first difference between two trajectories."""
     if text_of(one.initial) != text_of(two.initial):
         return f"the first observation was {apart(one.initial, two.initial)}"
     for first, second in zip(one.steps, two.steps, strict=False):
@@ -362,16 +362,16 @@ def difference(one: Trajectory, two: Trajectory) -> str:
         return "the final state differs"
     if (one.status, one.stop_reason) != (two.status, two.stop_reason):
         return f"it ended {one.status} ({one.stop_reason}) and then {two.status} ({two.stop_reason})"
-    return "only the pictures differ"
+    return "only the images differ"
 
 
 SHOWN_CHARACTERS = 60
 BEFORE_CHARACTERS = 20
-"""Characters that are shown before the first difference of two texts."""
+"""The number of characters to show before the first difference of two strings."""
 
 
 def apart(before: Any, after: Any) -> str:
-    """Return two values in words, from a little before their first difference: `'…2' and then '…3'`."""
+    """Describe two values, from shortly before their first difference: `'…2' and then '…3'`."""
     one, two = (value if isinstance(value, str) else str(value) for value in (before, after))
     same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     start = max(0, same - BEFORE_CHARACTERS)
@@ -379,7 +379,7 @@ def apart(before: Any, after: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a value for a sentence of evidence: one short line."""
+    """Return a value as one short line for a finding."""
     text = " ".join(
         (value if isinstance(value, str) else text_of(value) if isinstance(value, list) else str(value)).split()
     )
@@ -387,7 +387,7 @@ def short(value: Any) -> str:
 
 
 async def gathered(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
-    """Return the results of tasks that all end, also where one raises: then its error is raised afterwards."""
+    """Wait for all tasks and return their results. Raises the first error after all have ended."""
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

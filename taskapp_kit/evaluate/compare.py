@@ -1,14 +1,15 @@
-"""Compares policies by the rollouts that both played: paired by environment, split, seed and sample.
+"""Compares policies on the rollouts that both played, paired by environment, split, seed and sample.
 
-A failed rollout and an undefined score are no numbers: their pairs are counted apart and enter no difference.
+Pairs with a failed rollout or an undefined score are counted separately, and are in no difference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
 from taskapp_kit.errors import ConfigError
@@ -30,7 +31,7 @@ from taskapp_kit.rollout.policy.options import MODEL
 from taskapp_kit.rollout.source import RolloutSource
 
 PairKey = tuple[str, str, int, int | str]
-"""Environment, split, seed, and the sample (or, where a rollout is compared with itself, its id)."""
+"""Environment, split, seed, and sample. If a rollout is compared with itself, its id replaces the sample."""
 
 NUMBERS: Mapping[str, Callable[[RolloutRow], float | None]] = {
     "length": lambda row: row.length,
@@ -38,16 +39,22 @@ NUMBERS: Mapping[str, Callable[[RolloutRow], float | None]] = {
     "cost": lambda row: row.cost,
     "seconds": lambda row: row.seconds,
 }
-"""Numbers of a rollout of which more is neither better nor worse."""
+"""Numbers of a rollout for which more is neither better nor worse."""
 
 
 @dataclass(slots=True)
 class Side:
-    """The rollouts of one policy in one place.
+    """The rollouts of one policy in one source.
 
-    place: as the caller named it. policy: the policy's name or the model's. name: unique among the compared sides. rows: the
-    newest rollout of each key. replaced: older rollouts of the same keys, which are left out. spec_hashes: of the
-    declarations, as far as they are known. configuration: by dotted name.
+    Attributes:
+        place: The source, as the caller named it.
+        policy: The name of the policy or of the model.
+        name: A name that is unique among the compared sides.
+        rows: The newest rollout of each key.
+        replaced: The number of older rollouts of the same keys.
+        spec_hashes: The known hashes of the declarations.
+        configuration: The configuration by dotted name.
+        ranges: The ranges of reward and criteria.
     """
 
     place: str
@@ -62,10 +69,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of two policies over the pairs in which both have it.
+    """One number of two policies, over the pairs in which both have it.
 
-    of: reward, criterion or number; only of the first two more is better. baseline, other: means over the pairs.
-    undefined: pairs of rollouts that did not fail, of which at least one lacks it.
+    Attributes:
+        name: The name of the number.
+        of: `reward` or `criterion`, for which more is better, or `number`.
+        baseline: The baseline's mean over the pairs.
+        other: The other policy's mean over the pairs.
+        undefined: The pairs without a failure in which a rollout lacks the number.
+        difference: The paired difference.
     """
 
     name: str
@@ -76,7 +88,7 @@ class Measure:
     difference: PairedDifference
 
     def to_json(self) -> dict[str, Json]:
-        """The measure as JSON."""
+        """Return the measure as JSON."""
         return {
             "name": self.name,
             "of": self.of,
@@ -89,10 +101,13 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A pair whose rewards differ, or of which one rollout failed. baseline, other: the rollouts.
+    """A pair of rollouts whose rewards differ, or of which one failed.
 
-    kind: gained and lost (the reward crossed `pass_at`), higher, lower, or failed and recovered (the other did, the baseline
-    did).
+    Attributes:
+        kind: `gained` or `lost` if the reward crossed `pass_at`, else `higher` or `lower`; `failed` if only the other
+            rollout failed, `recovered` if only the baseline's did.
+        baseline: The baseline's rollout.
+        other: The other rollout.
     """
 
     kind: str
@@ -100,7 +115,7 @@ class Change:
     other: RolloutRow
 
     def to_json(self) -> dict[str, Json]:
-        """The change as JSON."""
+        """Return the change as JSON."""
         one, two = self.baseline, self.other
         return {
             "kind": self.kind,
@@ -117,10 +132,16 @@ class Change:
 class Comparison:
     """One policy compared with the baseline.
 
-    pairs: in which neither rollout failed. failed: pairs by which of the two failed (baseline, other, both). unpaired:
-    rollouts that only one of them has. measures: the reward first, then criteria, then numbers. breakdowns: of the reward, by
-    field, one for each value. changes: lost and gained first, then failures, then by size. configuration: what differs, by
-    name, as (baseline, other).
+    Attributes:
+        baseline: The baseline.
+        other: The other policy.
+        pairs: The number of pairs without a failure.
+        failed: The number of pairs by which rollout failed (baseline, other, both).
+        unpaired: The number of rollouts without a partner, for each side.
+        measures: The reward, then criteria, then numbers.
+        breakdowns: By field, the reward for each value.
+        changes: Lost and gained first, then failures, then by size.
+        configuration: The differences by name, as (baseline, other).
     """
 
     baseline: Side
@@ -140,9 +161,9 @@ class Comparison:
 
     @property
     def more_seeds(self) -> int | None:
-        """Further seeds that would decide about a difference in reward of this size; 0 when it is decided.
+        """The number of further seeds that would decide a reward difference of this size; 0 if it is decided.
 
-        None when no number would: there is no difference, or fewer than two seeds are shared.
+        None if there is no difference, or fewer than two seeds are shared.
         """
         difference = self.reward.difference
         if difference.decided:
@@ -151,7 +172,7 @@ class Comparison:
         return None if needed is None else max(1, needed - difference.interval.clusters)
 
     def to_json(self) -> dict[str, Json]:
-        """The comparison as JSON."""
+        """Return the comparison as JSON."""
         return {
             "baseline": {"name": self.baseline.name, "place": self.baseline.place, "rollouts": len(self.baseline.rows)},
             "other": {"name": self.other.name, "place": self.other.place, "rollouts": len(self.other.rows)},
@@ -172,8 +193,12 @@ class Comparison:
 class ComparisonSettings:
     """How sides are compared.
 
-    pass_at: a rollout passes when its reward is at least that. by: fields of a task's row, or `tag` or
-    `seed`, by which the reward is broken down. force: compares rollouts of different declarations.
+    Attributes:
+        method: The method of the intervals.
+        confidence: The probability that an interval contains the true difference.
+        pass_at: The lowest reward of a pass.
+        by: Fields of a task's row, `tag` or `seed`, by which the reward is broken down.
+        force: Whether to compare rollouts of different declarations.
     """
 
     method: IntervalMethod = "bootstrap"
@@ -184,7 +209,7 @@ class ComparisonSettings:
 
 
 async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery | None = None) -> list[Side]:
-    """The policies of a source, in the order of its configuration, else of their first rollouts.
+    """Return the policies of a source, in the order of its configuration, or else of their first rollouts.
 
     wanted: selects rollouts. Raises StoreError, TaskAppError.
     """
@@ -206,27 +231,27 @@ async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery 
 
 
 def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str | None = None) -> list[Side]:
-    """The sides with this policy (None: all), the first of policy `baseline` in front. Raises ConfigError: there is none."""
+    """Return the sides with this policy (None is any), sides of policy `baseline` first. Raises ConfigError without one."""
     found = [side for side in sides if policy in (None, side.policy)]
     for name, among in ((policy, sides), (baseline, found)):
         known = {side.policy for side in among}
         if name is not None and name not in known:
             raise ConfigError(
-                f"No rollout is of the policy or model {name[:80]!r}.", hint=f"There are {', '.join(sorted(known))}."
+                f"No rollout was played by {name[:80]!r}.", hint=f"The policies are {', '.join(sorted(known))}."
             )
     return sorted(found, key=lambda side: baseline not in (None, side.policy))
 
 
 def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -> list[Comparison]:
-    """Compares each further side with the first, the baseline.
+    """Compare each further side with the first, the baseline.
 
-    Raises ConfigError: fewer than two sides, different declarations (spec hashes) without `force`, no shared rollout,
-    a field of `by` that no row has.
+    Raises ConfigError for fewer than two sides, different declarations (spec hashes) without `force`, no shared rollout, or a
+    field of `by` that no row has.
     """
     settings = settings or ComparisonSettings()
     if len(sides) < 2:
-        held = f"{sides[0].place} has the rollouts of one policy, {sides[0].policy}" if sides else "there is no rollout"
-        raise ConfigError(f"Nothing can be compared: {held}.", hint="Name two evaluations, or one of several policies.")
+        only = f"{sides[0].place} has only the rollouts of {sides[0].policy}" if sides else "no rollout was found"
+        raise ConfigError(f"Nothing can be compared: {only}.", hint="Pass two evaluations, or one of several policies.")
     _name(sides)
     if not settings.force:
         _check_declarations(sides)
@@ -239,7 +264,7 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
     keys = [key for key in baseline.rows if key in other.rows]
     if not keys:
         raise ConfigError(
-            f"{baseline.name} and {other.name} share no rollout: none has the same environment, split, seed and sample.",
+            f"{baseline.name} and {other.name} share no rollout with the same environment, split, seed and sample.",
             hint="Play both on the same seeds.",
         )
     pairs = [(key, baseline.rows[key], other.rows[key]) for key in sorted(keys)]
@@ -301,11 +326,13 @@ def _measure(
     difference = paired_difference(
         one, two, clusters, method=settings.method, confidence=settings.confidence, bounds=bounds
     )
-    return Measure(name, of, _mean(one), _mean(two), len(pairs) - len(one), difference)
+    return Measure(
+        name, of, fmean(one) if one else None, fmean(two) if two else None, len(pairs) - len(one), difference
+    )
 
 
 def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bounds: Range) -> list[Measure]:
-    """The reward of each group of rows, numbers first. A rollout with several tags is in the group of each."""
+    """Return the reward of each group of rows, numbers first. A rollout is in the groups of all its tags."""
     groups: dict[str, list[Pair]] = {}
     order: dict[str, Json] = {}
     for pair in pairs:
@@ -319,12 +346,8 @@ def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bou
     return [_measure(name, "reward", groups[name], REWARD, settings, bounds) for name in names]
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
 _RANKS = {"lost": 0, "gained": 1, "failed": 2, "recovered": 3, "lower": 4, "higher": 4}
-"""The order in which changes are listed."""
+"""The order of changes in a list."""
 
 
 def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
@@ -351,12 +374,12 @@ def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
 
 
 def _policy_of(row: RolloutRow) -> str:
-    """Its name in the evaluation; else the model's where a language model acted, else the policy's."""
+    """Return the rollout's name in the evaluation, else the name of its language model, else of its policy."""
     return row.name or (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
 
 
 def _by_key(rows: Sequence[RolloutRow]) -> tuple[dict[PairKey, RolloutRow], int]:
-    """The newest row of each key, and how many older ones there are."""
+    """Return the newest row of each key, and the number of older rows."""
     newest: dict[PairKey, RolloutRow] = {}
     for row in rows:
         key = (row.environment, row.split, row.seed, row.sample or 0)
@@ -367,7 +390,7 @@ def _by_key(rows: Sequence[RolloutRow]) -> tuple[dict[PairKey, RolloutRow], int]
 
 
 async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow]) -> Mapping[str, Json]:
-    """The configuration of a store's rollouts, by the newest one that can be read."""
+    """Return the configuration of a store's newest rollout."""
     newest = max(rows.values(), key=lambda row: row.created_at or 0.0)
     stored = await source.load(newest.rollout_id)
     known = {
@@ -384,7 +407,7 @@ async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow])
 
 
 def _flat(members: Mapping[str, Any], above: str = "", leave_out: Sequence[str] = ()) -> dict[str, Json]:
-    """The members by dotted name."""
+    """Return the members by dotted name."""
     found: dict[str, Json] = {}
     for name, value in members.items():
         if name in leave_out:
@@ -397,7 +420,7 @@ def _flat(members: Mapping[str, Any], above: str = "", leave_out: Sequence[str] 
 
 
 def _name(sides: Sequence[Side]) -> None:
-    """Gives each side a name of its own: the policy's, where needed with the place, then a number."""
+    """Give each side a unique name: the policy's, with the source and a number if needed."""
     for naming in (
         lambda number, side: side.policy,
         lambda number, side: f"{side.policy} ({side.place})",
@@ -410,7 +433,7 @@ def _name(sides: Sequence[Side]) -> None:
 
 
 def _check_declarations(sides: Sequence[Side]) -> None:
-    """Raises ConfigError when the sides were played with different declarations, as far as they are known."""
+    """Raise ConfigError if the sides are known to be played with different declarations."""
     hashes = {spec_hash: side for side in reversed(sides) for spec_hash in sorted(side.spec_hashes, reverse=True)}
     if len(hashes) < 2:
         return
@@ -418,13 +441,13 @@ def _check_declarations(sides: Sequence[Side]) -> None:
     where = first.name if first is second else f"{second.name} and {first.name}"
     raise ConfigError(
         f"{where} were played with different declarations of the app (spec hashes {one[:12]} and {two[:12]}), so their "
-        "rewards may mean different things.",
+        "rewards may have different meanings.",
         hint="Play one of them again with the same app, or compare them anyway with --force.",
     )
 
 
 def _resolve_splits(sides: Sequence[Side]) -> None:
-    """Gives a failed rollout whose split is not recorded the one that its seed has elsewhere."""
+    """Set the split of failed rollouts without one, if all other rollouts of the seed have the same split."""
     splits: dict[tuple[str, int, int | str], set[str]] = {}
     for side in sides:
         for environment, split, seed, sample in side.rows:
@@ -440,8 +463,4 @@ def _resolve_splits(sides: Sequence[Side]) -> None:
 
 
 def _differing(one: Mapping[str, Json], two: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:
-    return {name: (one.get(name), two.get(name)) for name in _names(one, two) if one.get(name) != two.get(name)}
-
-
-def _names(*members: Mapping[str, Json]) -> Iterator[str]:
-    return iter(dict.fromkeys(name for some in members for name in some))
+    return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}

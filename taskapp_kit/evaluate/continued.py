@@ -1,4 +1,4 @@
-"""Goes on with a stored evaluation from its directory alone. Keys are not stored: they come from the environment again."""
+"""Resumes a stored evaluation from its directory alone. Keys are not stored, so they come from the environment."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ NAMES_IN_FILE = "models"
 
 
 def is_evaluation(path: str) -> bool:
-    """Whether it is the directory of an evaluation."""
+    """Whether the path is the directory of an evaluation."""
     return (Path(path) / CONFIG).is_file()
 
 
 def policies_to_store(
     policies: Mapping[str, Mapping[str, Any]], in_models_file: Mapping[str, str]
 ) -> dict[str, dict[str, Json]]:
-    """The members of a configuration's `options` by which `policies_again` finds keys and addresses again.
+    """Return the members of a configuration's `options` from which `policies_again` restores keys and addresses.
 
-    in_models_file: for a policy by name, the model that it is in models.toml, or at a backend.
+    in_models_file: maps a policy's name to its model in models.toml, or at a backend.
     """
-    lacks: dict[str, Json] = {}
+    not_stored: dict[str, Json] = {}
     for name, config in policies.items():
         url = config.get("inference_url")
         missing = [] if name in in_models_file or "api_key" not in config else ["api_key"]
         if isinstance(url, str) and stored_url(url) != url and name not in in_models_file:
             missing.append("inference_url (its user or query)")
         if missing:
-            lacks[name] = missing
-    found: dict[str, dict[str, Json]] = {NAMES_IN_FILE: dict(in_models_file), NOT_STORED: lacks}
+            not_stored[name] = missing
+    found: dict[str, dict[str, Json]] = {NAMES_IN_FILE: dict(in_models_file), NOT_STORED: not_stored}
     return {name: value for name, value in found.items() if value}
 
 
 def policies_again(
     config: Mapping[str, Any], model_named: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """`policy.config` of each policy of a stored evaluation, with its key.
+    """Return `policy.config` of each policy of a stored evaluation, with its key.
 
-    model_named: the address, name and key of a model of models.toml. Raises ConfigError: something that was given then is
-    not stored.
+    model_named: returns the address, name and key of a model in models.toml. Raises ConfigError if an option of the
+    evaluation was not stored.
     """
     options = config.get("options", {})
     found: dict[str, dict[str, Any]] = {}
@@ -65,8 +65,8 @@ def policies_again(
         lost = [*again.pop("others", []), *options.get(NOT_STORED, {}).get(name, [])]
         if lost:
             raise ConfigError(
-                f"The policy {name} was given {', '.join(map(str, lost))}, which is not stored.",
-                hint="Repeat the command with --resume, or name the model and its key in models.toml.",
+                f"The policy {name} was played with {', '.join(map(str, lost))}, which is not stored.",
+                hint="Repeat the command with --resume, or add the model and its key to models.toml.",
             )
         alias = options.get(NAMES_IN_FILE, {}).get(name)
         found[name] = again if alias is None else {**again, **model_named(str(alias))}
@@ -74,10 +74,10 @@ def policies_again(
 
 
 def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | None:
-    """The summary of a finished evaluation, computed anew from its lines; its app is not opened, nothing is played.
+    """Compute the summary of a finished evaluation again from its lines, without opening its app.
 
-    The app's aggregates stay as they are in `summary.json`. None: rollouts are missing, or there is no `summary.json`, or
-    the lines lack a field of the rows by which `options` groups. Raises ConfigError, StoreError.
+    The app's aggregates come from `summary.json`. Returns None if rollouts or `summary.json` are missing, or the lines lack
+    a field by which `options` groups. Raises ConfigError, StoreError.
     """
     config = read_config(path)
     plan = EvalPlan.of_stored(config["asked"])
@@ -104,7 +104,7 @@ def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | Non
 
 
 def _have_rows(directory: Directory, options: SummaryOptions) -> bool:
-    """Whether some line has each field by which `options` groups."""
+    """Whether each field by which `options` groups is in at least one line."""
     missing = {"tags" if by == TAG else by for by in options.by if by != SEED}
     for result in directory.results() if missing else ():
         missing -= result.row.keys()
@@ -114,7 +114,7 @@ def _have_rows(directory: Directory, options: SummaryOptions) -> bool:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """Reads `summary.json`; None when it is missing or damaged."""
+    """Read `summary.json`; None if it is missing or damaged."""
     try:
         summary = orjson.loads(read_inside(path, SUMMARY, MAX_CONFIG_BYTES))
     except (OSError, orjson.JSONDecodeError):

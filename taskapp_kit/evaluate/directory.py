@@ -1,12 +1,12 @@
-"""The directory of an evaluation: its configuration, one line for each rollout, and the summary.
+"""The directory of an evaluation: its configuration, one line per rollout, and the summary.
 
     config.json     the requested rollouts, written before the first one
-    results.jsonl   one line for each rollout, appended and flushed to the disk; a line is written whole or not at all
+    results.jsonl   one line per rollout, appended and flushed to disk
     summary.json    written atomically when every rollout has a line
     report.html     the same with plots, written atomically when the command ends
 
-A process that works in it holds a lock on `results.jsonl`, which the system releases when the process ends, however it
-ends. A process that was killed leaves at most a partial last line; resuming cuts it off.
+A running evaluation holds a lock on `results.jsonl`, which the system releases when the process ends in any way. A killed
+process leaves at most a partial last line, which resuming cuts off.
 """
 
 from __future__ import annotations
@@ -42,28 +42,29 @@ MAX_CONFIG_BYTES = 64 * 2**20
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
 LONGEST_VALUE = 70
-"""Characters of a configuration's value in a sentence about what differs."""
+"""The most characters of a configuration's value in a message."""
 EVALS = Path(".taskapp") / "evals"
-"""Where evaluations without a directory of the caller's are stored."""
+"""The default parent of evaluation directories."""
 
 
 def new_path(app: str, names: Sequence[str]) -> Path:
-    """A path below `EVALS` that does not exist yet, named after the app, the policies and the time."""
+    """Return a new path below `EVALS`, named after the app, the policies and the time."""
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([app, *names])).strip(".-") or "eval"
     path = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))  # begun in the same second
+    others = (
+        path.with_name(f"{path.name}-{number}") for number in itertools.count(2)
+    )  # if one was started in the same second
     return next(one for one in itertools.chain([path], others) if not one.exists())
 
 
 class Directory:
-    """An evaluation's directory, opened and locked; `close` releases it.
+    """An evaluation's open and locked directory; `close` releases it.
 
-    plan: assigns each rollout its position. Only the offset of each rollout's line is held in memory, 8 bytes.
-    spent: by all lines.
+    Only the offset of each rollout's line is in memory, 8 bytes per rollout. spent: the tokens and cost of all lines.
     """
 
     def __init__(self, path: Path, plan: EvalPlan) -> None:
-        """Creates the directory if needed. Raises ConfigError if another process uses it, or it cannot be written."""
+        """Create the directory if needed. Raises ConfigError if another process uses it, or it cannot be written."""
         self.path = path
         self._plan = plan
         self._offsets = array("q", [NOTHING]) * len(plan)
@@ -74,33 +75,33 @@ class Directory:
             make_private_folder(path)
             self._file = open_private(path / RESULTS, os.O_RDWR | os.O_APPEND)
         except OSError as error:
-            raise ConfigError(f"{path} cannot hold results: {error.strerror}.", hint="Give another --out.") from None
+            raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Pass another --out.") from None
         try:
             lock(self._file)
         except OSError:
             os.close(self._file)
             raise ConfigError(
-                f"Another evaluation is working in {path}.", hint="Wait for it, or give another --out."
+                f"Another evaluation is running in {path}.", hint="Wait for it, or pass another --out."
             ) from None
         self._size = os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Releases the directory."""
+        """Release the directory."""
         os.close(self._file)
 
     # -- configuration --------------------------------------------------------------------------------------------
 
     def begin(self, config: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
-        """Begins or resumes the evaluation; returns the configuration in effect.
+        """Start or resume the evaluation; return the configuration in effect.
 
-        config: `asked` must match the stored one; the rest (the time, an id) stays as first stored. resume: whether an
-        existing evaluation may be continued. Raises ConfigError, StoreError (damaged).
+        config: `asked` must match the stored configuration, whose other members stay. resume: whether an existing evaluation
+        may be continued. Raises ConfigError, and StoreError for damaged files.
         """
         before = read_config(self.path) if (self.path / CONFIG).exists() else None
         if before is None and self._size:
             raise ConfigError(
-                f"{self.path} has a {RESULTS} and no {CONFIG}, so it is unknown what was evaluated there.",
-                hint="Give another --out.",
+                f"{self.path} has a {RESULTS} but no {CONFIG}, so the evaluation is unknown.",
+                hint="Pass another --out.",
             )
         changed = [] if before is None else differing(before["asked"], config["asked"])
         if before is None or (not self._size and (changed or not resume)):
@@ -109,15 +110,13 @@ class Directory:
             return whole
         if not resume:
             raise ConfigError(
-                f"{self.path} already holds an evaluation.",
-                hint="Continue it with --resume, or give another --out." if not changed else "Give another --out.",
+                f"{self.path} already contains an evaluation.",
+                hint="Continue it with --resume, or pass another --out." if not changed else "Pass another --out.",
             )
         if changed:
             raise ConfigError(
-                f"{self.path} holds another evaluation, so it cannot be resumed with this one: "
-                + "; ".join(changed)
-                + ".",
-                hint="Give another --out, or request the same again.",
+                f"{self.path} contains a different evaluation, which cannot be resumed: {'; '.join(changed)}.",
+                hint="Pass another --out, or the options of the stored evaluation.",
             )
         self._scan()
         return before
@@ -125,15 +124,15 @@ class Directory:
     # -- results --------------------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Finds the line of each rollout, and cuts off a partial last one."""
+        """Find the line of each rollout, and cut off a partial last line."""
         end = 0
         with os.fdopen(os.dup(self._file), "rb") as lines:
             lines.seek(0)
             for line in whole_lines(lines, self.path / RESULTS):
                 self._take(line.entry, line.offset, line.number)
                 end = line.end
-        # A process that was killed in the middle of a write leaves a partial last line: its rollout is played again. Any
-        # other damage is an error, because a result that is lost silently would change the summary.
+        # A process that was killed during a write leaves a partial last line, whose rollout is played again. Any other
+        # damage is an error, because a silently lost result would change the summary.
         if end < self._size:
             os.ftruncate(self._file, end)
             os.fsync(self._file)
@@ -142,7 +141,7 @@ class Directory:
     def _take(self, entry: dict[str, Any], offset: int, number: int) -> None:
         position = self._plan.position(entry.get("key"))
         if position is None:
-            raise damaged(self.path / RESULTS, number, "names a rollout that was not requested")
+            raise damaged(self.path / RESULTS, number, "contains a rollout that was not requested")
         try:
             result = row_of_line(entry)
         except (KeyError, TypeError):
@@ -162,7 +161,7 @@ class Directory:
             self._failed.pop(position, None)
 
     def missing(self, *, retry_failed: bool) -> Iterator[tuple[int, int]]:
-        """(position, failures until now) of each rollout still to be played, in the plan's order."""
+        """Yield (position, failures so far) of each rollout to play, in the plan's order."""
         for position in range(len(self._offsets)):
             failures = self._failed.get(position, 0)
             if self._offsets[position] == NOTHING or (retry_failed and failures):
@@ -170,18 +169,18 @@ class Directory:
 
     @property
     def failed(self) -> int:
-        """Rollouts whose last result is a failure."""
+        """The number of rollouts whose last result is a failure."""
         return len(self._failed)
 
     @property
     def unscored(self) -> int:
-        """How many failed after their episode had ended, when they were scored."""
+        """The number of rollouts that failed in scoring, after their episode had ended."""
         return sum(result.boundary == "scoring" for result in self.results()) if self.failed else 0
 
     def append(self, results: list[tuple[int, RolloutRow]]) -> None:
-        """Writes their lines and waits until the disk has them; blocks. Raises StoreError; then none is written.
+        """Write the lines of results and flush them to disk. Blocks. Raises StoreError, and then none is written.
 
-        A rollout whose line is a failure may get another line, which then replaces it.
+        A later line of a failed rollout replaces its earlier line.
         """
         lines = [line_of(result, self._plan.key(position).to_json()) for position, result in results]
         data = memoryview(b"".join(lines))
@@ -198,11 +197,11 @@ class Directory:
             self._size += len(line)
 
     def results(self) -> Iterator[RolloutRow]:
-        """The current result of each rollout that has one, in the plan's order, read one by one."""
+        """Yield the current result of each rollout that has one, in the plan's order."""
         return (result for _, result in self.placed_results())
 
     def placed_results(self) -> Iterator[tuple[int, RolloutRow]]:
-        """(position, result) as `results`."""
+        """Yield (position, result) in the order of `results`."""
         with os.fdopen(os.dup(self._file), "rb") as lines:
             for position, offset in enumerate(self._offsets):
                 if offset != NOTHING:
@@ -211,15 +210,15 @@ class Directory:
     # -- summary --------------------------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
-        """Writes `summary.json` atomically. Raises StoreError."""
+        """Write `summary.json` atomically. Raises StoreError."""
         self._write(SUMMARY, _json(summary))
 
     def write_report(self, text: str) -> None:
-        """Writes `report.html` atomically. Raises StoreError."""
+        """Write `report.html` atomically. Raises StoreError."""
         self._write(REPORT, text.encode())
 
     def drop_summary(self) -> None:
-        """Removes the summary of an earlier run, because more results follow. Raises StoreError."""
+        """Remove the summary of an earlier run, because more results follow. Raises StoreError."""
         try:
             (self.path / SUMMARY).unlink(missing_ok=True)
         except OSError as error:
@@ -233,7 +232,7 @@ class Directory:
 
 
 class Line(NamedTuple):
-    """A line of `results.jsonl`. number: counted from 1. offset, end: in bytes."""
+    """A line of `results.jsonl`. number: counted from 1. offset, end: positions in bytes."""
 
     number: int
     offset: int
@@ -242,9 +241,9 @@ class Line(NamedTuple):
 
 
 def whole_lines(lines: BinaryIO, path: Path) -> Iterator[Line]:
-    """The lines up to a partial last one, which a process writes, or was killed while it wrote.
+    """Yield the lines up to a partial last line, which a process is writing, or was writing when it was killed.
 
-    Raises StoreError: another one is not a JSON object.
+    Raises StoreError if another line is not a JSON object.
     """
     offset = 0
     for number, line in enumerate(iter(partial(lines.readline, MAX_LINE_BYTES), b""), start=1):
@@ -265,15 +264,15 @@ def whole_lines(lines: BinaryIO, path: Path) -> Iterator[Line]:
 
 
 def line_at(lines: BinaryIO, offset: int) -> dict[str, Any]:
-    """The line at the offset of a `Line`."""
+    """Return the line at the offset of a `Line`."""
     lines.seek(offset)
     entry: dict[str, Any] = orjson.loads(lines.readline())
     return entry
 
 
 def damaged(path: Path, number: int, what: str) -> StoreError:
-    """The error for a line that cannot be used."""
-    return StoreError(f"{path}, line {number}, {what}.", hint="Fix or remove that line, or name another directory.")
+    """Return the error for an invalid line."""
+    return StoreError(f"{path}, line {number}, {what}.", hint="Fix or remove that line, or pass another directory.")
 
 
 def _json(body: Mapping[str, Json]) -> bytes:
@@ -281,9 +280,9 @@ def _json(body: Mapping[str, Json]) -> bytes:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Reads the `config.json` of an evaluation's directory.
+    """Read the `config.json` of an evaluation's directory.
 
-    Raises ConfigError if it is missing or not an evaluation's, or if a file of the directory leads out of it.
+    Raises ConfigError if the file is missing or invalid, or if a link leads out of the directory.
     """
     try:
         text = read_inside(path, CONFIG, MAX_CONFIG_BYTES)
@@ -291,11 +290,11 @@ def read_config(path: Path) -> dict[str, Any]:
             if os.path.lexists(path / name):
                 inside(path, name)
     except FileNotFoundError:
-        raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Name its directory.") from None
+        raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Pass its directory.") from None
     except ForeignFileRefused as error:
         raise ConfigError(
             f"{path / error.filename} {error.strerror}. Expected a regular file in the directory.",
-            hint="Copy what a link leads to into the directory.",
+            hint="Copy the link's target into the directory.",
         ) from None
     except OSError as error:
         raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.") from None
@@ -310,13 +309,13 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ConfigError(
-        f"{path / CONFIG} is not the configuration of an evaluation that this release knows.",
-        hint="Name another directory.",
+        f"{path / CONFIG} is not the configuration of an evaluation of this release.",
+        hint="Pass another directory.",
     )
 
 
 def store_address(reference: str) -> str:
-    """The address of a store: of an evaluation's directory its `rollouts.db`, else `reference` itself. Raises ConfigError."""
+    """Return a store's address: `rollouts.db` in an evaluation's directory, else `reference` itself. Raises ConfigError."""
     path = Path(reference)
     if not path.is_dir():
         return reference
@@ -324,14 +323,14 @@ def store_address(reference: str) -> str:
     database = path / DATABASE
     if not database.is_file():
         raise ConfigError(
-            f"{path} has no {DATABASE}: its rollouts are stored elsewhere, or nowhere.",
-            hint="Give their store: sqlite:///PATH or postgresql://…",
+            f"{path} has no {DATABASE}, because its rollouts are stored elsewhere or not at all.",
+            hint="Pass their store: sqlite:///PATH or postgresql://…",
         )
     return str(database)
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
-    """Describes each member that differs: `seeds was 0-9, is 0-19`."""
+    """Describe each member that differs: `seeds was 0-9, is 0-19`."""
     differences: list[str] = []
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name), now.get(name)
@@ -345,5 +344,5 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = ""
 
 
 def _short(value: Any) -> str:
-    text = "not given" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = "not set" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
     return cut(text, LONGEST_VALUE)

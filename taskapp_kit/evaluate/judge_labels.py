@@ -1,4 +1,4 @@
-"""Labels that people gave answers, for comparing an app's judges with them: read, played and judged.
+"""Reads people's labels of answers, plays the answers, and asks an app's judges about them.
 
 A line of the file is `{"seed": 0, "answer": "…", "label": 0.5}`; `taskapp judge calibrate --help` describes its members.
 """
@@ -32,7 +32,7 @@ KNOWN_MEMBERS = frozenset(
     )
 )  # fmt: skip
 DEADLINE_SECONDS = 24 * 3600.0
-"""Of the calls of one case."""
+"""The deadline of the calls of one case."""
 
 
 async def judge_labels(
@@ -40,8 +40,8 @@ async def judge_labels(
 ) -> list[CaseResult]:
     """Ask the judges about every labelled answer of a file, in its order.
 
-    name: of the file, for errors. text: its content. store: has the rollouts that labels name by id; it is not closed.
-    repeats: calls about each answer. concurrency: answers judged at once. Raises ConfigError for a bad line,
+    name, text: the file's name and content. store: the store of the rollouts that labels name by id, which is not closed.
+    repeats: the calls per answer. concurrency: the answers judged concurrently. Raises ConfigError for an invalid line,
     Unavailable without a model.
     """
     spec = app.freeze()
@@ -64,9 +64,9 @@ async def judge_labels(
 
 
 async def annotated_labels(app: TaskApp, store: Store) -> bytes:
-    """The annotations of an app's judges in a store, as a file of labels has them.
+    """Return the annotations of an app's judges in a store, as a file of labels.
 
-    Raises Unavailable, StoreError, ConfigError when there are none.
+    Raises Unavailable, StoreError, and ConfigError without any.
     """
     if not isinstance(store, QueryableStore):
         raise Unavailable("This store has no annotations.", hint="Use a store of taskapp-kit.")
@@ -82,7 +82,7 @@ async def annotated_labels(app: TaskApp, store: Store) -> bytes:
 
 
 class _LabelReader:
-    """Reads labels: plays each answer, or loads the rollout that is named from the store. Asks no judge."""
+    """Reads labels: plays each answer, or loads its rollout from the store. Calls no judge."""
 
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
 
@@ -93,7 +93,7 @@ class _LabelReader:
         self._place = ""
 
     async def read(self, name: str, text: bytes) -> list[Case]:
-        """The cases of a file with this text. Raises ConfigError naming the line."""
+        """Return the cases of a file. Raises ConfigError, which names the line."""
 
         cases = []
         for at, line in enumerate(text.splitlines(), start=1):
@@ -105,7 +105,7 @@ class _LabelReader:
             except orjson.JSONDecodeError as error:
                 raise self._wrong(f"is not JSON ({error})") from None
             if not isinstance(members, dict):
-                raise self._wrong("is no JSON object")
+                raise self._wrong("is not a JSON object")
             cases.append(await self._case(members))
         if not cases:
             raise ConfigError(f"{name} has no labels.", hint='A line is {"seed": 0, "answer": "…", "label": 0.5}.')
@@ -115,7 +115,7 @@ class _LabelReader:
 
         unknown = sorted(set(members) - KNOWN_MEMBERS)
         if unknown:
-            raise self._wrong(f"has {unknown[0]!r}, which nothing reads; known are {', '.join(sorted(KNOWN_MEMBERS))}")
+            raise self._wrong(f"has the unknown member {unknown[0]!r}; expected {', '.join(sorted(KNOWN_MEMBERS))}")
         judge = self._judge(members.get("judge"))
         many = "s" if judge.group else ""
         sources = [name for name in (f"answer{many}", f"rollout_id{many}") if name in members]
@@ -133,7 +133,7 @@ class _LabelReader:
         trajectories = [await read(item, members) for item in given]
         first = trajectories[0]
         if not judge.applies_to(first.environment):
-            raise self._wrong(f"is of environment {first.environment!r}, which judge {judge.name!r} is not for")
+            raise self._wrong(f"is of environment {first.environment!r}, to which judge {judge.name!r} does not apply")
         if any(
             (one.environment, one.split, one.seed) != (first.environment, first.split, first.seed)
             for one in trajectories
@@ -147,8 +147,8 @@ class _LabelReader:
         judges = [judge for judge in self._spec.judges if name is None or judge.name == name]
         if len(judges) != 1:
             known = ", ".join(judge.name for judge in self._spec.judges)
-            found = "names no judge, and the app has several" if name is None else f"has judge {str(name)[:80]!r}"
-            raise self._wrong(f"{found}; judges are {known}")
+            found = "names none of several judges" if name is None else f"has judge {str(name)[:80]!r}"
+            raise self._wrong(f"{found}; the judges are {known}")
         return judges[0]
 
     def _label(self, judge: JudgeSpec, value: Any) -> float:
@@ -179,7 +179,7 @@ class _LabelReader:
     async def _stored(self, rollout_id: Any, _: dict[str, Any]) -> Trajectory:
 
         if self._store is None:
-            raise self._wrong("names a rollout_id, and there is no store (--store URL)")
+            raise self._wrong("has a rollout_id, but no store is set (--store URL)")
         stored = await self._store.load(str(rollout_id))
         if stored is None:
             raise self._wrong(f"names rollout {str(rollout_id)[:80]!r}, which is not in the store")

@@ -1,4 +1,4 @@
-"""When an evaluation stops early: limits on what it may use, and failures that every further rollout would probably share."""
+"""Reasons to stop an evaluation early: limits, and failures that further rollouts would probably share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalLimits:
-    """The limits of one evaluation, None for none.
+    """The limits of one evaluation. None means no limit.
 
-    max_failures: rollouts that fail in this run. max_cost: US dollars, of the policy's, judges' and environment's models as
-    far as prices are known, and max_total_tokens: the policies' prompt and completion tokens; both over all runs.
+    Attributes:
+        max_failures: The number of failed rollouts in this run.
+        max_cost: The cost of all models with known prices in US dollars, over all runs.
+        max_total_tokens: The policies' prompt and completion tokens, over all runs.
     """
 
     max_failures: int | None = None
@@ -30,21 +32,21 @@ class EvalLimits:
 
 @dataclass(slots=True)
 class Spending:
-    """What the lines of a directory have used, those of replaced failures included. cost: US dollars."""
+    """The usage of all lines of a directory, including replaced failures. cost: in US dollars."""
 
     tokens: float = 0.0
     cost: float = 0.0
 
     def add(self, result: RolloutRow) -> None:
-        """Adds one line."""
+        """Add one line."""
         self.tokens += tokens_of(result.usage)
         self.cost += (result.policy_cost or 0.0) + (result.other_cost or 0.0)
 
 
 class EvalBudget:
-    """Says when an evaluation has reached a limit. before: what earlier runs used. progress: of this run, live.
+    """The remaining budget of an evaluation. before: the usage of earlier runs. progress: the live usage of this run.
 
-    A limit stops rollouts from beginning; those under way end, so what is used exceeds a limit by at most their rest.
+    At a limit no further rollout starts. Running rollouts end, so the usage may exceed a limit by their rest.
     """
 
     def __init__(self, limits: EvalLimits, before: Spending, progress: Progress) -> None:
@@ -55,13 +57,13 @@ class EvalBudget:
         self._without_price: str | None = None
 
     def see(self, model: str, result: RolloutRow) -> None:
-        """Counts a rollout of `model` that ended."""
+        """Count an ended rollout of `model`."""
         self._failures += result.failed
         if self._limits.max_cost is not None and result.unpriced:
             self._without_price = model
 
     def reached(self) -> EvaluationLimitReached | None:
-        """The limit that was reached, as the error that ends the evaluation; None while there is room."""
+        """Return the error for the limit that was reached; None if no limit was reached."""
         limits, tokens = self._limits, self._before.tokens + self._progress.tokens
         cost = self._before.cost + (self._progress.cost or 0.0)
         if limits.max_failures is not None and self._failures >= limits.max_failures:
@@ -73,8 +75,8 @@ class EvalBudget:
             )
         if self._without_price is not None:
             return EvaluationLimitReached(
-                f"The price of {self._without_price} is not known, so --max-cost cannot be held.",
-                hint="Give its prices in models.toml, or limit --max-total-tokens.",
+                f"The price of {self._without_price} is unknown, so --max-cost cannot be enforced.",
+                hint="Add its prices to models.toml, or use --max-total-tokens.",
             )
         if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
             return EvaluationLimitReached(
@@ -90,19 +92,19 @@ SHARED_CODES = frozenset(
         "auxiliary_model_not_configured",
     }
 )  # fmt: skip
-"""Codes of failures that the next rollout of any policy would probably share: they are counted over all policies."""
+"""Codes of failures that the next rollout of any policy would probably share. They are counted over all policies."""
 GONE_CODES = SHARED_CODES | {
     "model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused", "deadline",
 }  # fmt: skip
-"""Those, and the codes of failures that the next rollout of the same policy would probably share. A model, a judge or a
-simulator that takes calls and answers none ends in `deadline`."""
+"""Also the codes of failures that the next rollout of the same policy would probably share. A model, judge or simulator that
+never answers causes `deadline`."""
 MAX_CONSECUTIVE_FAILURES = 8
 
 
 class ModelFailures:
-    """Counts the rollouts that failed with one of GONE_CODES, per cause, since the last success that excludes the cause.
+    """Counts failures with GONE_CODES per cause since the last success that excludes the cause.
 
-    limit: this many of one cause stop the evaluation; 0 never does.
+    limit: the number of failures with one cause that stops the evaluation; 0 never stops it.
     """
 
     def __init__(self, limit: int = MAX_CONSECUTIVE_FAILURES) -> None:
@@ -110,7 +112,7 @@ class ModelFailures:
         self._counts: dict[str | None, Counter[str]] = {}
 
     def see(self, model: str, result: RolloutRow) -> None:
-        """Counts a rollout of `model` that ended. Raises EvaluationStopped at the limit."""
+        """Count an ended rollout of `model`. Raises EvaluationStopped at the limit."""
         if not result.failed:
             self._counts.pop(model, None)
             self._counts.pop(None, None)

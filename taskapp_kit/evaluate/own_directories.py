@@ -1,7 +1,7 @@
-"""Which evaluation directories this user made on this machine: a record outside of them, in the user's state directory.
+"""Records of the evaluation directories that this user made on this machine, in the user's state directory.
 
-A directory is data. Its config.json names an app, addresses and models; whoever made the directory chose them. So nothing
-that it names is imported, and no key is sent to its addresses, unless the record of the same place names the same.
+The config.json of a directory names an app, addresses and models, which another person may have chosen. So its app is only
+imported, and keys are only sent to its addresses, if the record of the same path contains the same values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATE_HOME = "XDG_STATE_HOME"
 def remember(directory: Path, config: Mapping[str, Any]) -> None:
     """Record that this user evaluates here, with this app and these addresses. Raises OSError.
 
-    config: the configuration that the running command computed, not one that it read from the directory.
+    config: the configuration of the running command, not a configuration that it read from the directory.
     """
     place = _record_of(directory)
     make_private_folder(place.parent)
@@ -45,23 +45,23 @@ def is_own(directory: Path, config: Mapping[str, Any]) -> bool:
 
 
 def check_own(directory: Path, config: Mapping[str, Any], command: list[str]) -> None:
-    """Raise ConfigError, with the whole command, unless the directory `is_own`.
+    """Raise ConfigError unless the directory `is_own`.
 
-    command: what does the same with the app and the addresses named by the user.
+    command: the command for the hint, in which the user names the app and the addresses.
     """
     if is_own(directory, config):
         return
     named = [config.get("app_reference"), config.get("options", {}).get("url")]
     words = " and ".join(str(name) for name in named if name)
     raise ConfigError(
-        f"{directory} was not made by you on this machine, so what it names was not imported and got no key"
+        f"You did not create {directory} on this machine, so its app was not imported and its addresses got no key"
         f"{f': {words}' if words else ''}.",
-        hint=f"If you trust that, name it yourself: {shlex.join(command)}",
+        hint=f"If you trust it, name them yourself: {shlex.join(command)}",
     )
 
 
 def model_addresses(config: Mapping[str, Any]) -> list[str]:
-    """The models' addresses in a directory's `config.json`; a model of models.toml has its address there."""
+    """Return the models' addresses in a directory's `config.json`, without the models of models.toml."""
     aliases = config.get("options", {}).get("models", {})
     policies = stored_policies(config["asked"]).items()
     return list(
@@ -70,7 +70,7 @@ def model_addresses(config: Mapping[str, Any]) -> list[str]:
 
 
 def policy_flags(config: Mapping[str, Any]) -> list[str]:
-    """The options of `taskapp eval` that name an evaluation's policies."""
+    """Return the options of `taskapp eval` that select an evaluation's policies."""
     aliases = config.get("options", {}).get("models", {})
     flags: list[str] = []
     for name, policy in stored_policies(config["asked"]).items():
@@ -86,7 +86,7 @@ def policy_flags(config: Mapping[str, Any]) -> list[str]:
 
 
 def _record_of(directory: Path) -> Path:
-    """Raises OSError: there is no state directory, or other users may write it, who could then claim a directory."""
+    """Return the path of a directory's record. Raises OSError without a state directory that only this user can write."""
     chosen = Path(process_variable(STATE_HOME) or "")
     try:
         state = chosen if chosen.is_absolute() else Path.home() / ".local" / "state"
@@ -100,7 +100,7 @@ def _record_of(directory: Path) -> Path:
 
 
 def _recorded(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a directory may decide later, because it was decided here: code, addresses, models."""
+    """Return what a directory may later decide because it was decided here: code, addresses and models."""
     options = config.get("options", {})
     return {
         "directory": str(directory.resolve()),

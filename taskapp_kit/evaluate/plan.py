@@ -1,4 +1,4 @@
-"""The plan of an evaluation: its policies, its seeds, the samples of each. Every rollout has a position in the plan."""
+"""The plan of an evaluation: its policies, seeds and samples. Every rollout has a position in the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 @dataclass(frozen=True, slots=True)
 class RolloutKey:
-    """Identifies a rollout: the policy by name, the requested split (None: the seed's), seed and sample."""
+    """The key of a rollout. policy: its name. split: the requested split; None is the split of the seed."""
 
     policy: str
     split: str | None
@@ -26,22 +26,36 @@ class RolloutKey:
     sample: int
 
     def to_json(self) -> dict[str, Json]:
-        """The key as a result line contains it."""
+        """Return the key as a result line contains it."""
         return {"policy": self.policy, "split": self.split, "seed": self.seed, "sample": self.sample}
 
 
 @dataclass(frozen=True)
 class EvalPlan:
-    """The rollouts of one evaluation: for each seed, ascending, for each policy, the samples 0 to repeats − 1.
+    """The rollouts of one evaluation: for each seed, ascending, and for each policy the samples 0 to repeats − 1.
 
-    All policies play a seed before the next seed begins, so an evaluation that is stopped can be compared.
+    All policies play a seed before the next seed begins, so that the policies of a stopped evaluation can be compared.
 
-    policies: for each its `policy.config` as it is sent, keys included; `to_json()` is the part that is stored. names: of
-    the policies, each another; empty: as `policy_name` has them. environment, split: None leaves them to the app. ops: turns
-    after which an episode is cut, 0 for none. max_time_seconds: each rollout's deadline. skip_judges: no judge is called.
-    max_refusals, max_rollout_tokens: each rollout's, None without. difficulty, tags: what the rows of `seeds` were chosen by.
-    only: the (seed, sample) pairs to play, ascending, in place of all samples of all seeds; empty for all.
-    Raises ConfigError: two policies have one name.
+    Attributes:
+        seeds: The seeds.
+        policies: `policy.config` of each policy with its keys, which `to_json()` leaves out.
+        names: Unique names of the policies. Defaults to `policy_name` of each.
+        environment: The environment; None for the app's default.
+        split: The split; None for the app's default.
+        repeats: The number of samples of each seed.
+        output_mode: How a model answers.
+        config: `env.config` of every episode.
+        ops: The number of turns after which an episode is cut; 0 for no limit.
+        max_time_seconds: The deadline of each rollout.
+        skip_judges: Whether to call no judge.
+        max_refusals: The limit of each rollout on rejected answers in a row.
+        max_rollout_tokens: The limit of each rollout on tokens.
+        difficulty: The difficulties by which the rows of `seeds` were selected.
+        tags: The tags by which the rows of `seeds` were selected.
+        only: The (seed, sample) pairs to play, ascending; empty for all.
+
+    Raises:
+        ConfigError: Two policies have the same name.
     """
 
     seeds: Seeds
@@ -66,8 +80,8 @@ class EvalPlan:
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise ConfigError(
-                f"Two of the policies are called {twice[0]!r}.",
-                hint="Name each once; give models that share a name two names in models.toml.",
+                f"Two policies have the name {twice[0]!r}.",
+                hint="Pass each policy once. Models with the same name need different names in models.toml.",
             )
         object.__setattr__(self, "names", names)
 
@@ -75,7 +89,7 @@ class EvalPlan:
         return (len(self.only) or len(self.seeds) * self.repeats) * len(self.policies)
 
     def key(self, position: int) -> RolloutKey:
-        """The key of the rollout at a position, counted from 0."""
+        """Return the key of the rollout at a position, counted from 0."""
         if self.only:
             index, policy = divmod(position, len(self.policies))
             return RolloutKey(self.names[policy], self.split, *self.only[index])
@@ -84,7 +98,7 @@ class EvalPlan:
         return RolloutKey(self.names[policy], self.split, self.seeds.at(index), sample)
 
     def position(self, key: Any) -> int | None:
-        """The position of a rollout by its key from a result line; None when it is not in the plan."""
+        """Return the position of a rollout by its key from a result line; None if it is not in the plan."""
         try:
             seed, sample = key["seed"], key["sample"]
             if key["policy"] not in self.names or key["split"] != self.split:
@@ -103,19 +117,19 @@ class EvalPlan:
         return None if index is None else (index * len(self.policies) + policy) * self.repeats + sample
 
     def policy_of(self, position: int) -> int:
-        """The index of the policy that plays the rollout at a position."""
+        """Return the index of the policy of the rollout at a position."""
         return position // (1 if self.only else self.repeats) % len(self.policies)
 
     def first(self, index: int, policy: int) -> int:
-        """The position of a policy's first rollout of a seed, both by their index."""
+        """Return the position of the first rollout of a seed and a policy, both by index."""
         if self.only:
             return bisect_left(self.only, (self.seeds.at(index), 0)) * len(self.policies) + policy
         return (index * len(self.policies) + policy) * self.repeats
 
     def request(self, position: int, run_id: str) -> RolloutRequest:
-        """The request for the rollout at a position. run_id: the label that all of them share."""
+        """Return the request for the rollout at a position. run_id: the label of all rollouts."""
         key, policy = self.key(position), self.policies[self.policy_of(position)]
-        policy_config = sorted({**policy, "sample": key.sample}.items())  # the same bytes when it is asked for again
+        policy_config = sorted({**policy, "sample": key.sample}.items())  # a repeated request has the same bytes
         config = dict(self.config) if self.split is None else {**self.config, "split": self.split}
         return RolloutRequest.model_validate(
             {
@@ -134,9 +148,9 @@ class EvalPlan:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """The plan as it is stored, without any key; it must be the same when the evaluation is resumed.
+        """Return the stored form of the plan, without keys. It must match when the evaluation is resumed.
 
-        One policy is `policy`, several are `policies`, by name.
+        One policy is `policy`, several are `policies` by name.
         """
         stored = {name: stored_policy(config) for name, config in zip(self.names, self.policies, strict=True)}
         return {
@@ -157,7 +171,7 @@ class EvalPlan:
         }
 
     def _limits(self) -> dict[str, int]:
-        """The given limits, as members of `safety`."""
+        """Return the limits that are set, as members of `safety`."""
         limits = {"max_refusals": self.max_refusals, "max_rollout_tokens": self.max_rollout_tokens}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -165,11 +179,10 @@ class EvalPlan:
     def of_stored(
         cls, asked: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]] | None = None, **changed: Any
     ) -> EvalPlan:
-        """The plan of a stored evaluation. policies: by name, with their keys; None: as they are stored, without.
+        """Return the plan of a stored evaluation.
 
-        changed: members that replace the stored ones.
-
-        Raises ConfigError: `asked` is not what `to_json` returned.
+        policies: the policies by name with their keys; by default the stored policies without keys. changed: members that
+        replace stored members. Raises ConfigError if `asked` is not a stored plan.
         """
         try:
             given = stored_policies(asked) if policies is None else policies
@@ -182,9 +195,9 @@ class EvalPlan:
                 only=tuple((seed, sample) for seed, sample in asked.get("only", ())),
                 **{**known, **changed},
             )
-            len(plan), plan.to_json()  # what is of another type fails here
+            len(plan), plan.to_json()  # raises for members of the wrong type
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ConfigError("The evaluation's configuration is not of a release that this one knows.") from None
+            raise ConfigError("The evaluation's configuration is not from a supported release.") from None
         else:
             return plan
 
@@ -194,16 +207,16 @@ AS_STORED = tuple(
     for member in fields(EvalPlan)
     if member.name not in ("seeds", "policies", "names", "skip_judges", "only")
 )
-"""The members of a plan that `to_json` returns as they are."""
+"""The members of a plan that `to_json` returns unchanged."""
 
 
 def policy_name(config: Mapping[str, Any]) -> str:
-    """A policy's name: `policy`, else the model's, else `model`."""
+    """Return a policy's name: the policy, else the model, else `model`."""
     return str(config.get("policy") or config.get("model") or "model")
 
 
 def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
-    """`policy.config` without keys: members that a store may hold with values, others by name only, as `others`."""
+    """Return `policy.config` without keys. Members that may be stored have values; the others are named in `others`."""
     stored: dict[str, Json] = {name: config[name] for name in STORED_CONFIG if name in config}
     url = config.get("inference_url")
     if isinstance(url, str):
@@ -215,9 +228,9 @@ def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def stored_policies(asked: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The policies of a stored plan, by name, in their order. Raises KeyError, TypeError, ValueError, AttributeError."""
+    """Return the policies of a stored plan by name, in order. Raises KeyError, TypeError, ValueError, AttributeError."""
     found = dict(asked["policies"]) if "policies" in asked else {policy_name(asked["policy"]): asked["policy"]}
     for config in found.values():
         if not all(isinstance(config.get(name), str | None) for name in ("policy", "model", "inference_url")):
-            raise TypeError("a policy or its model is not named by text")
+            raise TypeError("a policy or its model is not a string")
     return found

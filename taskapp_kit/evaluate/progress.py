@@ -1,4 +1,4 @@
-"""Counts what the rollouts of one evaluation have used so far, including running ones."""
+"""The turns, tokens and cost of an evaluation so far, including running rollouts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from taskapp_kit.records.scorecard import tokens_of
 
 
 class Progress:
-    """The counts of this run. under_way: rollouts that have begun and not ended.
+    """The counts of this run. The counts of a rollout at a server are added when it ends.
 
-    turns: decisions of the policy. tokens: prompt and completion, as the endpoint counted them. cost: US dollars of the
-    calls whose price is known, None while none is. Those of a rollout at a server are added when it ends.
+    Attributes:
+        under_way: The number of running rollouts.
+        turns: The number of decisions of policies.
+        tokens: Prompt and completion tokens, as counted by the endpoint.
+        cost: The cost of calls with a known price in US dollars; None without any.
     """
 
     def __init__(self) -> None:
@@ -27,7 +30,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def count_event(self, event: Event) -> None:
-        """Counts one event of a running rollout; called from any thread."""
+        """Count one event of a running rollout. Called from any thread."""
         if isinstance(event, Answered) and not event.scripted:
             details = event.answer.details
             cost = details.get("cost")
@@ -37,7 +40,7 @@ class Progress:
                 self._calls.append(float(seconds) if isinstance(seconds, int | float) else 0.0)  # atomic
 
     def add(self, turns: int, usage: Mapping[str, float], cost: float | None = None) -> None:
-        """Adds this many turns, with their usage."""
+        """Add turns with their usage."""
         with self._lock:
             self.turns += turns
             self.tokens += tokens_of(usage)
@@ -45,19 +48,19 @@ class Progress:
                 self.cost = (self.cost or 0.0) + cost
 
     def new_calls(self) -> list[float]:
-        """Seconds of each answer of a model since the last call of this.
+        """Return the seconds of each model answer since the last call, without the answers at a server.
 
-        The first call returns none; answers are remembered from then on. Those of a server are not known here.
+        The first call starts the recording and returns nothing.
         """
         taken, self._calls = self._calls, []
         return taken or []
 
     def see_congestion(self, signs: int) -> None:
-        """Notes the signs of congestion at the models' hosts until now."""
+        """Record the number of signs of congestion at the models' hosts so far."""
         self._congested |= signs > self._signs
         self._signs = signs
 
     def new_congestion(self) -> bool:
-        """Whether there was one since the last call of this."""
+        """Return whether there was congestion since the last call."""
         taken, self._congested = self._congested, False
         return taken

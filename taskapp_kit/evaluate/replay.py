@@ -18,18 +18,27 @@ from taskapp_kit.rollout.source import load_trajectory
 from taskapp_kit.wire.rollout import RolloutRequest
 
 PAGE = 500
-"""Rollouts that are listed in one query."""
+"""The number of rollouts per query."""
 REPEATABLE = ("environment", "scoring")
-"""Boundaries of failures that recorded answers can bring about again."""
+"""The boundaries of failures that a replay can reproduce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A stored rollout and its replay.
 
-    digest, observation_digest: stored; played_digest, played_observation_digest: of the replay, None when it failed.
-    problem: in a sentence, why the replay failed, or that it did not fail as the stored rollout did. failed: how both failed.
-    difference: None when both are equal.
+    Attributes:
+        rollout_id: The stored rollout's id.
+        environment: Its environment.
+        split: Its split.
+        seed: Its seed.
+        digest: Its digest.
+        played_digest: The replay's digest; None if it failed.
+        observation_digest: The stored rollout's digest of observations.
+        played_observation_digest: The replay's digest of observations; None if it failed.
+        difference: The first difference; None if both are equal.
+        problem: A sentence about a failure of only one of the two, or about different failures.
+        failed: A sentence about a failure that both have.
     """
 
     rollout_id: str
@@ -51,9 +60,9 @@ class Compared:
 
 
 async def stored_ids(store: Store, app: str) -> list[str]:
-    """The ids of an app's rollouts that have a digest to compare, oldest first. Raises Unavailable, StoreError."""
+    """Return the ids of an app's rollouts that can be compared, oldest first. Raises Unavailable, StoreError."""
     if not isinstance(store, QueryableStore):
-        raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
+        raise Unavailable("This store cannot list rollouts.", hint="Pass the rollout's id.")
     found: list[str] = []
     before: tuple[float, str] | None = None
     while True:
@@ -71,24 +80,24 @@ async def replay_all(
     request_of: Callable[[str], RolloutRequest],
     on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
 ) -> AsyncIterator[Compared]:
-    """Replays one stored rollout of the service's app, or (without an id) all that did not fail, oldest first.
+    """Replay one stored rollout of the service's app or, without an id, all that did not fail, oldest first.
 
-    request_of, on_failure: as `replay` takes them, the first for an id. Raises ConfigError: there is no such rollout, or it
-    failed where a replay asks nothing.
+    request_of: returns the request for an id. on_failure: see `replay`. Raises ConfigError if the rollout does not exist, or
+    its failure cannot be reproduced.
     """
     app = service.app.name
     for name in [rollout_id] if rollout_id is not None else await stored_ids(store, app):
         stored = await store.load(name)
         if stored is None or stored.app != app:
             raise ConfigError(
-                f"There is no rollout {name[:80]!r} of the app {app} in that store.",
-                hint="Its id is in the answer, in results.jsonl, and in GET /rollouts.",
+                f"The store has no rollout {name[:80]!r} of the app {app}.",
+                hint="A rollout's id is in its response, in results.jsonl, and in GET /rollouts.",
             )
         boundary = (stored.failure or {}).get("boundary")
         if stored.status == "failed" and boundary not in REPEATABLE:
             raise ConfigError(
-                f"The rollout {name} failed at boundary {boundary}, which recorded answers do not bring about again.",
-                hint=f"Name one that was scored, or that failed at boundary {' or '.join(REPEATABLE)}.",
+                f"The rollout {name} failed at boundary {boundary}, which a replay cannot reproduce.",
+                hint=f"Choose a rollout that was scored, or that failed at boundary {' or '.join(REPEATABLE)}.",
             )
         yield await replay(service, store, stored, request_of(name), on_failure)
 
@@ -100,10 +109,10 @@ async def replay(
     requested: RolloutRequest,
     on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
 ) -> Compared:
-    """Plays a rollout of `store` again in `service`, which may store it elsewhere, and compares.
+    """Play a rollout of `store` again in `service`, and compare both.
 
-    requested: the caller's description of the episode, which has to match. on_failure: called when the replay fails
-    elsewhere than at boundary `policy`. Raises RequestError `replay_differs`.
+    requested: the caller's description of the episode, which must match. on_failure: called if the replay fails at another
+    boundary than `policy`. Raises RequestError `replay_differs`.
     """
     was = await load_trajectory(store, stored)
     request = as_stored(requested, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
@@ -126,7 +135,9 @@ async def replay(
         elif place == _place(stored.failure):
             how = f"failed at {place}: {failed.message}"
         elif past_its_end:
-            problem = f"The stored rollout failed at {_place(stored.failure)}; the replay went on past its last answer."
+            problem = (
+                f"The stored rollout failed at {_place(stored.failure)}; the replay continued beyond its last answer."
+            )
         else:
             problem = f"The stored rollout failed at {_place(stored.failure)}, the replay at {place}: {failed.message}"
     difference = None
@@ -154,12 +165,12 @@ async def replay(
 
 
 def _place(failure: Mapping[str, Any]) -> str:
-    """`boundary environment (environment_raised)`."""
+    """Return a place such as `boundary environment (environment_raised)`."""
     return f"boundary {failure.get('boundary')} ({failure.get('code')})"
 
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
-    """The `ops` that scripted the same actions; empty without any, then the policy decides when the episode ends."""
+    """Return `ops` that script the same actions; empty without scripted actions, so that the policy ends the episode."""
     recorded = EpisodeRecord.of(stored.events).turns
     if not any(turn.scripted for turn in recorded):
         return []

@@ -1,4 +1,4 @@
-"""`report.html` of an evaluation: its table and plots in one file, light and dark, without scripts."""
+"""Writes `report.html` of an evaluation: its table and plots in one file, light and dark, without scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIFFICULTY = "difficulty"
 
 @dataclass
 class _OfPolicy:
-    """What the plots of one policy need of each rollout that did not fail: 24 bytes."""
+    """The data for the plots of one policy, in 24 bytes per rollout that did not fail."""
 
     options: SummaryOptions
     rewards: array[float] = field(default_factory=lambda: array("d"))
@@ -47,7 +47,7 @@ class _OfPolicy:
                 self.length_of_reward.append(result.reward)
 
     def results(self, reward: Bar) -> PolicyResults:
-        """The results for the plots. reward: the mean."""
+        """Return the results for the plots. reward: the mean."""
         criteria = []
         for name, column in self.criteria.items():
             scale = self.options.ranges.criteria.get(name, UNBOUNDED)
@@ -59,7 +59,7 @@ class _OfPolicy:
 
 @dataclass
 class _Failures:
-    """Those with one boundary and code. message: of the first."""
+    """The failures with one boundary and code. message: the first failure's."""
 
     boundary: str
     code: str
@@ -76,9 +76,9 @@ def write_report(
     *,
     created_at: str = "",
 ) -> None:
-    """Writes `report.html` from a summary and the lines; also of an evaluation that is not finished. Raises StoreError.
+    """Write `report.html` from a summary and the lines, even for an unfinished evaluation. Raises StoreError.
 
-    options: those of the summary. created_at: when it began, ISO 8601 in UTC.
+    options: the summary's options. created_at: the start in ISO 8601, UTC.
     """
     found = {name: _OfPolicy(options) for name in plan.names}
     failures: dict[tuple[str, str], _Failures] = {}
@@ -122,7 +122,7 @@ def _plots(
     found: Mapping[str, _OfPolicy],
     failures: Mapping[tuple[str, str], _Failures],
 ) -> list[CaptionedPlot]:
-    """Captions and plots, the ones that have something to show: those of every run, then what an evaluation adds."""
+    """Return the plots with data, with captions: first the plots of every run, then the plots of an evaluation."""
     boundaries = Counter[str]()
     for item in failures.values():
         boundaries[shown(item.boundary)] += item.count

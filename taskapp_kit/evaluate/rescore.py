@@ -1,4 +1,4 @@
-"""Scores stored rollouts with today's rubrics and judges. The policy is not asked, and the answered scores stay."""
+"""Scores stored rollouts with the current rubrics and judges. No policy plays, and the original scores stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from taskapp_kit.evaluate.scored_source import scored_row
 from taskapp_kit.records.content import Json, json_hash
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow, StoredRollout, StoredScores
 from taskapp_kit.records.scorecard import JudgeRecord
-from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.executors.threads import ThreadHung
 from taskapp_kit.rollout.models.access import ThreadPort
 from taskapp_kit.rollout.score.failures import ScoringFailed
@@ -34,12 +33,12 @@ from taskapp_kit.version import __version__
 ANSWERED = "answered"
 """The name of the scores that a rollout got when it was played."""
 SCORED_LATER = ("scoring", "timeout")
-"""Boundaries of failures whose episode may have ended well; it did where the rollout has a digest."""
+"""Boundaries of failures whose episode may have ended normally. It did if the rollout has a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringInputs:
-    """What scoring reads of a stored rollout: the row and the parsed config, private fields included."""
+    """The row and the parsed config of a stored rollout for scoring, including private fields."""
 
     task: Any
     arguments: Mapping[str, Json]
@@ -49,8 +48,13 @@ class ScoringInputs:
 class Rescored:
     """A stored rollout after rescoring.
 
-    scores: None where it was refused; then `refusal` says why. new: whether they were computed now. before: versions and
-    formula of the answered scores, by name. unplayed: the episode failed, so there is nothing to score.
+    Attributes:
+        row: The rollout.
+        scores: Its scores; None if it cannot be scored.
+        refusal: Why it cannot be scored.
+        new: Whether the scores were computed now.
+        before: The versions and the formula of the original scores, by name.
+        unplayed: Whether the episode failed, so that there is nothing to score.
     """
 
     row: RolloutRow
@@ -63,10 +67,16 @@ class Rescored:
 
 @dataclass(slots=True)
 class RescoreReport:
-    """What a rescoring did, or (`dry`) would do.
+    """The result of a rescoring, or of a dry run.
 
-    unplayed: rollouts whose episode failed, which have nothing to score. ready: that would be scored. judge_calls: expected
-    calls by role. call_costs: by role, what the recorded calls would cost today, US dollars, as far as prices are known.
+    Attributes:
+        scorer: The version of the scorer.
+        rollouts: The rollouts whose episode ended.
+        unplayed: The number of rollouts whose episode failed, which have nothing to score.
+        ready: The number of rollouts to score.
+        judge_calls: The expected number of calls by role.
+        call_costs: The costs of the recorded calls at current prices in US dollars, by role, if prices are known.
+        dry: Whether nothing was computed.
     """
 
     scorer: str
@@ -79,27 +89,27 @@ class RescoreReport:
 
     @property
     def refused(self) -> list[Rescored]:
-        """Those that cannot be scored."""
+        """The rollouts that cannot be scored."""
         return [one for one in self.rollouts if one.refusal is not None]
 
     @property
     def failed(self) -> list[Rescored]:
-        """Those whose scoring failed."""
+        """The rollouts whose scoring failed."""
         return [one for one in self.rollouts if one.scores is not None and one.scores.status == "failed"]
 
     @property
     def judge_costs(self) -> dict[str, float | None]:
-        """An estimate of the expected calls' cost by role: US dollars, None where no price or no recorded call is known."""
+        """The estimated cost of the expected calls by role in US dollars; None without a price or a recorded call."""
         costs = self.call_costs
         return {role: fmean(costs[role]) * many if role in costs else None for role, many in self.judge_calls.items()}
 
     @property
     def new(self) -> int:
-        """How many were scored now."""
+        """The number of rollouts that were scored now."""
         return sum(one.new for one in self.rollouts)
 
     def to_json(self) -> dict[str, Json]:
-        """The report as JSON, without the comparison."""
+        """Return the report as JSON, without the comparison."""
         return {
             "scorer": self.scorer,
             "dry_run": self.dry,
@@ -125,10 +135,11 @@ def _named(one: Rescored, problem: Json) -> dict[str, Json]:
 
 
 def scorer_version(spec: AppSpec, file: Path, judges: Mapping[str, Json], *, skip_judges: bool = False) -> str:
-    """A name for today's scorer, the same as long as nothing changes that it knows of.
+    """Return a name for the current scorer, which changes with its inputs.
 
-    That is the app's version and declarations, the files with its rubrics, judges and metrics, the judges' models, and this
-    release. file: the app's. judges: as `judge_models` returns them. A change in a module that those files import is not seen.
+    The inputs are the app's version and declarations, the files with its rubrics, judges and metrics, the judges' models, and
+    the kit's release. Changes in modules that these files import are not detected. file: the app's file. judges: the result
+    of `judge_models`.
     """
     declared = [item.place for some in (spec.criteria, spec.judges, spec.metrics) for item in some]
     places = {file.resolve(), *(Path(place.rpartition(":")[0]).resolve() for place in declared)}
@@ -140,7 +151,7 @@ def scorer_version(spec: AppSpec, file: Path, judges: Mapping[str, Json], *, ski
 class Rescorer:
     """Scores the rollouts of a source with the rubrics and judges of a service's app.
 
-    scorer: the version under which scores are stored. concurrency: rollouts at once.
+    scorer: the version under which scores are stored. concurrency: the number of concurrent rollouts.
     """
 
     def __init__(self, service: Service, source: RolloutSource, scorer: str, *, concurrency: int = 1) -> None:
@@ -154,10 +165,10 @@ class Rescorer:
     async def run(
         self, wanted: RolloutQuery, *, dry: bool = False, watch: Callable[[Rescored], None] | None = None
     ) -> RescoreReport:
-        """Scores the matching rollouts whose episode ended and that this version has not scored; stores each at once.
+        """Score the matching rollouts whose episode ended and that this version has not scored. Each is stored immediately.
 
-        dry: computes and stores nothing. watch: called with each that was scored or refused. Raises ConfigError: no rollout
-        is of this app; StoreError; EvaluationStopped when the judges' models are gone.
+        dry: computes and stores nothing. watch: called with each rollout that was scored or cannot be scored. Raises
+        ConfigError if no rollout matches, StoreError, and EvaluationStopped if the judges' models are gone.
         """
         report = RescoreReport(self._scorer, [], dry=dry)
         known = await self._store.scores(self._scorer)
@@ -190,7 +201,7 @@ class Rescorer:
             try:
                 stored = await self._source.load(one.row.rollout_id)
             except ConfigError:
-                one.scores, one.refusal = None, "its events are not stored, or were pruned."
+                one.scores, one.refusal = None, "its events were not stored, or were pruned."
                 if watch is not None:
                     watch(one)
                 continue
@@ -227,21 +238,21 @@ class Rescorer:
     def _add_costs(self, stored: StoredRollout, costs: dict[str, list[float]]) -> None:
         record: Any = stored.private.get("judge_calls") or {"calls": ()}
         for call in record["calls"]:
-            # a call that failed has no usage: its prompt is about a token for 4 characters
+            # A failed call has no usage, so its prompt is estimated at 4 characters per token.
             usage = call["usage"] or {"prompt_tokens": len(str(record["prompts"].get(call["prompt"]))) / 4}
             cost = self._service.models.cost(call["role"], usage)
             if cost is not None:
                 costs.setdefault(call["role"], []).append(cost)
 
     def _inputs(self, stored: StoredRollout) -> ScoringInputs:
-        """Raises RequestError: the app no longer has what was played."""
+        """Return the inputs for scoring. Raises RequestError if the app no longer has the played row or environment."""
         spec = self._service.spec
         if stored.app != spec.name:
-            raise RequestError(f"it is of the app {stored.app}, not {spec.name}.")
+            raise RequestError(f"it is a rollout of the app {stored.app}, not {spec.name}.")
         environment = find_environment(spec, stored.environment)
         instance = self._service.planner.instance(stored.environment, stored.split, stored.seed)
         if (None if instance.task is None else row_hash(instance.task)) != stored.row_hash:
-            raise RequestError(f"the row of split {stored.split}, seed {stored.seed} is not the one that was played.")
+            raise RequestError(f"the row of split {stored.split}, seed {stored.seed} has changed since.")
         return ScoringInputs(instance.task, read_config(environment, stored.config).arguments)
 
     async def _scored(self, stored: StoredRollout, inputs: ScoringInputs) -> StoredScores:
@@ -254,7 +265,16 @@ class Rescorer:
         card = None
         try:
             card = await service.model_threads.run(
-                lambda: self._score(trajectory, inputs, port), seconds=seconds, stop=port.stop
+                lambda: score(
+                    service.spec,
+                    trajectory,
+                    task=inputs.task,
+                    config=inputs.arguments,
+                    models=port,
+                    skip_judges=service.settings.skip_judges,
+                ),
+                seconds=seconds,
+                stop=port.stop,
             )
             judging = card.judging
         except ScoringFailed as error:
@@ -280,16 +300,6 @@ class Rescorer:
             private={"judge_calls": judging.to_json()} if judging else {},
         )
 
-    def _score(self, trajectory: Trajectory, inputs: ScoringInputs, port: ThreadPort) -> Any:
-        return score(
-            self._service.spec,
-            trajectory,
-            task=inputs.task,
-            config=inputs.arguments,
-            models=port,
-            skip_judges=self._service.settings.skip_judges,
-        )
-
 
 def _result(row: RolloutRow, scores: StoredScores) -> RolloutRow:
     failure: Mapping[str, Any] = scores.failure or {}
@@ -300,7 +310,7 @@ _FAILURE = ("boundary", "code", "message", "error_id")
 
 
 def _versions(stored: StoredRollout) -> dict[str, Json]:
-    """What is recorded of the answered scores' scorer."""
+    """Return the recorded versions of the original scorer."""
     formula = (stored.scorecard or {}).get("formula")
     return {
         "app_version": stored.app_version,
@@ -311,7 +321,7 @@ def _versions(stored: StoredRollout) -> dict[str, Json]:
 
 
 def compared_scores(report: RescoreReport, spec: AppSpec, place: str) -> Comparison | None:
-    """The answered scores compared with the new ones, rollout by rollout; None when no rollout has new ones."""
+    """Compare the original scores with the new ones, rollout by rollout; None without new scores."""
     scored = [one for one in report.rollouts if one.scores is not None]
     if not scored:
         return None
@@ -339,7 +349,7 @@ def compared_scores(report: RescoreReport, spec: AppSpec, place: str) -> Compari
 
 
 def _all(scored: Sequence[Rescored]) -> dict[str, list[Json]]:
-    """Every value that the answered scores have, by name."""
+    """Return every value of the original scores, by name."""
     found: dict[str, dict[str, Json]] = {}
     for one in scored:
         for name, value in {**one.before, "scorer": ANSWERED}.items():
@@ -348,5 +358,5 @@ def _all(scored: Sequence[Rescored]) -> dict[str, list[Json]]:
 
 
 def _joined(values: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
-    """One value as it is, several as text."""
+    """Return a single value unchanged, and several values as a string."""
     return {name: some[0] if len(some) == 1 else ", ".join(map(str, some)) for name, some in values.items() if some}

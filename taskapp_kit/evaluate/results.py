@@ -1,4 +1,4 @@
-"""The rows of evaluated rollouts, and their lines in `results.jsonl`: numbers, without observations or messages."""
+"""The rows of evaluated rollouts, and their lines in `results.jsonl`, without observations and messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from taskapp_kit.records.scorecard import TOKEN_COUNTS, known_sum
 
 MESSAGE_LENGTH = 400
 LONGEST_WORD = 1000
-"""Longest id or name from a server: each result line contains them."""
+"""The longest id or name from a server, because each result line contains them."""
 
 
 def row_of_answer(body: Mapping[str, Any], *, seed: int) -> RolloutRow:
-    """The row of an answer of `POST /rollout`. Raises KeyError, TypeError, ValueError if it is not one."""
+    """Return the row of a response of `POST /rollout`. Raises KeyError, TypeError or ValueError for anything else."""
     metrics, card = body["metrics"], body["scorecard"]
     details = dict(metrics["details"])
     if details.pop("seed") != seed:
@@ -55,7 +55,7 @@ def row_of_answer(body: Mapping[str, Any], *, seed: int) -> RolloutRow:
 def row_of_failure(
     failure: Failure, *, seed: int, rollout_id: str, seconds: float | None, played: Rollout | None = None
 ) -> RolloutRow:
-    """The row of a rollout that failed here. played: what was played of it."""
+    """Return the row of a rollout that failed here. played: the rollout until its failure."""
     row = RolloutRow("failed", rollout_id, seed=seed) if played is None else played.row()
     return replace(
         row,
@@ -69,7 +69,7 @@ def row_of_failure(
 
 
 def row_of_error(error: TaskAppError, *, seed: int, seconds: float) -> RolloutRow:
-    """The row of a rollout that a server reported as failed."""
+    """Return the row of a rollout that a server reported as failed."""
     code = error.code or f"status_{error.status}"
     message = (error.message.partition(f"({code}): ")[2] or error.message)[:MESSAGE_LENGTH]
     return RolloutRow(
@@ -85,11 +85,11 @@ _LINE = {
         "seconds", "cost", "other_cost", "models", "row", "created_at",
     )
 } | {"returned": "total_reward", "cost": "policy_cost"}  # fmt: skip
-"""The members of a line, in their order, and what a row calls them."""
+"""Maps the members of a line, in order, to the members of a row."""
 
 
 def line_of(row: RolloutRow, key: Mapping[str, Json]) -> bytes:
-    """The row's line, with its line end. key: identifies the rollout."""
+    """Return the row's line, including its newline. key: identifies the rollout."""
     entry: dict[str, Any] = {"key": dict(key)}
     entry.update((name, getattr(row, member)) for name, member in _LINE.items())
     entry["returned"] = None if row.failed else row.total_reward
@@ -98,7 +98,7 @@ def line_of(row: RolloutRow, key: Mapping[str, Json]) -> bytes:
 
 
 def row_of_line(entry: Mapping[str, Any]) -> RolloutRow:
-    """The inverse of `line_of`, of this release or an earlier one, from the line's JSON. Raises KeyError, TypeError."""
+    """Return the row of a line's JSON, of this release or an earlier one. Raises KeyError, TypeError."""
     members = {member: entry[name] for name, member in _LINE.items() if entry.get(name) is not None}
     members |= {"status": entry["status"], "rollout_id": entry["rollout_id"], "seed": entry["key"]["seed"]}
     check_types(RolloutRow, members)
@@ -108,7 +108,7 @@ def row_of_line(entry: Mapping[str, Any]) -> RolloutRow:
 
 
 def add_sums(row: RolloutRow) -> None:
-    """Sets the row's tokens and cost to what its usage and the parts of its cost amount to."""
+    """Set the row's tokens and cost to the sums of its usage and of the parts of its cost."""
     counts = [row.usage[name] for name in TOKEN_COUNTS if name in row.usage]
     row.tokens = int(sum(counts)) if counts else None
     row.cost = known_sum((row.policy_cost, row.other_cost))

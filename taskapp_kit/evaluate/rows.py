@@ -1,4 +1,4 @@
-"""Short public fields of a task's row: what rollouts are chosen and grouped by. Private fields are never among them."""
+"""Short public fields of a task's row, by which rollouts are selected and grouped. Private fields are excluded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskapp_kit.errors import ConfigError, closest
 from taskapp_kit.records.content import Json
 
 LONGEST_TEXT = 100
-"""A longer text is a question or an answer, not something to group by."""
+"""Longer strings are questions or answers, and useless for grouping."""
 LARGEST = 2**53
 MOST_WORDS = 32
 MOST_FIELDS = 32
@@ -20,7 +20,7 @@ TAG, SEED = "tag", "seed"
 
 
 def short_fields(row: Mapping[str, Any]) -> dict[str, Json]:
-    """The fields of a public row that are numbers, yes or no, short texts, or lists of at most MOST_WORDS short texts."""
+    """Return the numbers, booleans, short strings, and lists of at most MOST_WORDS short strings of a public row."""
     found: dict[str, Json] = {}
     for name, value in row.items():
         if not _is_word(name):
@@ -41,14 +41,14 @@ def _is_short(value: Any) -> bool:
 
 
 class RowFields:
-    """The fields of an app's rows, by environment, split (None: the first) and seed."""
+    """The short fields of an app's rows, by environment, split and seed. The split None is the first."""
 
     def __init__(self, spec: AppSpec) -> None:
         self._spec = spec
         self.of = lru_cache(maxsize=ROWS_REMEMBERED)(self._of)
 
     def _of(self, environment: str, split: str | None, seed: int) -> dict[str, Json]:
-        """Empty for an environment without rows, and for a seed that no row has."""
+        """Return the fields; empty for an environment without rows, and for a seed without a row."""
         spec = self._spec.environments[environment]
         if spec.tasks is None:
             return {}
@@ -57,18 +57,18 @@ class RowFields:
 
 
 def chosen(row: Mapping[str, Json], difficulty: Sequence[str], tags: Sequence[str]) -> bool:
-    """Whether a row has one of these difficulties and all of these tags; an empty list asks for nothing."""
+    """Whether a row has one of these difficulties and all of these tags. An empty list matches every row."""
     return (not difficulty or str(row.get("difficulty")) in difficulty) and set(tags) <= set(tags_of(row))
 
 
 def tags_of(row: Mapping[str, Json]) -> list[str]:
-    """The row's tags; a single one may be written without a list."""
+    """Return the row's tags. A single tag may be written without a list."""
     tags = row.get("tags")
     return [tags] if isinstance(tags, str) else list(tags) if isinstance(tags, list) else []
 
 
 def groups_of(by: str, row: Mapping[str, Json], seed: int) -> list[Json]:
-    """The values of the groups to which a rollout belongs: one, but for `tag` one for each tag; [None] without any."""
+    """Return the values of the groups of a rollout: one value, or each tag for `tag`; [None] without a value."""
     if by == SEED:
         return [seed]
     if by == TAG:
@@ -78,7 +78,7 @@ def groups_of(by: str, row: Mapping[str, Json], seed: int) -> list[Json]:
 
 
 def check_by(by: Iterable[str], rows: Iterable[Mapping[str, Json]]) -> None:
-    """Raises ConfigError for a `--by` that no row has; nothing is read for `seed`."""
+    """Raise ConfigError for a `--by` that no row has. Reads no rows for `seed`."""
     missing = {"tags" if name == TAG else name: name for name in by if name != SEED}
     known: dict[str, None] = {}
     for row in rows if missing else ():
@@ -90,5 +90,5 @@ def check_by(by: Iterable[str], rows: Iterable[Mapping[str, Json]]) -> None:
         close = closest(field, known)
         raise ConfigError(
             f"--by {name[:80]}: no row of these seeds has a short public field {field[:80]!r}.",
-            hint=f"Did you mean {close!r}?" if close else f"There are {', '.join([*known, SEED])}.",
+            hint=f"Did you mean {close!r}?" if close else f"The fields are {', '.join([*known, SEED])}.",
         )

@@ -1,6 +1,6 @@
-"""Plays the rollouts that a directory lacks, several at once, and writes the summary.
+"""Plays the missing rollouts of an evaluation concurrently, and writes the summary.
 
-How many run at once is a fixed number, or one that grows until the models are busy.
+The number of concurrent rollouts is fixed, or grows until the models are busy.
 """
 
 from __future__ import annotations
@@ -26,41 +26,32 @@ from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 MOST_AT_ONCE = 256
 FIRST_AT_ONCE = 8
 FEWEST_ANSWERS = 8
-"""Answers at one number of rollouts, at least, before that number changes."""
+"""The lowest number of answers before the number of concurrent rollouts changes."""
 SLOWER = 2.0
-"""An answer's median seconds, as a multiple of those at first, from which more rollouts only wait longer."""
+"""If the median seconds of an answer exceed the first median by this factor, more concurrency only adds waiting."""
 
 
-class Concurrency(Protocol):
-    """limit: rollouts that may run at once now."""
-
-    limit: int
-
-    def see(self, seconds: float, *, congested: bool) -> None:
-        """Counts an answer of a model, or a turn of another policy; congested: an endpoint said 429 or was overloaded."""
-        ...
-
-
-class FixedConcurrency:
-    """So many at once, always."""
+class Concurrency:
+    """A constant number of concurrent rollouts. limit: the current most."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
     def see(self, seconds: float, *, congested: bool) -> None:
-        """See Concurrency: nothing changes."""
+        """Count a model's answer, or a turn of another policy. congested: an endpoint returned 429 or was overloaded."""
 
 
-class AutoConcurrency:
+class AutoConcurrency(Concurrency):
     """Doubles the number until an endpoint is congested or answers take twice as long as at first; at most MOST_AT_ONCE.
 
-    It then returns to the number before and stays there: how many calls a host gets at once from then on is limited by
-    the models' client itself (rollout/models/attempts.py). A number is judged by the median of as many answers as rollouts
-    run at once; those that began before it are left out. A 429 counts at once.
+    It then returns to the previous number and stays there. From then on the models' client (rollout/models/attempts.py)
+    limits the concurrent calls of a host. A number is judged by the median of as many answers as there are concurrent
+    rollouts, without the answers that began before it. A 429 stops the growth immediately.
     """
 
     def __init__(self) -> None:
-        self.limit = self._before = FIRST_AT_ONCE
+        super().__init__(FIRST_AT_ONCE)
+        self._before = self.limit
         self._growing = True
         self._seconds: list[float] = []
         self._left_out = 0
@@ -100,16 +91,16 @@ TICK_SECONDS = 10.0
 
 
 class EvalObserver(Protocol):
-    """Observes an evaluation, on the event loop; its methods must not raise."""
+    """An observer of an evaluation. Its methods run on the event loop and must not raise."""
 
     def begin(self, *, asked: int, done: int) -> None:
-        """Called first with the number of requested rollouts, and of those that are already done."""
+        """Called first. asked: the number of requested rollouts. done: how many of them exist already."""
 
     def result(self, result: RolloutRow, policy: str) -> None:
-        """Called when one more result is on the disk. policy: its name in the plan."""
+        """Called when a result has been written to disk. policy: its name in the plan."""
 
     def tick(self, progress: Progress) -> None:
-        """Called every TICK_SECONDS, whether or not a rollout has ended."""
+        """Called every TICK_SECONDS."""
 
 
 def configuration(
@@ -119,10 +110,10 @@ def configuration(
     app_reference: str | None = None,
     options: Mapping[str, Json] | None = None,
 ) -> dict[str, Any]:
-    """`config.json`: `asked` must be the same to resume the evaluation, the rest is information for readers.
+    """Return the content of `config.json`. Only `asked` must match when the evaluation is resumed.
 
-    app_reference: the reference by which `find_app` finds the app again; None if only its address is known. options: the
-    command's other options, for the one that goes on without flags.
+    app_reference: the app's reference for `find_app`; None if only its address is known. options: the command's other
+    options, which allow resuming it without flags.
     """
     return {
         "asked": {
@@ -156,23 +147,25 @@ async def evaluate(
     watch: EvalObserver | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> None:
-    """Plays every rollout that the directory lacks. However it ends, every result that `watch` received is on the disk.
+    """Play every rollout that the directory lacks. Every result that `watch` received is on disk, however this ends.
 
-    max_consecutive_failures: see ModelFailures. Raises EvaluationStopped when the rollouts that are left would fail alike,
-    any error of `Runner.play`, and StoreError when results cannot be written; running rollouts are then cancelled.
-    Raises EvaluationLimitReached at one of `limits` when rollouts are left; those that were running have ended.
+    max_consecutive_failures: see ModelFailures.
+
+    Raises EvaluationLimitReached at one of `limits` after the running rollouts have ended. Cancels running rollouts and
+    raises EvaluationStopped if the remaining rollouts would fail the same way, StoreError if results cannot be written, and
+    any error of `Runner.play`.
     """
     writer = _Writer(directory)
     todo = _Todo(directory.missing(retry_failed=retry_failed))
     settled = directory.done - (directory.failed if retry_failed else 0)
     left = len(plan) - settled
-    at_once = FixedConcurrency(concurrency) if isinstance(concurrency, int) else concurrency
-    adapts = not isinstance(at_once, FixedConcurrency)
+    at_once = Concurrency(concurrency) if isinstance(concurrency, int) else concurrency
+    adapts = isinstance(at_once, AutoConcurrency)
     model_failures = ModelFailures(max_consecutive_failures)
     progress = Progress()
     budget = EvalBudget(limits, directory.spent, progress)
     if adapts:
-        progress.new_calls()  # remembered from now on
+        progress.new_calls()  # starts recording
     if watch is not None:
         watch.begin(asked=len(plan), done=settled)
 
@@ -216,7 +209,7 @@ async def evaluate(
 
 
 class _Todo:
-    """The rollouts that are left, as (position, failures until now); false when there are none."""
+    """The remaining rollouts as (position, failures so far); false if none is left."""
 
     def __init__(self, items: Iterator[tuple[int, int]]) -> None:
         self._items = items
@@ -226,16 +219,16 @@ class _Todo:
         return self._next is not None
 
     def take(self) -> tuple[int, int]:
-        """Removes and returns the next one; there has to be one."""
+        """Remove and return the next rollout, which must exist."""
         taken, self._next = self._next, next(self._items, None)
-        assert taken is not None, "the caller looked before"
+        assert taken is not None, "the caller checks first"
         return taken
 
 
 async def _play_all(
     todo: _Todo, play: Callable[[int, int], Awaitable[None]], at_once: Concurrency, budget: EvalBudget
 ) -> None:
-    """Plays them, `at_once.limit` at a time, until none is left or the budget is spent. An error cancels the others."""
+    """Play up to `at_once.limit` rollouts concurrently until none is left or the budget is spent. An error cancels all."""
     workers: set[asyncio.Task[None]] = set()
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -271,7 +264,7 @@ async def _play_all(
 
 
 def _see(at_once: Concurrency, progress: Progress, result: RolloutRow) -> None:
-    """Passes on how long the models took; where that is not known, how long the rollout's turns did."""
+    """Report the seconds of the models' calls or, if they are unknown, of the rollout's turns."""
     calls = progress.new_calls()
     if not calls and not result.failed and result.seconds is not None:
         calls = [result.seconds / max(1.0, result.metrics.get("turns", 1.0))]
@@ -282,7 +275,7 @@ def _see(at_once: Concurrency, progress: Progress, result: RolloutRow) -> None:
 
 
 class _Writer:
-    """Writes results in the order in which they come; those that arrive during a write share the next flush."""
+    """Writes results in the order of their arrival. Results that arrive during a write share the next flush."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -290,7 +283,7 @@ class _Writer:
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, position: int, result: RolloutRow) -> None:
-        """Returns when the result is on the disk. Raises StoreError."""
+        """Write the result to disk. Raises StoreError."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((position, result, written))
         if self._task is None:
@@ -315,7 +308,7 @@ class _Writer:
         self._task = None
 
     async def settle(self) -> None:
-        """Waits for the current writes."""
+        """Wait for the current writes."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -330,12 +323,19 @@ def summarise(
     of_app: Sequence[Mapping[str, Any]] | None = None,
     rows: Mapping[int, Mapping[str, Json]] | None = None,
 ) -> dict[str, Any]:
-    """Computes `summary.json` from all results, read again from the disk, in the plan's order.
+    """Compute the summary from all results on disk, in the plan's order, and write it once every rollout has a line.
 
-    It is written when every rollout has a line. spec: of the app, whose aggregates are computed; without it there are none,
-    or those of `of_app`, an earlier summary's numbers of each policy. rows: by seed, fields of rows for lines without any.
-    Two equal evaluations differ only in `timing`, whether they were interrupted or not. With several policies the numbers of
-    each are under `by_policy`, and what concerns all of them beside it.
+    Equal evaluations differ only in `timing`, even if one was interrupted. With several policies, `by_policy` has the
+    numbers of each.
+
+    Args:
+        plan: The plan of the evaluation.
+        directory: The results.
+        about: The app.
+        spec: The app's declarations, whose aggregates are computed.
+        options: How to summarize.
+        of_app: Without `spec`, each policy's aggregates from an earlier summary.
+        rows: Fields of rows by seed, for lines without fields.
     """
     policies = [EvalStatistics(options) for _ in plan.policies]
     whole = EvalStatistics(SummaryOptions(interval="t")) if len(policies) > 1 else policies[0]
@@ -378,13 +378,13 @@ def summarise(
 OF_ALL_POLICIES = (
     "rollouts", "failures", "stop_reasons", "usage", "cost", "models", "digest", "observation_digest", "timing",
 )  # fmt: skip
-"""The numbers of a summary that have a meaning over several policies."""
+"""The members of a summary that are meaningful for several policies together."""
 OF_THE_APP = ("aggregates", "aggregates_problem", "published")
-"""Those that its code computes."""
+"""The members of a summary that the app's code computes."""
 
 
 def _aggregates(spec: AppSpec | None, numbers: list[RolloutRow]) -> dict[str, Any]:
-    """The members of a summary about the app's aggregates over these rollouts."""
+    """Return the summary's members about the app's aggregates over these rollouts."""
     computed: dict[str, Any] | None = None
     problem = None
     if spec is not None and numbers:
@@ -396,7 +396,7 @@ def _aggregates(spec: AppSpec | None, numbers: list[RolloutRow]) -> dict[str, An
 
 
 def published(spec: AppSpec | None, aggregates: Any) -> dict[str, Json]:
-    """The published figures for each computed aggregate: heading to name to number."""
+    """Return the published figures for each computed aggregate: heading to name to number."""
     if spec is None or not aggregates:
         return {}
     return {

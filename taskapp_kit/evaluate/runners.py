@@ -1,4 +1,4 @@
-"""Plays the rollouts: a service in this process, or a task app at its address. Both describe themselves alike."""
+"""Runners of an evaluation's rollouts: a service in this process, or a task app at an address."""
 
 from __future__ import annotations
 
@@ -45,20 +45,29 @@ if TYPE_CHECKING:
 DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
 """The members of `/task_info` that describe a task app's declarations."""
 SEEDS_A_REQUEST = 200
-"""Seeds of which a server is asked for the rows at once; their numbers stand in the address."""
+"""The number of seeds per request of rows, because the seeds are part of the address."""
 NEWEST_FAILED = 50
-"""Failed rollouts in whose list one that has just failed is looked for."""
+"""The number of failed rollouts to list when looking for a recent one."""
 PATIENCE_SECONDS = 600.0
-"""Added to a rollout's deadline: how long a server may be saturated, or its answer in transit."""
+"""Time beyond a rollout's deadline for a saturated server and the transfer of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedApp:
     """The app under evaluation.
 
-    spec_hash: of the declarations; for a server, of those in its `/task_info`. splits: name to its seeds (start,
-    stop, step), the default first; empty if a server does not report them. formula: the reward in words. models: role to
-    the model that judges, as far as this process knows it. git: commit of the app's checkout.
+    Attributes:
+        app: The app's name.
+        version: The app's version.
+        spec_hash: The hash of the declarations. For a server, of the declarations in its `/task_info`.
+        environment: The environment.
+        splits: The seeds of each split, the default split first; empty if a server does not report them.
+        formula: The reward's formula as text.
+        ranges: The ranges of reward and criteria.
+        kit_version: The kit's version.
+        models: The judges' models by role, as far as they are known here.
+        git: The commit of the app's checkout.
+        has_rows: Whether the environment has rows.
     """
 
     app: str
@@ -75,7 +84,7 @@ class EvaluatedApp:
 
 
 def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
-    """The models that judge, by their role, as far as the settings configure them; without any key."""
+    """Return the judges' models by role, as configured by the settings, without keys."""
     found: dict[str, Json] = {}
     for need in needed_roles(spec):
         endpoint = role_endpoint(settings, need.role) if need.judges else None
@@ -85,7 +94,7 @@ def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
 
 
 class Runner(Protocol):
-    """Plays rollouts: `about`, `check`, then `open`, and `close` in any case. Used on one event loop."""
+    """Plays rollouts on one event loop. Call `about` and `check`, then `open`, and always `close`."""
 
     @property
     def spec(self) -> AppSpec | None:
@@ -93,41 +102,51 @@ class Runner(Protocol):
         ...
 
     async def about(self, environment: str | None) -> EvaluatedApp:
-        """Describes the app. Raises RequestError, TaskAppError: no such environment, or no such server."""
+        """Describe the app. Raises RequestError or TaskAppError if the environment or the server does not exist."""
         ...
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
-        """The short public fields of each seed's row (`rows.short_fields`), {} where there is none. Raises KitError."""
+        """Return the short public fields of each seed's row (`rows.short_fields`), {} without a row. Raises KitError."""
         ...
 
     async def check(self, plan: EvalPlan) -> None:
-        """Raises errors of the plan that every rollout would have, as far as they can be found in advance."""
+        """Raise an error that every rollout of the plan would raise, if it can be found in advance."""
         ...
 
     async def open(self) -> None:
-        """Prepares to play. Raises KitError."""
+        """Prepare to play. Raises KitError."""
         ...
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
-        """Plays one rollout; a failed one is a result, too. key: a repeated call with it gets the same episode.
-        progress: receives its turns and tokens.
+        """Play one rollout, which may fail.
 
-        Raises KitError when no rollout can be played: the request is wrong, the server is gone.
+        key: a repeated call with the same key returns the same episode. progress: receives turns and tokens. Raises KitError
+        if no rollout can be played, for example because the request is invalid or the server is gone.
         """
         ...
 
     async def close(self) -> None:
-        """Releases its resources."""
+        """Release the resources."""
         ...
 
 
 class LocalRunner:
-    """An app in this process, or in worker processes of it.
+    """An app in this process or its worker processes.
 
-    store: opens the store for whole rollouts, None stores none. concurrency: rollouts at once. workers:
-    processes that play them, 0 for threads. skip_judges: no judge is called. Raises DeclarationError.
+    Args:
+        app: The app.
+        settings: The models of judges and environments.
+        store: Opens the store for whole rollouts; None stores nothing.
+        concurrency: The number of concurrent rollouts.
+        workers: The number of processes that play; 0 plays in threads.
+        max_time_seconds: The longest time of a rollout.
+        skip_judges: Whether to call no judge.
 
-    warnings: environment to a warning about it that was found by playing.
+    Attributes:
+        warnings: Maps an environment to a warning that playing it found.
+
+    Raises:
+        DeclarationError: The app's declarations are invalid.
     """
 
     def __init__(
@@ -179,9 +198,9 @@ class LocalRunner:
         return [self._rows.of(name, split, seed) for seed in seeds]
 
     async def check(self, plan: EvalPlan) -> None:
-        """See Runner: plans the first and the last rollout of each range of seeds, and checks that judges have models.
+        """Plan the first and the last rollout of each range of seeds, and check that judges have models; see Runner.
 
-        Also raises Unavailable: a judge with weight > 0 has none.
+        Also raises Unavailable if a judge with a weight has no model.
         """
         if not self._skip_judges:
             check_judges(self.spec, lambda role: role_endpoint(self._settings, role) is not None)
@@ -211,9 +230,7 @@ class LocalRunner:
             self._ended[rollout.rollout_id] = result
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
-        """See Runner. If rollouts are played one at a time in this process, a rollout that changes global random state
-        causes a warning.
-        """
+        """See Runner. Warns if a rollout changes global random state, which is only visible without concurrency."""
         assert self._service is not None, "open() comes first"
         environment, seed = find_environment(self.spec, request.env.env_name).name, request.env.seed or 0
         watch = global_random.GlobalRandomWatch() if self._alone and environment not in self.warnings else None
@@ -252,9 +269,10 @@ class LocalRunner:
 
 
 class RemoteRunner:
-    """A task app at its address. spec: of the same app here, whose aggregates are computed; None for no aggregates.
+    """A task app at its address.
 
-    model_names: for prices, because an answer has none. warnings: empty; see LocalRunner.
+    spec: the declarations of the same app here, whose aggregates are computed; None computes no aggregates. model_names:
+    the source of prices, which responses lack. warnings: empty; see LocalRunner.
     """
 
     def __init__(
@@ -275,16 +293,14 @@ class RemoteRunner:
         self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> EvaluatedApp:
-        """See Runner. Also raises ConfigError: the local app is another one."""
+        """See Runner. Also raises ConfigError if the local app is a different one."""
         query = {} if environment is None else {"environment": environment}
         info, server = await self._client.task_info((), **query), await self._client.info()
         versions, rubrics = server.get("versions"), server.get("rubrics")
         outcome = rubrics.get("outcome") if isinstance(rubrics, Mapping) else None
         task = info.get("task") if isinstance(info, Mapping) else None
         if not isinstance(info, Mapping) or not isinstance(task, Mapping) or "id" not in task:
-            raise TaskAppError(
-                f"{stored_url(self._url)} does not describe a task app.", hint="Is that the address of a task app?"
-            )
+            raise TaskAppError(f"{stored_url(self._url)} does not describe a task app.", hint="Check the address.")
         reward = info.get("reward")
         about = EvaluatedApp(
             app=self._name(task["id"]) or "untold",
@@ -299,17 +315,17 @@ class RemoteRunner:
         )
         if self.spec is not None and (self.spec.name, self.spec.version) != (about.app, about.version):
             raise ConfigError(
-                f"The server has {about.app} {about.version}, and --app-id is {self.spec.name} {self.spec.version}.",
-                hint="Give the app that is served there, or leave out --app-id: then no aggregates are computed.",
+                f"The server has {about.app} {about.version}, but --app-id is {self.spec.name} {self.spec.version}.",
+                hint="Pass the served app, or omit --app-id to compute no aggregates.",
             )
         return about
 
     def _name(self, value: Any) -> str:
-        """A server's text, safe for files and terminals: one line without control characters and the key; "" if not text."""
+        """Return a server's string as one line without control characters and the key; "" for other types."""
         return sentence(value, self._key)
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
-        """See Runner. From then on the results of these seeds have them."""
+        """See Runner. Later results of these seeds contain the fields."""
         query = {} if environment is None else {"environment": environment}
         query |= {} if split is None else {"split": split}
         unknown = [seed for seed in seeds if (split, seed) not in self._rows]
@@ -317,12 +333,12 @@ class RemoteRunner:
             found = await self._client.task_info(some, **query)
             tasks = [found] if len(some) == 1 else found
             if not isinstance(tasks, list) or len(tasks) != len(some):
-                raise TaskAppError(f"{stored_url(self._url)} does not describe the tasks of its seeds.")
+                raise TaskAppError(f"{stored_url(self._url)} does not describe the tasks of these seeds.")
             self._rows |= {(split, seed): self._fields(task) for seed, task in zip(some, tasks, strict=True)}
         return [self._rows[split, seed] for seed in seeds]
 
     def _fields(self, task: Any) -> dict[str, Json]:
-        """Of one TaskInfo. A server's text may hold the key."""
+        """Return the short fields of one TaskInfo, without the key."""
         metadata = task.get("task_metadata") if isinstance(task, Mapping) else None
         row = metadata.get("row") if isinstance(metadata, Mapping) else None
         if not isinstance(row, Mapping):
@@ -335,16 +351,16 @@ class RemoteRunner:
         return self._name(value) if isinstance(value, str) else value
 
     async def check(self, plan: EvalPlan) -> None:
-        """See Runner: requests the tasks of the first and the last seed of each range."""
+        """Request the tasks of the first and the last seed of each range; see Runner."""
         query = {} if plan.environment is None else {"environment": plan.environment}
         query |= {} if plan.split is None else {"split": plan.split}
         await self._client.task_info([plan.seeds.at(index) for index in _ends(plan)][:100], **query)
 
     async def open(self) -> None:
-        """See Runner: nothing to do, the server is running."""
+        """See Runner. Has no effect, because the server is running."""
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
-        """See Runner. The client waits while the server is saturated, and retries where no rollout can be duplicated."""
+        """See Runner. Waits while the server is saturated, and retries if this cannot duplicate a rollout."""
         result = await self._answered(request, key)
         if result.failed and result.rollout_id:
             await self._add_use(request.run_id, result)
@@ -367,7 +383,7 @@ class RemoteRunner:
             answer = await self._client.rollout(request, idempotency_key=key)
         except TaskAppError as error:
             if error.boundary is None and error.status != 500:
-                raise  # not a failed rollout: the server is gone, or refuses
+                raise  # not a failed rollout: the server is gone, or rejects the request
             return row_of_error(error, seed=seed, seconds=time.monotonic() - began)
         except JobTimeout as error:
             failure = Failure("timeout", "no_answer", error.message)
@@ -376,14 +392,14 @@ class RemoteRunner:
             return row_of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
-                f"{stored_url(self._url)} answered with something that is not a rollout of taskapp-kit.",
-                hint="Is that the address of a task app served by taskapp-kit?",
+                f"The response of {stored_url(self._url)} is not a rollout of taskapp-kit.",
+                hint="Check that taskapp-kit serves the task app at this address.",
             ) from None
 
     async def _add_use(self, run_id: str, result: RolloutRow) -> None:
-        """Adds the tokens and the cost of a failed rollout, which a failure's answer lacks, from the server's list.
+        """Add the tokens and the cost of a failed rollout from the server's list, because its error response lacks them.
 
-        They stay unknown where the server has no store, and where many rollouts failed meanwhile.
+        They remain unknown if the server has no store, or if many rollouts have failed since.
         """
         try:
             page = await self._client.rollouts(run_id=run_id, status="failed", limit=NEWEST_FAILED)
@@ -409,12 +425,12 @@ class RemoteRunner:
 
 
 def idempotency_key(eval_id: str, position: int, failures: int) -> str:
-    """The same key for a repeated request of a rollout; a new one after a failure, which the server would repeat."""
+    """Return the same key for a repeated request, and a new key after a failure, which the server would repeat."""
     return hashlib.sha256(f"{eval_id}/{position}/{failures}".encode()).hexdigest()
 
 
 def _ends(plan: EvalPlan) -> list[int]:
-    """The indexes of the first and the last seed of each range."""
+    """Return the indexes of the first and the last seed of each range."""
     found = {plan.seeds.index(seed) for one in plan.seeds.ranges for seed in (one[0], one[-1])}
     return sorted(index for index in found if index is not None)
 
@@ -424,7 +440,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def _splits(dataset: Any) -> dict[str, range]:
-    """The seeds of each split, from `/task_info`; entries in another form are left out."""
+    """Return the seeds of each split from `/task_info`, without malformed entries."""
     if not isinstance(dataset, Mapping) or not isinstance(dataset.get("seeds"), Mapping):
         return {}
     found = {}

@@ -1,4 +1,4 @@
-"""Stored rollouts with the scores of another version of the scorer in place of those that were answered."""
+"""Stored rollouts with the scores of another version of the scorer in place of their original scores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from taskapp_kit.rollout.source import RolloutSource, no_such_rollout
 
 
 async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
-    """The rollouts that this version scored, with its scores. Closing it closes the source.
+    """Return the rollouts that this version scored, with its scores. Closing the result closes the source.
 
-    Raises Unavailable: the source has no later scores; ConfigError: none of that version.
+    Raises Unavailable if the source cannot have later scores, ConfigError if it has no scores of this version.
     """
     store = source.score_store()
     scores = await store.scores(scorer)
@@ -30,13 +30,13 @@ async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
         known = ", ".join(version.scorer for version in await store.scorers())
         raise ConfigError(
             f"{source.place} has no scores of the version {scorer[:80]!r}.",
-            hint=f"There are {known}." if known else "`taskapp rescore` computes them.",
+            hint=f"The versions are {known}." if known else "`taskapp rescore` computes them.",
         )
     return ScoredSource(source, store, scores)
 
 
 def scored_row(row: RolloutRow, scores: StoredScores) -> RolloutRow:
-    """The row with these scores; a failure to score is its failure."""
+    """Return the row with these scores. If scoring failed, the row has its failure."""
     card, failure = scores.scorecard or {}, scores.failure or {}
     criteria = card.get("criteria")
     metrics = card.get("metrics")
@@ -63,7 +63,7 @@ def _text(failure: Mapping[str, Json], name: str) -> str | None:
 
 
 class ScoredSource(RolloutSource):
-    """A source whose rollouts have other scores; those that the version did not score are left out."""
+    """A source whose rollouts have other scores, without the rollouts that this version did not score."""
 
     def __init__(self, source: RolloutSource, store: QueryableStore, scores: dict[str, StoredScores]) -> None:
         self._source, self._store, self._scores = source, store, scores
@@ -73,7 +73,7 @@ class ScoredSource(RolloutSource):
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource."""
-        # Status, boundary and reward are those of the new scores, so they are compared here.
+        # Status, boundary and reward depend on the new scores, so these filters apply after the others.
         wanted = query or RolloutQuery()
         before = replace(wanted, status=None, boundary=None, reward_above=None, reward_below=None)
         after = RolloutQuery(

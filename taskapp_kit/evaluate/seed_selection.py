@@ -1,4 +1,4 @@
-"""Selects the seeds of an evaluation: those that were given, or the first of a split; only rows with certain fields."""
+"""Selects the seeds of an evaluation, optionally limited to rows with certain fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import FIRST_SEEDS, Seeds
 
 SEEDS_AT_ONCE = 500
-"""Seeds whose rows are looked at together."""
+"""The number of seeds whose rows are read together."""
 
 
 async def select_seeds(
@@ -25,22 +25,23 @@ async def select_seeds(
     difficulty: Sequence[str] = (),
     tags: Sequence[str] = (),
 ) -> Seeds:
-    """The given seeds, else the first FIRST_SEEDS of the split; of rows, those with one of the difficulties and all tags.
+    """Return the given seeds or the first FIRST_SEEDS of the split, filtered by difficulties and tags of their rows.
 
-    Raises ConfigError: no seeds are known, the environment has no rows, or none of them fits.
+    A row must have one of the difficulties and all tags. Raises ConfigError if no seeds are known, the environment has no
+    rows, or no row matches.
     """
     whole = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
     if given is None and not whole:
-        raise ConfigError("Which seeds? Give --seeds 0-99.")
+        raise ConfigError("The seeds of the app are unknown. Pass --seeds, such as --seeds 0-99.")
     if not difficulty and not tags:
         return given or Seeds(range(seed, seed + 1) for seed in (whole or ())[:FIRST_SEEDS])
     if not about.has_rows:
         raise ConfigError(
-            f"--difficulty and --tags choose rows, and the environment {about.environment} has none.",
-            hint="Leave them out.",
+            f"--difficulty and --tags select rows, but the environment {about.environment} has no rows.",
+            hint="Omit these options.",
         )
     if split is not None and not whole:
-        raise ConfigError(f"There is no split {split[:80]!r}; there are {', '.join(about.splits)}.")
+        raise ConfigError(f"The split {split[:80]!r} does not exist. The splits are {', '.join(about.splits)}.")
     most = None if given is not None else FIRST_SEEDS
     found: list[int] = []
     async for seed, row in _rows(runner, environment, split, given if given is not None else whole or ()):
@@ -49,16 +50,16 @@ async def select_seeds(
         if len(found) == most:
             break
     if not found:
-        wanted = [f"difficulty {' or '.join(difficulty)}"] if difficulty else []
-        wanted += [f"tags {', '.join(tags)}"] if tags else []
-        raise ConfigError(f"No row of these seeds has {' and '.join(wanted)}.", hint="`taskapp info APP` lists them.")
+        filters = [f"difficulty {' or '.join(difficulty)}"] if difficulty else []
+        filters += [f"tags {', '.join(tags)}"] if tags else []
+        raise ConfigError(f"No row of these seeds has {' and '.join(filters)}.", hint="`taskapp info APP` lists them.")
     return Seeds(range(seed, seed + 1) for seed in found)
 
 
 async def check_groups(
     runner: Runner, by: Sequence[str], seeds: Seeds, *, environment: str | None, split: str | None
 ) -> None:
-    """Raises ConfigError when `--by` names a field that no row of these seeds has; see `rows.check_by`."""
+    """Raise ConfigError if `--by` names a field that no row of these seeds has; see `rows.check_by`."""
     if any(name != "seed" for name in by):
         check_by(by, [row async for _, row in _rows(runner, environment, split, seeds)])
 

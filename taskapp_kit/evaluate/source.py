@@ -1,13 +1,11 @@
-"""Stored rollouts, wherever they are: in an evaluation's directory, in a store, or at a running task app.
-
-`open_source` finds out which; `rows` lists, `load` reads one whole, `blob` a picture. Nothing is written.
-"""
+"""Stored rollouts in an evaluation's directory, in a store, or at a running task app, opened by `open_source`."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +35,11 @@ from taskapp_kit.rollout.source import MOST, RolloutSource, no_such_rollout
 from taskapp_kit.store.open import open_store
 
 PAGE = 500
-"""Rows that are read at once."""
+"""The number of rows per request."""
 
 
 def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
-    """Open stored rollouts, wherever they are. Nothing is created.
+    """Open stored rollouts without creating anything.
 
     Args:
         reference: An evaluation's directory, a store (a path, sqlite:///PATH, postgresql://…) or a task app (http://…).
@@ -51,7 +49,7 @@ def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
         The source. Close it after use.
 
     Raises:
-        ConfigError: The reference is neither.
+        ConfigError: The reference is not one of these.
         StoreError: The store cannot be opened.
     """
     if reference.startswith(("http://", "https://")):
@@ -76,7 +74,7 @@ class StoreSource(RolloutSource):
         if limit == 0:
             return
         if not isinstance(self._store, QueryableStore):
-            raise Unavailable("This store cannot list rollouts.", hint="Name the rollout by its id.")
+            raise Unavailable("This store cannot list rollouts.", hint="Pass the rollout's id.")
         if order is not None and order != "newest":
             for row in await self._store.listed(wanted, order):
                 yield row
@@ -129,10 +127,10 @@ class StoreSource(RolloutSource):
 
 
 class DirectorySource(RolloutSource):
-    """The rollouts of an evaluation: its lines, and the whole rollouts in its `rollouts.db` where it has one."""
+    """The rollouts of an evaluation: its lines, and the whole rollouts in its `rollouts.db`, if it has one."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError when the directory is not an evaluation's."""
+        """Raises ConfigError if the directory is not an evaluation."""
         self.path = path
         self.place = str(path)
         self.config = read_config(path)
@@ -141,7 +139,7 @@ class DirectorySource(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource. `key_label` and `group_id` match nothing that an evaluation has."""
+        """See RolloutSource. `key_label` and `group_id` match no rollout of an evaluation."""
         path = self.path / RESULTS
         offsets = _current_lines(path)
         known: dict[str, RolloutRow] = {}
@@ -167,11 +165,11 @@ class DirectorySource(RolloutSource):
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
             raise StoreError(
                 f"{self.path / RESULTS} has a line that is not a result of this release ({fault}).",
-                hint="Fix or remove that line, or name another directory.",
+                hint="Fix or remove that line, or pass another directory.",
             ) from fault
 
     def _opened(self) -> StoreSource | None:
-        """The store in the directory, opened when it is needed; None without one. Raises StoreError."""
+        """Return the store in the directory, opened on first use; None without one. Raises StoreError."""
         database = self.path / DATABASE
         if self._store is None and database.is_file():
             self._store = StoreSource(open_store(str(database), create=False), self.place)
@@ -179,7 +177,7 @@ class DirectorySource(RolloutSource):
 
     @property
     def _run_id(self) -> str:
-        """The label that all rollouts of the evaluation share."""
+        """The label of all rollouts of the evaluation."""
         return f"eval-{self.config['eval_id'][:12]}"
 
     async def load(self, rollout_id: str) -> StoredRollout:
@@ -187,8 +185,8 @@ class DirectorySource(RolloutSource):
         store = self._opened()
         if store is None:
             raise ConfigError(
-                f"{self.path} has no {DATABASE}: its whole rollouts are stored elsewhere, or nowhere.",
-                hint="Name their store (sqlite:///PATH, postgresql://…), or the URL of the server that played them.",
+                f"{self.path} has no {DATABASE}, because its whole rollouts are stored elsewhere or not at all.",
+                hint="Pass their store (sqlite:///PATH, postgresql://…), or the URL of the server that played them.",
             )
         return await store.load(rollout_id)
 
@@ -225,7 +223,7 @@ class DirectorySource(RolloutSource):
 
 
 def _current_lines(path: Path) -> list[int]:
-    """The offset of each rollout's last line: one that was played again after a failure has several. Raises StoreError."""
+    """Return the offset of each rollout's last line. A retried rollout has several lines. Raises StoreError."""
     offsets: dict[bytes, int] = {}
     try:
         with path.open("rb") as lines:
@@ -241,7 +239,7 @@ def _current_lines(path: Path) -> list[int]:
 
 
 def _entries(path: Path, offsets: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """The lines at these offsets, read one by one."""
+    """Yield the lines at these offsets."""
     if offsets:
         with path.open("rb") as lines:
             for offset in offsets:
@@ -249,14 +247,14 @@ def _entries(path: Path, offsets: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 _FILTERS = ("environment", "status", "boundary", "run_id", "group_id", "key_label", "reward_above", "reward_below")
-"""Of `GET /rollouts`; its `policy` does not know the names of models."""
+"""The filters of `GET /rollouts`. Its `policy` does not match the names of models."""
 
 
 class ServerSource(RolloutSource):
     """The stored rollouts of a running task app, as far as the key may see them."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        """Raises ConfigError for an unusable address or key."""
+        """Raises ConfigError for an invalid address or key."""
         self._client = TaskAppClient(url, key)
         self.place = self._client.url
         self._listed: dict[str, RolloutRow] = {}
@@ -264,7 +262,7 @@ class ServerSource(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource. A list has neither criteria nor the sentence of a failure; `load` has them."""
+        """See RolloutSource. Rows lack criteria and the message of a failure, which `load` returns."""
         wanted = query or RolloutQuery()
         found = self._newest(wanted)
         if order is not None and order != "newest":
@@ -295,10 +293,10 @@ class ServerSource(RolloutSource):
             return [_row_of_list(listed) for listed in page["rollouts"]]
         except (KeyError, TypeError, AttributeError):
             raise TaskAppError(
-                f"{self.place}/rollouts answered with something that is no list of rollouts.",
+                f"The response of {self.place}/rollouts is not a list of rollouts.",
                 status=200,
                 code="bad_answer",
-                hint="Is that the address of a task app of this release?",
+                hint="Check that this release serves the task app at this address.",
             ) from None
 
     async def load(self, rollout_id: str) -> StoredRollout:
@@ -331,7 +329,7 @@ def _by_seed(row: RolloutRow) -> tuple[str, str, int, str, int, float, str]:
 
 
 def ordered(rows: Iterator[RolloutRow], order: RowOrder, limit: int | None = None) -> Iterator[RolloutRow]:
-    """The first `limit` rows in that order, as a store with every order returns them; see `RowOrder`."""
+    """Return the first `limit` rows in the order that a store would return; see `RowOrder`."""
     if order == "newest":
         newest = sorted(rows, key=lambda row: (row.created_at or 0.0, row.rollout_id), reverse=True)
         return iter(newest[:limit])
@@ -344,8 +342,8 @@ def ordered(rows: Iterator[RolloutRow], order: RowOrder, limit: int | None = Non
     return (row for _, _, row in chosen)
 
 
-def _rank(rated: tuple[float, Any, RolloutRow]) -> tuple[float, Any]:
-    return rated[0], rated[1]
+_rank = itemgetter(0, 1)
+"""The sort key of a rated row, because rows themselves have no order."""
 
 
 async def _sorted(rows: AsyncIterator[RolloutRow], order: RowOrder, limit: int | None) -> AsyncIterator[RolloutRow]:
@@ -358,7 +356,7 @@ async def _sorted(rows: AsyncIterator[RolloutRow], order: RowOrder, limit: int |
 
 
 def fits(row: RolloutRow, query: RolloutQuery) -> bool:
-    """Whether a row matches a query, as a store selects it."""
+    """Whether a store would select the row for a query."""
     names = ("environment", "status", "boundary", "run_id", "group_id")
     if any(getattr(query, name) not in (None, getattr(row, name)) for name in names) or query.key_label is not None:
         return False
@@ -370,7 +368,7 @@ def fits(row: RolloutRow, query: RolloutQuery) -> bool:
 
 
 def _of_line(entry: Mapping[str, Any], stored: RolloutRow | None, config: Mapping[str, Any]) -> RolloutRow:
-    """The row of a line of `results.jsonl`, of this release or an earlier one, with what the store knows of it."""
+    """Return the row of a line of `results.jsonl`, completed from the store if an earlier release wrote it."""
     key, asked = entry["key"], config["asked"]
     row = row_of_line(entry)
     row.sample, row.name = key.get("sample"), key.get("policy")
@@ -388,13 +386,13 @@ def _of_line(entry: Mapping[str, Any], stored: RolloutRow | None, config: Mappin
 
 
 _STORED = ("environment", "split", "stop_reason", "length", "tokens", "cost", "seconds", "created_at")
-"""What a line of an earlier release lacks, and the store of its rollouts has."""
+"""Members that lines of earlier releases lack and the store has."""
 _CHECKED = ("environment", "split", "sample", "name", "policy", "model", "spec_hash")
-"""What comes from the key and the configuration."""
+"""Members that come from the key and the configuration."""
 
 
 def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The policy and the model of a line. A model that plays at two addresses has the name of models.toml there."""
+    """Return the policy and the model of a line. A model at two addresses has its name in models.toml."""
     name = entry["key"].get("policy")
     policies = stored_policies(asked)
     policy = policies.get(name, {})
@@ -406,26 +404,26 @@ def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None
 
 
 def _row_of_list(listed: Mapping[str, Any]) -> RolloutRow:
-    """A row of `GET /rollouts`. Members that this release does not know are ignored. Raises KeyError, TypeError."""
+    """Return a row of `GET /rollouts`, ignoring unknown members. Raises KeyError, TypeError."""
     members: dict[str, Any] = {"rollout_id": listed["id"], **{name: listed.get(name) for name in LISTED}}
     check_types(RolloutRow, members)
     return RolloutRow(**members)
 
 
 def stored_from_answer(body: Mapping[str, Any], row: RolloutRow | None = None) -> StoredRollout:
-    """The rollout of an answer with events, or of a failure's envelope with its `trace`.
+    """Return the rollout of a response with events, or of an error response with its `trace`.
 
-    row: of a list, for what an answer lacks. Members that neither has are empty; so is `private` but for the calls of
-    judges and auxiliary models. Raises TaskAppError for an answer that is not one.
+    row: the rollout's row, for members that the response lacks. Members that neither has are empty. `private` contains only
+    the calls of judges and auxiliary models. Raises TaskAppError for an invalid response.
     """
     try:
         return _stored(body, row)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as fault:
         raise TaskAppError(
-            f"The server's answer is not a rollout with its events: {type(fault).__name__}.",
+            f"The server's response is not a rollout with its events: {type(fault).__name__}.",
             status=200,
             code="bad_answer",
-            hint="Is that the address of a task app of this release?",
+            hint="Check that this release serves the task app at this address.",
         ) from fault
 
 

@@ -1,4 +1,4 @@
-"""Statistics of many rollouts. Sums are exact (`math.fsum`), so nothing depends on the order in which they finished."""
+"""Statistics of many rollouts. Sums are exact (`math.fsum`), so the order of the rollouts has no influence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERY_K_UP_TO = 8
 
 
 class Column:
-    """One number of each rollout that has it: 16 bytes a rollout."""
+    """One number of each rollout that has it, in 16 bytes per rollout."""
 
     __slots__ = ("_seeds", "_values")
 
@@ -39,7 +39,7 @@ class Column:
         self._values, self._seeds = array("d"), array("q")
 
     def add(self, value: float | None, seed: int) -> None:
-        """Adds the number of one rollout; None is left out."""
+        """Add the number of one rollout; None is skipped."""
         if value is not None:
             self._values.append(value)
             self._seeds.append(seed)
@@ -49,13 +49,13 @@ class Column:
 
     @property
     def mean(self) -> float | None:
-        """Their mean; None without any."""
+        """The mean; None without values."""
         # fsum is exact in any order, so that an interrupted evaluation ends with the summary of an uninterrupted one
         return math.fsum(self._values) / len(self._values) if self._values else None
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """The sum."""
         return math.fsum(self._values)
 
     def interval(self, method: IntervalMethod, bounds: Range = UNBOUNDED) -> Interval:
@@ -64,11 +64,11 @@ class Column:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean. Samples of one seed are not independent, so seeds are counted; None with fewer than two."""
+        """The standard error of the mean over seeds, because samples of one seed are dependent; None below two seeds."""
         return clustered_standard_error(self._values, self._seeds)
 
     def to_json(self) -> dict[str, Json]:
-        """The column as a summary contains it."""
+        """Return the column as a summary contains it."""
         return {"mean": self.mean, "standard_error": self.standard_error, "n": len(self)}
 
 
@@ -93,7 +93,7 @@ SUMMARY_OPTIONS = SummaryOptions()
 
 
 class RewardStatistics:
-    """How rollouts ended and what they were worth: of a whole evaluation, or of one group."""
+    """The outcomes and rewards of rollouts, for a whole evaluation or one group."""
 
     def __init__(self, options: SummaryOptions) -> None:
         self._options = options
@@ -102,14 +102,14 @@ class RewardStatistics:
         self._passes = PassRates(options.pass_at)
 
     def add(self, result: RolloutRow) -> None:
-        """Counts a result; one that failed, or has no reward, enters no mean and is no fail."""
+        """Count a result. A failed rollout, and one without a reward, is neither in a mean nor in a pass rate."""
         self._ends[result.status] += 1
         if result.reward is not None and not result.failed:
             self._reward.add(result.reward, result.seed)
             self._passes.add(result.reward, result.seed)
 
     def rollouts(self) -> dict[str, Json]:
-        """How many ended how. scored: have a reward; undefined: did not fail and have none."""
+        """Return the number of rollouts by outcome. undefined: neither failed nor have a reward."""
         finished = self._ends.total() - self._ends["failed"]
         return {
             "done": self._ends.total(),
@@ -119,7 +119,7 @@ class RewardStatistics:
         }
 
     def rewards(self) -> dict[str, Json]:
-        """The members of a summary about rewards."""
+        """Return the summary's members about rewards."""
         return {
             "reward": self._reward.to_json(),
             "interval": self._reward.interval(self._options.interval, self._options.ranges.reward).to_json(),
@@ -127,12 +127,12 @@ class RewardStatistics:
         }
 
     def to_json(self) -> dict[str, Json]:
-        """A group as a summary contains it."""
+        """Return the group as a summary contains it."""
         return {"rollouts": self.rollouts(), **self.rewards()}
 
 
 class EvalStatistics:
-    """The numbers of an evaluation, or of one of its policies, collected result by result."""
+    """The numbers of an evaluation, or of one of its policies."""
 
     def __init__(self, options: SummaryOptions = SUMMARY_OPTIONS) -> None:
         self._options = options
@@ -152,7 +152,7 @@ class EvalStatistics:
         self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
     def add(self, result: RolloutRow) -> None:
-        """Adds a result. A failed one is counted by its boundary and enters no mean; what it used is counted."""
+        """Add a result. A failed rollout is counted by boundary and with its usage, but is in no mean."""
         self._rewards.add(result)
         for by, groups in self._groups.items():
             for value in groups_of(by, result.row, result.seed):
@@ -182,10 +182,9 @@ class EvalStatistics:
         _add_all(self._metrics, result.metrics, result.seed)
 
     def to_json(self, asked: int) -> dict[str, Json]:
-        """The summary's numbers; those that differ between two runs of the same evaluation are under `timing`.
+        """Return the summary's numbers. Only `timing` differs between two runs of the same evaluation.
 
-        observation_digest: None when a rollout that did not fail has none. by: for each grouping its groups, in the order
-        in which the plan has them.
+        `observation_digest` is None if a rollout that did not fail lacks its digest. Groups are in the plan's order.
         """
         failures: dict[str, Any] = {}
         for (boundary, code), count in sorted(self._failures.items()):
@@ -221,14 +220,14 @@ class EvalStatistics:
 
 
 class CostStatistics:
-    """US dollars of models' answers, failed rollouts included."""
+    """The cost of models' answers in US dollars, including failed rollouts."""
 
     def __init__(self) -> None:
         self._policy, self._other, self._failed = Column(), Column(), Column()
         self._without_price = 0
 
     def add(self, result: RolloutRow) -> None:
-        """Adds what one rollout cost."""
+        """Add the cost of one rollout."""
         self._policy.add(result.policy_cost, result.seed)
         self._other.add(result.other_cost, result.seed)
         if result.failed:
@@ -237,9 +236,10 @@ class CostStatistics:
         self._without_price += result.unpriced
 
     def to_json(self) -> dict[str, Json]:
-        """policy: the policy's model; other: judges and models that environments call; None where nothing is known.
+        """Return the costs as a summary contains them; None if unknown.
 
-        of_failed: the part of `total` that failed rollouts cost. without_price: rollouts with tokens whose price is unknown.
+        `policy` is the cost of the policy's model, `other` of judges and of models that environments call, and `of_failed`
+        the part of `total` for failed rollouts. `without_price` counts rollouts with tokens of unknown price.
         """
         known = len(self._policy) + len(self._other)
         return {
@@ -261,7 +261,7 @@ def _as_json(columns: Mapping[str, Column]) -> dict[str, Json]:
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The probability that at least one of k samples passes. Raises ValueError: k is not in [1, samples]."""
+    """Return the probability that at least one of k samples passes. Raises ValueError if k is not in [1, samples]."""
     # 1 - C(n - c, k) / C(n, k), the share of all subsets of k of the n samples, is unbiased: Chen et al. 2021,
     # "Evaluating Large Language Models Trained on Code", arXiv:2107.03374
     _check(samples, passed, k)
@@ -269,7 +269,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def pass_hat_k(samples: int, passed: int, k: int) -> float:
-    """The probability that k samples all pass (pass^k). Raises ValueError: k is not in [1, samples]."""
+    """Return the probability that all of k samples pass (pass^k). Raises ValueError if k is not in [1, samples]."""
     # C(c, k) / C(n, k), unbiased for the same reason: Yao et al. 2024, "τ-bench", arXiv:2406.12045
     _check(samples, passed, k)
     return math.comb(passed, k) / math.comb(samples, k)
@@ -283,25 +283,25 @@ def _check(samples: int, passed: int, k: int) -> None:
 
 
 def shown_ks(most: int) -> list[int]:
-    """Each k up to EVERY_K_UP_TO, then its doubles, and `most`."""
+    """Return each k up to EVERY_K_UP_TO, then its doubles, and `most`."""
     doubles = [EVERY_K_UP_TO << power for power in range(1, 20)]
     return sorted({*range(1, min(EVERY_K_UP_TO, most) + 1), *(k for k in doubles if k < most), most}) if most else []
 
 
 class PassRates:
-    """Counts samples and passes by seed. A sample passes when its reward is at least `at`; only scored ones are counted."""
+    """Samples and passes by seed. A scored sample passes if its reward is at least `at`."""
 
     def __init__(self, at: float = PASS_AT) -> None:
         self.at = at
         self._seeds: dict[int, tuple[int, int]] = {}
 
     def add(self, reward: float, seed: int) -> None:
-        """Counts a scored sample."""
+        """Count a scored sample."""
         samples, passed = self._seeds.get(seed, (0, 0))
         self._seeds[seed] = samples + 1, passed + (reward >= self.at)
 
     def to_json(self) -> dict[str, Json]:
-        """As a summary contains it: for each k the means over the seeds that have k scored samples; n is their number."""
+        """Return the rates as a summary contains them: for each k the means over the seeds with at least k scored samples."""
         counts = list(self._seeds.values())
         rates: dict[str, Json] = {}
         for k in shown_ks(max((samples for samples, _ in counts), default=0)):

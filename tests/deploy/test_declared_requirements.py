@@ -100,12 +100,12 @@ def test_every_problem_is_told_at_once_with_its_line(tmp_path: Path) -> None:
         needs(tmp_path)
     told = str(caught.value)
     assert "has 6 problems" in told
-    assert "line 4: `dependencies` is no list" in told
-    assert "line 6: there is no setting 'timeout'; write timeout_seconds." in told
-    assert "line 7: there is no setting 'cpus'; did you mean 'cpu'?" in told
-    assert 'line 8: store cannot be used; expected "postgres-secret" or "none".' in told
-    assert "line 9: memory_mib cannot be used" in told
-    assert "line 10: there is no setting 'extra_packages'; write `dependencies`." in told
+    assert "line 4: `dependencies` must be a list" in told
+    assert "line 6: the setting 'timeout' is unknown; write timeout_seconds." in told
+    assert "line 7: the setting 'cpus' is unknown; did you mean 'cpu'?" in told
+    assert 'line 8: store is invalid; expected "postgres-secret" or "none".' in told
+    assert "line 9: memory_mib is invalid" in told
+    assert "line 10: the setting 'extra_packages' is unknown; write `dependencies`." in told
 
 
 def test_what_is_no_toml_is_told_with_its_line_in_the_file(tmp_path: Path) -> None:

@@ -13,12 +13,17 @@ from taskapp_kit.deploy.modal.account import ModalRefused, look, refusal
 @pytest.mark.parametrize(
     ("kind", "told", "environment", "words"),
     [
-        ("AuthError", "Token validation failed", "", "no account is signed in"),
-        ("ExecutionError", "Token missing. Could not authenticate client.", "", "no account is signed in"),
+        ("AuthError", "Token validation failed", "", "No Modal account is signed in"),
+        ("ExecutionError", "Token missing. Could not authenticate client.", "", "No Modal account is signed in"),
         ("ConnectionError", "Could not connect to the Modal server.", "", "Modal cannot be reached."),
-        ("NotFoundError", "Environment 'staging' not found.", "staging", "no Modal environment 'staging'"),
-        ("NotFoundError", "Secret 'x' not found in environment 'staging'.", "staging", "Modal refused (NotFoundError)"),
-        ("ResourceExhaustedError", "quota\n", "", "Modal refused (ResourceExhaustedError): quota"),
+        ("NotFoundError", "Environment 'staging' not found.", "staging", "Modal environment 'staging' does not exist"),
+        (
+            "NotFoundError",
+            "Secret 'x' not found in environment 'staging'.",
+            "staging",
+            "Modal rejected the request (NotFoundError)",
+        ),
+        ("ResourceExhaustedError", "quota\n", "", "Modal rejected the request (ResourceExhaustedError): quota"),
     ],
 )
 def test_modals_errors_become_one_sentence(kind: str, told: str, environment: str, words: str) -> None:

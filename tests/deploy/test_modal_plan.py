@@ -101,7 +101,7 @@ def test_a_missing_import_is_found_here_with_where_to_declare_it(folder: Path) -
     with pytest.raises(DiscoveryError) as caught:
         plan(folder)
     told = str(caught.value)
-    assert "mine.py:2 imports numpy, which is not among what" in told
+    assert "mine.py:2 imports numpy, which is not declared in" in told
     assert 'dependencies = ["numpy"]' in told
     assert caught.value.exit_status == 1  # type: ignore[attr-defined]
     write(folder, head='# /// script\n# dependencies = ["numpy"]\n# ///\nimport numpy\n')
@@ -163,7 +163,7 @@ def test_an_optional_import_that_the_author_guards_is_no_fault(folder: Path) -> 
 def test_an_import_inside_a_function_is_warned_of(folder: Path) -> None:
     write(folder, tail="def later():\n    import numpy, json, yaml\n")
     (warning,) = plan(folder).warnings
-    assert "mine.py:4 imports numpy when a function runs" in warning
+    assert "mine.py:4 imports numpy inside a function" in warning
     assert 'dependencies = ["numpy"]' in warning
 
 
@@ -195,7 +195,7 @@ def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path
         "  except KitError as error: print(str(error).replace('\\n', ' '))\n"
     )
     told, taken = printed(program, cwd=folder).splitlines()
-    assert "mine.py:1 imports my_games, the author's own package, and would not find it" in told
+    assert "mine.py:1 imports my_games, the author's own package, which a container would not have" in told
     assert "taskapp deploy my_games.mine:app" in told
     assert "/root/my_games/words.py" in taken
 
@@ -282,7 +282,7 @@ def test_a_private_file_stays_and_is_warned_of(folder: Path) -> None:
     (folder / ".env").write_text("KEY=canary-5c1f")
     made = plan(folder)
     assert travelling(made) == {"mine.py"}
-    assert "reads .env here" in made.warnings[0] and "canary" not in made.warnings[0]
+    assert "reads .env" in made.warnings[0] and "canary" not in made.warnings[0]
     write(folder, tail='app.path(".env")\n')
     with pytest.raises(ConfigError, match=r"'\.env'"):
         plan(folder)

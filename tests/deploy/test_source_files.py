@@ -148,11 +148,11 @@ def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("data", "folder"),
-        (".", "folder"),
+        ("data", "directory"),
+        (".", "directory"),
         ("../app.py", "outside"),
         ("/etc/hostname", "outside"),
-        ("data/test.jsonl", "no data file"),
+        ("data/test.jsonl", "does not exist"),
         (".env", "private"),
         ("data/innocent.txt", "private"),
         ("data/harmless.txt", "private"),

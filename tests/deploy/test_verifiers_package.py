@@ -69,7 +69,7 @@ def app_named(name: str) -> TaskApp:
 def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path) -> None:
     app = find_app(str(CAPITALS))
     out = tmp_path / "out"
-    with pytest.raises(ConfigError, match="no data file"):
+    with pytest.raises(ConfigError, match="does not exist"):
         write_verifiers_package(app, str(CAPITALS), out, beside=tmp_path, data_files=["missing.jsonl"])
     with pytest.raises(ConfigError):
         write_verifiers_package(app, str(CAPITALS), out, beside=tmp_path, packages=["not a requirement!"])
@@ -79,7 +79,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path) ->
     async def play(env: Any, model: Any, task: Any) -> None:
         pass
 
-    with pytest.raises(ConfigError, match="loop of its own"):
+    with pytest.raises(ConfigError, match="its own loop"):
         write_verifiers_package(looping, "crafter", out, beside=tmp_path)
     assert not out.exists()
     out.mkdir()

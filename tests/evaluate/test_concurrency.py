@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskapp_kit.evaluate.run import FIRST_AT_ONCE, MOST_AT_ONCE, AutoConcurrency, FixedConcurrency
+from taskapp_kit.evaluate.run import FIRST_AT_ONCE, MOST_AT_ONCE, AutoConcurrency, Concurrency
 
 
 def settled(seconds: Callable[[int], float], limited: Callable[[int], bool] = lambda at_once: False) -> list[int]:
@@ -41,6 +41,6 @@ def test_whatever_comes_the_number_stays_within_its_bounds(answers: list[tuple[f
 
 
 def test_a_fixed_number_stays() -> None:
-    fixed = FixedConcurrency(5)
+    fixed = Concurrency(5)
     fixed.see(100.0, congested=True)
     assert fixed.limit == 5

@@ -219,7 +219,7 @@ def test_differences_are_named_down_to_the_member() -> None:
     before = {"a": 1, "policy": {"model": "m", "temperature": 0.5}, "split": None}
     now = {"a": 1, "policy": {"model": "n", "temperature": 0.5}, "split": "test", "x": "y" * 100}
     assert differing(before, now) == [
-        "policy.model was m, is n", "split was not given, is test", f"x was not given, is {'y' * 69}…",
+        "policy.model was m, is n", "split was not set, is test", f"x was not set, is {'y' * 69}…",
     ]  # fmt: skip
 
 

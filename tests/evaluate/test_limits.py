@@ -77,7 +77,7 @@ def test_a_limit_that_the_last_rollout_reaches_stops_nothing(evaluations: Any, t
 
 
 def test_a_cost_limit_without_a_price_stops_at_once(evaluations: Any, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationLimitReached, match="price of m is not known"):
+    with pytest.raises(EvaluationLimitReached, match="price of m is unknown"):
         evaluations.run(tmp_path, plan(), Paid(price=None), limits=EvalLimits(max_cost=100.0))
     assert len(lines(tmp_path)) <= 5
 

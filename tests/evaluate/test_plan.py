@@ -70,12 +70,12 @@ def test_every_policy_plays_every_sample_of_a_seed_before_the_next_seed(
 
 
 def test_policies_have_names_of_their_own() -> None:
-    with pytest.raises(ConfigError, match="called 'm'"):
+    with pytest.raises(ConfigError, match="the name 'm'"):
         EvalPlan(Seeds.read("0"), [{"model": "m"}, {"model": "m", "temperature": 1.0}])
     plan = EvalPlan(Seeds.read("0"), [{"model": "m"}, {"model": "m"}], names=("base", "tuned"))
     assert [plan.key(position).policy for position in range(2)] == ["base", "tuned"]
     assert plan.request(1, "run").policy.config["model"] == "m"
-    with pytest.raises(ConfigError, match="not of a release"):
+    with pytest.raises(ConfigError, match="not from a supported release"):
         EvalPlan.of_stored({"policy": {"policy": "random"}})
 
 

@@ -34,7 +34,7 @@ from taskapp_kit.evaluate.limits import EvalLimits
 from taskapp_kit.evaluate.own_directories import check_own, policy_flags, remember
 from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
-from taskapp_kit.evaluate.run import MOST_AT_ONCE, AutoConcurrency, FixedConcurrency, configuration, evaluate, summarise
+from taskapp_kit.evaluate.run import MOST_AT_ONCE, AutoConcurrency, configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
 from taskapp_kit.evaluate.source import DirectorySource
@@ -188,7 +188,7 @@ class Session:
             player,
             directory,
             eval_id=eval_id,
-            concurrency=FixedConcurrency(number) if isinstance(number, int) else AutoConcurrency(),
+            concurrency=number if isinstance(number, int) else AutoConcurrency(),
             retry_failed=evaluation.retry_failed,
             max_consecutive_failures=evaluation.max_consecutive_failures,
             limits=EvalLimits(evaluation.max_failures, evaluation.max_cost, evaluation.max_total_tokens),

@@ -28,7 +28,7 @@ log = logging.getLogger("taskapp_kit.deploy")
 CANCEL_SECONDS = 10.0
 """How long a backend may take to answer a cancellation while the caller waits to exit."""
 LATER = "http://127.0.0.1:1"
-"""Stands in for the task app's address while the config is checked. It is never called."""
+"""A placeholder for the task app's address while the config is checked. It is never called."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 

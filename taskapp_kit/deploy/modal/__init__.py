@@ -1,6 +1,6 @@
 """A task app on Modal: `from taskapp_kit.deploy.modal import Deployment, ModalSettings`.
 
-Each name is loaded when it is first used: a container imports this package, too.
+The names are imported on first use, because a container also imports this package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Queries a Modal account: the app with a name, Secrets and the names of their keys, an address. Also creates a Secret.
+"""Queries a Modal account for apps, Secrets and addresses, and creates Secrets.
 
-Modal's client runs in a process of its own, `taskapp_kit.deploy.modal.account`, with one question and one answer as JSON
-over pipes. A key's value is sent over the pipe: never on a command line, never in a file.
+Modal's client runs in a child process (this module as a program), which reads one request and writes one response as JSON
+over pipes. The value of a key goes through the pipe, never through a command line or a file.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ from taskapp_kit.config import child_environment
 from taskapp_kit.errors import KitError, Unavailable
 from taskapp_kit.system.child_python import python_command
 
+OWNER_TAG = "taskapp-kit"
+"""The tag of every app that the kit deploys; its value is the kit's version."""
 SECONDS = 120.0
 CONNECT_SECONDS = 20.0
-"""The limit on connecting to Modal; by default its client tries for a minute without a message."""
+"""How long connecting to Modal may take. By default its client tries for a minute without a message."""
 
 
 class ModalRefused(KitError):
-    """Modal could not be reached, refused, or lacks something that the deploy needs. One sentence, without a traceback."""
+    """Modal cannot be reached, rejects a request, or lacks something that the deployment needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The state of an account. owner: of the app's name: nobody, ours (a deploy of this kit), or others.
+    """The state of an account.
 
-    version: the kit's, if ours. missing: names of Secrets that do not exist. lacking: required keys that the app's own
-    Secret does not have.
+    Attributes:
+        owner: Who has an app of this name: nobody, ours (deployed by this kit), or others.
+        version: The kit's version, if ours.
+        missing: The Secrets that do not exist.
+        lacking: The required keys that the app's Secret does not contain.
     """
 
     owner: Literal["nobody", "ours", "others"]
@@ -43,42 +48,31 @@ class Account:
     lacking: tuple[str, ...]
 
 
-def look(
-    app_name: str,
-    secrets: Sequence[str],
-    required_keys: Sequence[str],
-    *,
-    environment: str = "",
-) -> Account:
-    """Checks the owner of the name and the Secrets, of which the last is the app's own. Raises ModalRefused."""
+def look(app_name: str, secrets: Sequence[str], required_keys: Sequence[str], *, environment: str = "") -> Account:
+    """Check the owner of the name, and the Secrets. The last Secret is the app's own. Raises ModalRefused."""
     answer = _ask(
-        "look",
-        environment,
-        app=app_name,
-        secrets=list(secrets),
-        own=secrets[-1],
-        required_keys=list(required_keys),
+        "look", environment, app=app_name, secrets=list(secrets), own=secrets[-1], required_keys=list(required_keys)
     )
     return Account(answer["owner"], answer["version"], tuple(answer["missing"]), tuple(answer["lacking"]))
 
 
 def make_secret(name: str, values: Mapping[str, str], *, environment: str = "", update: bool = False) -> bool:
-    """Creates the Secret; returns False if it exists, without a change. Raises ModalRefused.
+    """Create the Secret, or return False without a change if it exists. Raises ModalRefused.
 
-    update: sets these keys in an existing one and leaves its others unchanged.
+    update: In an existing Secret, set these keys and keep the others.
     """
     made: bool = _ask("secret", environment, name=name, values=dict(values), update=update)["made"]
     return made
 
 
 def address(app_name: str, function: str, *, environment: str = "") -> str:
-    """The address of a deployed web function. Raises ModalRefused."""
+    """Return the address of a deployed web function. Raises ModalRefused."""
     url: str = _ask("address", environment, app=app_name, function=function)["url"]
     return url.rstrip("/")
 
 
 def require_client() -> None:
-    """Raises Unavailable when Modal's client is not installed here."""
+    """Raise Unavailable if Modal's client is not installed here."""
     if find_spec("modal") is None:
         raise Unavailable(
             "Deploying to Modal needs Modal's client, which is not installed here.",
@@ -87,11 +81,9 @@ def require_client() -> None:
 
 
 def refusal(kind: str, message: str, environment: str) -> ModalRefused:
-    """The exception for an error of Modal's client. kind: the name of its class. message: its text."""
+    """Return the exception for an error of Modal's client. kind: the name of its class."""
     if kind == "AuthError" or "Token missing" in message:
-        return ModalRefused(
-            "Modal does not know the caller: no account is signed in here.", hint="Sign in: modal setup"
-        )
+        return ModalRefused("No Modal account is signed in here.", hint="Sign in: modal setup")
     if kind in ("ConnectionError", "OSError"):
         return ModalRefused("Modal cannot be reached.", hint="Check the connection, and https://status.modal.com.")
     if (
@@ -102,9 +94,10 @@ def refusal(kind: str, message: str, environment: str) -> ModalRefused:
         and "Secret" not in message
     ):
         return ModalRefused(
-            f"There is no Modal environment {environment!r}.", hint="`modal environment list` shows them."
+            f"The Modal environment {environment!r} does not exist.",
+            hint="`modal environment list` shows the environments.",
         )
-    return ModalRefused(f"Modal refused ({kind}): {message.strip()[:300]}")
+    return ModalRefused(f"Modal rejected the request ({kind}): {message.strip()[:300]}")
 
 
 def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
@@ -152,8 +145,6 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         function = modal.Function.from_name(question["app"], question["function"], environment_name=environment)
         return {"url": function.get_web_url() or ""}
 
-    from taskapp_kit.deploy.modal.deployment import OWNER_TAG
-
     answer: dict[str, Any] = {"owner": "nobody", "version": "", "missing": [], "lacking": []}
     try:
         tags = modal.App.lookup(question["app"], environment_name=environment).get_tags()
@@ -178,7 +169,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(seconds: float) -> None:
-    """Creates the client for all further calls; exits this process with an answer when that takes too long."""
+    """Create the client for all further calls. If that takes too long, report it and exit this process."""
     import modal
 
     def too_long() -> None:
@@ -197,7 +188,7 @@ def _report(answer: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """The child process. Reports an error of Modal's client by its class and its text, without values of ours."""
+    """Run as the child process. Errors of Modal's client are reported without the values of keys."""
     question = json.loads(sys.stdin.read())
     try:
         answer = _answer(question)

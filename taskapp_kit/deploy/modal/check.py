@@ -1,4 +1,4 @@
-"""Checks a deploy: waits until it answers, and plays one rollout."""
+"""Checks a deployed app: waits until it answers, and plays one rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVEN = Backoff(first_seconds=2.0, growth=1.0)
 
 @dataclass(frozen=True, slots=True)
 class SmokeResult:
-    """The result of one short rollout. reward: None when the app defines none. seconds: wall time, the start included."""
+    """The result of one short rollout. reward: None if undefined. seconds: the wall time, including the container's start."""
 
     policy: str
     reward: float | None
@@ -27,9 +27,9 @@ class SmokeResult:
 
 
 async def healthy(url: str, key: str | None, *, seconds: float, report: Callable[[str], None]) -> bool:
-    """Waits until `/health` answers; False when it does and refuses this key. Raises ModalRefused past `seconds`.
+    """Wait until `/health` answers; return whether it accepts the key. Raises ModalRefused after `seconds`.
 
-    A container that has to be started holds the request, and Modal redirects it meanwhile; the client follows.
+    While a container starts, Modal redirects the request, and the client follows.
     """
     attempts = Attempts(EVEN, seconds=seconds)
     async with TaskAppClient(url, key, retries=0) as client:
@@ -44,14 +44,15 @@ async def healthy(url: str, key: str | None, *, seconds: float, report: Callable
                 last = error.message
                 if error.status in (500, 503) and error.code:
                     raise ModalRefused(
-                        f"It runs but is not healthy: {error.message}", hint=error.hint or "`modal app logs` says why."
+                        f"The app is running but is not healthy: {error.message}",
+                        hint=error.hint or "`modal app logs` shows the cause.",
                     ) from None
             else:
                 return True
             pause = attempts.pause()
             if pause is None:
                 raise ModalRefused(
-                    f"It did not answer within {seconds:.0f} s ({last.rstrip('.')}).",
+                    f"The app did not answer within {seconds:.0f} s ({last.rstrip('.')}).",
                     hint="`modal app logs APP_NAME` shows why its container does not start.",
                 )
             report(f"waiting: {last}")
@@ -61,14 +62,15 @@ async def healthy(url: str, key: str | None, *, seconds: float, report: Callable
 async def smoke(
     url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float
 ) -> SmokeResult:
-    """Plays one rollout of at most five turns. Raises ModalRefused with the cause when it fails."""
+    """Play one rollout of at most five turns. Raises ModalRefused with the cause of a failure."""
     start = time.monotonic()
     async with TaskAppClient(url, key, timeout_seconds=seconds) as client:
         try:
             answer = await trial_rollout(client, policy, environment=environment, seed=seed)
         except TaskAppError as error:
             raise ModalRefused(
-                f"It answers, but a first rollout failed: {error.message}", hint=error.hint or "See `modal app logs`."
+                f"The app answers, but a first rollout failed: {error.message}",
+                hint=error.hint or "See `modal app logs`.",
             ) from None
     metrics = answer.get("metrics")
     metrics = metrics if isinstance(metrics, dict) else {}

@@ -1,10 +1,10 @@
-"""The requirements that an app declares, where Python's own tools look for them.
+"""The requirements that an app declares, read from where Python's tools also read them.
 
-- A file of its own: the `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
-- Without one, and for a package: the nearest `pyproject.toml` from the app's folder upwards, its `[project]`.
-- Both may have `[tool.taskapp.modal]`, whose keys are those of `ModalSettings`.
+- A single file may have a `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
+- Without a block, and for a package, the nearest `pyproject.toml` at or above the app's directory counts.
+- Both may contain `[tool.taskapp.modal]` with the fields of `ModalSettings`.
 
-Nothing is imported and nothing is installed here.
+Nothing is imported or installed.
 """
 
 from __future__ import annotations
@@ -50,20 +50,25 @@ NOT_HERE = {
     "custom_domain": "custom_domains",
     "enable_memory_snapshot": "memory_snapshot",
 }
-"""Keys that authors write by mistake, Modal's own names among them, and the right ones."""
+"""Maps keys that authors write by mistake, such as Modal's names, to the right keys."""
 
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _KNOWN_SERIES = ("3.11", "3.12", "3.13", "3.14")
 _NEWEST_PATCH = 30
-"""A patch release that no series of Python reaches: `requires-python` may allow some patches of a series only."""
+"""More patch releases than any series of Python has: `requires-python` may allow only some patches of a series."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredRequirements:
-    """dependencies: pip requirements without the kit's own line. extras: of the kit, from that line.
+    """The declared requirements of an app.
 
-    requires_python: a specifier such as ">=3.12", "" without one. settings: from `[tool.taskapp.modal]`. source: the
-    file that declares them, None without one. block: whether it is a block in the app's own file.
+    Attributes:
+        dependencies: pip requirements, without the requirement on the kit.
+        extras: The kit's extras, from that requirement.
+        requires_python: A specifier such as ">=3.12", or "".
+        settings: The table `[tool.taskapp.modal]`.
+        source: The file that declares them; None without one.
+        block: Whether they are in a block of the app's own file.
     """
 
     dependencies: tuple[str, ...] = ()
@@ -74,7 +79,7 @@ class DeclaredRequirements:
     block: bool = False
 
     def where_to_declare(self, package: str) -> str:
-        """The hint what to write, and where, so that the container has `package`."""
+        """Return a hint on how to declare `package`, so that the container has it."""
         line = f'dependencies = ["{package}"]'
         if self.source is None:
             return f"Write above the imports: # /// script, then # {line}, then # ///."
@@ -84,11 +89,7 @@ class DeclaredRequirements:
 
 
 def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
-    """Reads what the author of `target` declared; nothing for a bundled environment.
-
-    Raises:
-        ConfigError: every problem of the block or file, each with its line.
-    """
+    """Read the requirements of `target`; empty for a bundled environment. Raises ConfigError, which lists every problem."""
     if target.kind == "bundled":
         return DeclaredRequirements()
     if target.kind == "module":
@@ -110,26 +111,26 @@ def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
 
 
 def python_version(requires: str, installed: tuple[int, int]) -> str:
-    """The Python of the container: the one that deploys when `requires` allows it, else the oldest that it allows.
+    """Return the container's Python: the version that deploys if `requires` allows it, else the oldest allowed version.
 
-    The versions pinned in the image are installed here under that Python, so they exist for it.
+    The image pins the package versions installed here, which are known to exist for the version that deploys.
 
     Raises:
-        ConfigError: Modal has no Python that fits.
+        ConfigError: Modal has no Python that `requires` allows.
     """
     try:
         allowed = SpecifierSet(requires)
     except InvalidSpecifier:
         raise ConfigError(
-            f"requires-python {requires!r} is no version specifier.", hint='Write it such as ">=3.12".'
+            f"requires-python {requires!r} is not a version specifier.", hint='Expected one such as ">=3.12".'
         ) from None
     here = f"{installed[0]}.{installed[1]}"
     for series in (here, *_KNOWN_SERIES):
         if series in _KNOWN_SERIES and any(allowed.contains(f"{series}.{patch}") for patch in range(_NEWEST_PATCH)):
             return series
     raise ConfigError(
-        f"requires-python {requires!r} fits no Python that a container can have ({', '.join(_KNOWN_SERIES)}).",
-        hint="Widen it, or name python_version under [tool.taskapp.modal].",
+        f"requires-python {requires!r} excludes every Python that a container can have ({', '.join(_KNOWN_SERIES)}).",
+        hint="Widen it, or set python_version under [tool.taskapp.modal].",
     )
 
 
@@ -149,14 +150,14 @@ def _of_module(top: str) -> DeclaredRequirements:
 
 
 def _of_folder(folder: Path) -> DeclaredRequirements:
-    """The nearest pyproject.toml, up to the top of a repository, as Python's tools look for it."""
+    """Read the nearest pyproject.toml at or above the directory, up to the top of the repository."""
     try:
         home = Path.home()
-    except RuntimeError:  # it is unknown
+    except RuntimeError:  # no home directory is known
         home = None
     for place in (folder, *folder.parents):
         if place != folder and place.stat().st_mode & stat.S_IWOTH:
-            break  # another user's file in /tmp would name packages for the image of an app below it
+            break  # another user's file in /tmp would choose packages for the image of an app below it
         file = place / "pyproject.toml"
         if file.is_file():
             return (
@@ -175,7 +176,7 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = re.sub(r"at line (\d+)", lambda found: f"at line {int(found[1]) + first_line}", str(error))
-        raise ConfigError(f"{source}: {what} is not TOML: {reason}.", hint="Fix that line.") from None
+        raise ConfigError(f"{source}: {what} is not valid TOML: {reason}.", hint="Fix that line.") from None
     lines = lines_of(text)
     problems: list[tuple[int, str]] = []
 
@@ -187,7 +188,7 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
     above: tuple[str, ...] = () if block else ("project",)
     dependencies = project.get("dependencies", []) if isinstance(project, dict) else []
     if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
-        report((*above, "dependencies"), '`dependencies` is no list of texts; expected such as ["numpy>=2"].')
+        report((*above, "dependencies"), '`dependencies` must be a list of strings, such as ["numpy>=2"].')
         dependencies = []
     for index, line in enumerate(dependencies):
         try:
@@ -197,14 +198,14 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
             report((*above, "dependencies", index), f"{error.message} {error.hint}")
     requires = project.get("requires-python", "") if isinstance(project, dict) else ""
     if not isinstance(requires, str):
-        report((*above, "requires-python"), '`requires-python` is no text; expected such as ">=3.12".')
+        report((*above, "requires-python"), '`requires-python` must be a string, such as ">=3.12".')
         requires = ""
     settings: dict[str, Any] = {}
     for name, value in _table(content).items():
         if name not in NAMES or name in NOT_HERE:
-            report((*SECTION, name), f"there is no setting {name!r}; {_meant(name)}")
+            report((*SECTION, name), f"the setting {name!r} is unknown; {_meant(name)}")
         elif (expected := wrong(name, value)) is not None:
-            report((*SECTION, name), f"{name} cannot be used; expected {expected}.")
+            report((*SECTION, name), f"{name} is invalid; expected {expected}.")
         else:
             settings[name] = tuple(value) if isinstance(value, list) else value
     if problems:
@@ -223,7 +224,7 @@ def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_kit(lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines without the kit's own, which is installed from a wheel, and the extras that it names."""
+    """Return the requirements without the kit, which is installed from a wheel, and the extras of the kit."""
     kept, extras = [], []
     for line in lines:
         requirement = parse_requirement(line)
@@ -239,4 +240,4 @@ def _meant(name: str) -> str:
         return f"write {NOT_HERE[name]}."
     known = [key for key in NAMES if key not in NOT_HERE]
     near = closest(name, known)
-    return f"did you mean {near!r}?" if near else f"there are {', '.join(known)}."
+    return f"did you mean {near!r}?" if near else f"the settings are {', '.join(known)}."

@@ -1,6 +1,6 @@
-"""Modal: a task app as one autoscaled web function. Modal's objects are made here, from a plan.
+"""A task app on Modal as one autoscaled web function, whose Modal objects are created here from a plan.
 
-`modal_app.py` defines the function, because a container finds it by module and name:
+`modal_app.py` defines the function, because a container finds it by its module and name:
 
     DEPLOYMENT = Deployment("my_app.py", ModalSettings(app_name="my-app", store="none"), beside=__file__)
     app = DEPLOYMENT.app
@@ -11,8 +11,8 @@
     def web():
         return DEPLOYMENT.serve()
 
-Building these objects needs neither network nor account. Keys reach the container through named Secrets only: no
-layer, mounted file or function definition ever contains one.
+Building these objects needs neither network nor account. Keys reach the container only through named Secrets, never
+through a layer, a mounted file or the function's definition.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.config import from_environment, keep_from_authors
+from taskapp_kit.deploy.modal.account import OWNER_TAG
 from taskapp_kit.deploy.modal.container import preload, require_modal, serve, tickets_of
 from taskapp_kit.deploy.modal.modal_settings import ModalSettings
 from taskapp_kit.deploy.modal.plan import SOURCE_ROOT, DeployPlan, make_plan, together
@@ -39,30 +40,29 @@ if TYPE_CHECKING:
 
 __all__ = ["OWNER_TAG", "Deployment", "ModalSettings"]
 
-OWNER_TAG = "taskapp-kit"
-"""The tag of every app that we deploy; its value is the kit's version. Another app of the same name has none."""
 CONTAINER_FILE = "taskapp_deployment.json"
-"""The file with the deploy's decisions, at the container's source root. It contains names and numbers, never a key."""
+"""The container's part of the plan, at its source root. It contains names and numbers, never a key."""
 ASKED_FILE = "taskapp_asked.json"
-"""What `taskapp deploy` asks for, beside the entry module; it stays on this machine."""
+"""The request of `taskapp deploy`, next to the entry module. It stays on this machine."""
 ADDRESSES = "*.modal.run"
 """The hosts of Modal's web functions."""
 WHEEL_DIR = "/opt/taskapp-kit"
 
 
 class Deployment:
-    """One task app on Modal: what its function is registered with, and what runs in its container.
+    """One task app on Modal: the arguments of its function, and the server of its container.
+
+    In a container the arguments are ignored: a file contains the decisions of the deployment.
 
     Args:
-        target: `my_app.py`, `my_app.py:app`, a folder with an `app.py`, `package.module:app`, or a bundled name.
-        said: settings that stand above those in the app's own `[tool.taskapp.modal]`.
-        beside: `__file__` of the calling module; a relative `target` starts from its folder.
-        rehearsal: of the same app, when it was imported already; None imports it.
-
-    In a container nothing of the above is read again: what the deploy decided travels in a file.
+        target: `my_app.py`, `my_app.py:app`, a directory with an `app.py`, `package.module:app`, or a bundled name.
+        said: Settings that override the app's own `[tool.taskapp.modal]`.
+        beside: `__file__` of the calling module. A relative `target` is relative to its directory.
+        rehearsal: The result of an import check of the same app. By default the app is imported.
 
     Raises:
-        DiscoveryError, ConfigError: see `plan.make_plan`.
+        DiscoveryError: See `plan.make_plan`.
+        ConfigError: See `plan.make_plan`.
         Unavailable: Modal's client is not installed.
     """
 
@@ -77,11 +77,11 @@ class Deployment:
         self._client = require_modal()
         self._beside = folder_of(beside)
         self.plan: DeployPlan | None = None
-        # In the container, the plan's inputs (the author's pyproject.toml, this machine's packages) are not there.
+        # A container does not have the plan's inputs (the author's pyproject.toml, this machine's packages).
         if self._client.is_local():
             try:
                 self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)
-            except KitError as error:  # the author sees the line and the sentence, not our traceback
+            except KitError as error:  # the author needs the message, not our traceback
                 raise error.with_traceback(None) from None
             container_part, self._target = self.plan.for_container(), self.plan.target
         else:
@@ -90,11 +90,11 @@ class Deployment:
         self._required_keys = container_part["required_keys"]
         self.settings = ModalSettings(**container_part["settings"])
         if self.settings.memory_snapshot:
-            preload(self._target, beside=self._beside)  # before the memory snapshot; keys and clients come after it
+            preload(self._target, beside=self._beside)  # part of the memory snapshot, unlike keys and clients
 
     @classmethod
     def asked(cls, *, beside: str | Path) -> Deployment:
-        """The deployment that `taskapp deploy` requested in the file beside its entry module. Raises as the class does."""
+        """Return the deployment that `taskapp deploy` requested in a file next to its entry module. Raises like the class."""
         file = folder_of(beside) / ASKED_FILE
         if not require_modal().is_local():
             return cls("", beside=beside)
@@ -109,7 +109,7 @@ class Deployment:
 
     @property
     def app(self) -> modal.App:
-        """A new Modal app with the image, tagged as ours."""
+        """A new Modal app with the image and the kit's tag."""
         made: modal.App = self._client.App(self.settings.app_name, image=self._image(), tags={OWNER_TAG: __version__})
         return made
 
@@ -149,17 +149,17 @@ class Deployment:
         return {"custom_domains": list(self.settings.custom_domains)} if self.settings.custom_domains else {}
 
     def serve(self) -> FastAPI:
-        """The server of one container, or of this process when called here. The app is imported now, not before.
+        """Import the app and return the server of this container or process.
 
         Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
         """
         settings = from_environment()
         if not self._client.is_local():
-            # An author's code, and a program that it starts, would read the Secret's keys in the environment.
+            # The author's code, and programs that it starts, could read the Secret's keys in the environment.
             keep_from_authors()
             hosts = (*settings.hosts, ADDRESSES, *(self.settings.custom_domains or ()))
             settings = dataclasses.replace(settings, hosts=hosts)
-        if self.settings.store == "none":  # chosen at deploy; a Secret shared with others may contain an address
+        if self.settings.store == "none":  # a Secret shared with other apps may contain a store's address
             settings = dataclasses.replace(settings, store=None)
         return serve(
             self._target,
@@ -173,7 +173,7 @@ class Deployment:
         image: modal.Image = self._client.Image.debian_slim(python_version=self.settings.python_version)
         plan = self.plan
         if plan is None:
-            return image  # in the container, where the image is already built
+            return image  # a container has its image already
         if plan.settings.apt_packages:
             image = image.apt_install(*plan.settings.apt_packages)
         wheel = f"{WHEEL_DIR}/{plan.wheel.name}"
@@ -190,12 +190,12 @@ def _with_tree(image: modal.Image, tree: FileSet) -> modal.Image:
     remote = f"{SOURCE_ROOT}/{tree.remote_dir}".rstrip("/")
     if (tree.local_dir / "__init__.py").is_file():
         return image.add_local_dir(tree.local_dir, remote, ignore=_all_but(tree.files))
-    for file in tree.files:  # an author's folder may contain anything, of any size, so Modal must not walk it
+    for file in tree.files:  # the directory may contain anything of any size, so Modal must not walk it
         image = image.add_local_file(tree.local_dir / file, f"{remote}/{file}")
     return image
 
 
 def _all_but(files: Iterable[str]) -> Callable[[Path], bool]:
-    """A filter that excludes all files but the selected ones, because Modal walks a package itself."""
-    wanted = frozenset(files)
-    return lambda path: path.as_posix() not in wanted
+    """Return a filter that excludes all other files, because Modal walks a package itself."""
+    selected = frozenset(files)
+    return lambda path: path.as_posix() not in selected

@@ -1,4 +1,4 @@
-"""Lists deployed Modal apps that may be task apps, with their addresses, by Modal's control plane, not the apps."""
+"""Lists deployed Modal apps that may be task apps. Queries Modal's control plane, not the apps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from taskapp_kit.errors import ConfigError, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class DeployedApp:
-    """A deployed Modal app with a web function called `web`: its name, and the address without a slash at its end."""
+    """A deployed Modal app with a web function called `web`. url: its address, without a trailing slash."""
 
     name: str
     url: str
 
 
 def deployed_apps(environment: str = "") -> list[DeployedApp]:
-    """Deployed apps of a Modal environment (the default one when empty) that may be task apps, by name.
+    """Return the deployed apps of a Modal environment that may be task apps, by name. "" is the default environment.
 
-    Raises Unavailable: Modal's client is not installed. ConfigError: no account is signed in, or Modal cannot be reached.
+    Raises Unavailable if Modal's client is not installed, ConfigError if no account is signed in or Modal cannot be reached.
     """
     try:
         import modal
@@ -39,10 +39,10 @@ def deployed_apps(environment: str = "") -> list[DeployedApp]:
             if url:
                 found.append(DeployedApp(info.name, url.rstrip("/")))
     except AuthError as error:
-        raise ConfigError("Modal does not know the caller.", hint="Sign in with `modal setup`.") from error
+        raise ConfigError("No Modal account is signed in here.", hint="Sign in with `modal setup`.") from error
     except (Error, OSError) as error:
         raise ConfigError(
-            f"Modal could not be asked which apps are deployed ({type(error).__name__}).",
-            hint="Check the connection and `modal app list`; or give the address as --task-url.",
+            f"The deployed apps could not be read from Modal ({type(error).__name__}).",
+            hint="Check the connection and `modal app list`, or pass the address with --task-url.",
         ) from error
     return sorted(found, key=lambda app: app.name)

@@ -1,35 +1,36 @@
 """Idempotency records in a modal.Dict, for an app that several containers serve.
 
-A Dict offers three atomic operations: put if absent, put, pop. There is no transaction and no
-compare-and-set. So nothing here is ever removed while another container may be reading it, and every decision between
-containers is one put if absent:
+A Dict offers three atomic operations: put if absent, put, and pop. It has no transactions and no compare-and-set. So
+no entry is removed while another container may read it, and every decision between containers is one put if absent:
 
     key/KEY            the id of the first rollout that was requested under this key
     next/ROLLOUT       the id of the rollout that took the key over from ROLLOUT
-    holder/OWNER       a container: until when it lives, and the rollouts that it owns (JSON)
+    holder/OWNER       a container: the end of its lease, and the rollouts that it owns (JSON)
     ticket/, part/     a rollout's record and its result: see idempotency_record.py
 
-A key's rollouts are a chain: `key`, then `next` after `next`. Its last one has the key. A claim reads to the end. The
-algorithm (store/idempotency.py) looks at the rollout there; to take the key over from it is to put one's own id as its
-`next`, if absent. Of all that try, one succeeds; the others read on.
+The rollouts of a key are a chain: `key`, then one `next` after another. The last rollout has the key. A claim reads to the
+end, and the algorithm (store/idempotency.py) examines the rollout there. To take the key over, a container puts its own
+rollout as `next`, if absent. One of all that try succeeds, and the others read on.
 
-The races, one by one:
+The races:
 
-- Two claim a free key: one `key` is put, the other reads it.
-- Two find the same owner dead: one `next` is put. (Popping `key` instead could remove the winner's, just put.)
-- An owner that was only slow comes back after its record was taken over: it settles its own record, which nothing else
-  writes; the key stays with the new one.
-- Modal's client repeats a put if absent whose answer was lost, and gets the result that the entry exists. So an entry names
-  its claim, and "exists" is read back: an entry of our own is a success.
-- A claim that dies between record and chain leaves a record that nothing points to: it is lost, and expires.
-- A chain's end without a record: it was released, or expired. The key is free: a record is always put before its link.
-- Settling writes the parts before the record that names them: a reader sees either a running rollout or a whole answer.
+- Two containers claim a free key. One puts `key`, the other reads it.
+- Two containers find the same owner dead. One puts `next`. (Popping `key` instead could remove the winner's new entry.)
+- A slow owner returns after its record was taken over. It settles its own record, which nothing else writes, and the key
+  stays with the new rollout.
+- Modal's client repeats a put if absent whose response was lost, and learns that the entry exists. So an entry names its
+  claim and is read back: an entry of the same claim is a success.
+- A claim that dies between record and chain leaves a record that no entry points to. It expires.
+- A chain ends without a record. The record was released or has expired, because a record is put before its link. The key
+  is free.
+- Settling writes the parts before the record that names them, so a reader sees a running rollout or a whole answer.
 
-A container renews one entry for all that it owns. A record counts as owned while that entry lives and either lists it or
-is older than the record (`beat`): the first renewal after a claim lists it. Death is known by the lease alone.
+A container renews one entry for everything that it owns. A record counts as owned while that entry lives and either lists
+it or is older than the record (`beat`), because the first renewal after a claim lists it. Only the lease decides whether a
+container is dead.
 
-Modal removes an entry that was not read or written for seven days, so nothing is purged here. Modal does not
-document whether a read in one container sees at once what another has put; this is written for a Dict where it does.
+Modal removes an entry that was not read or written for seven days, so nothing is purged here. Modal does not document
+whether a read in one container immediately sees an entry of another container. This module assumes it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ log = logging.getLogger("taskapp_kit.deploy")
 LEASE_SECONDS = 30.0
 """How long a container counts as alive after its last renewal."""
 RENEW_SECONDS = 8.0
-"""How often a container renews its lease, while it owns a record."""
+"""How often a container renews its lease while it owns a record."""
 
 
 class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
@@ -74,7 +75,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The put goes on, as nobody can say whether it has arrived; then it is undone.
+            # The put may have arrived, so it continues and is then undone.
             self._spawn(self._remove_after(work, ticket.rollout_id))
             raise
 
@@ -105,7 +106,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         await self._records.remove(rollout_id)
 
     async def _renew(self) -> None:
-        self._beat += 1  # in one step with the list: a record claimed from now on has this beat or is on the list
+        self._beat += 1  # before the list is read, so a record claimed from now on has this beat or is on the list
         now = self._clock.now()
         lease = {"until": now + LEASE_SECONDS, "beat": self._beat, "held": sorted(self._owned)}
         await self._entries.put(f"holder/{self.owner}", json.dumps(lease).encode())
@@ -115,13 +116,13 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         await self._entries.remove(f"holder/{self.owner}")
 
     async def _put(self, ticket: IdempotencyRecord, over: DictRecord | None) -> DictRecord | None:
-        """Puts the record, then its link at the end of its key's chain."""
+        """Put the record, then its link at the end of its key's chain."""
         while True:
             place, there = (None, None) if ticket.key is None else await self._end_of(f"key/{ticket.key}", over)
             if there is not None:
                 return there
             await self._ensure_lease()
-            # The record first: a link without a record would be a free key to the others.
+            # The record comes first, because other containers take a link without a record for a free key.
             if not await self._records.put_new(DictRecord(ticket, uuid.uuid4().hex, self.owner, self._beat)):
                 raise self._duplicate(ticket.rollout_id)
             try:
@@ -134,7 +135,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
             await self._records.remove(ticket.rollout_id)
 
     async def _remove_after(self, put: asyncio.Task[DictRecord | None], rollout_id: str) -> None:
-        """The caller of a claim was cancelled: what was put meanwhile is removed."""
+        """Remove the record of a claim whose caller was cancelled."""
         with suppress(StoreError):
             if await put is None:
                 await self._records.remove(rollout_id)
@@ -145,7 +146,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         return await self._entries.get(place) == rollout_id.encode()
 
     async def _end_of(self, place: str, over: DictRecord | None) -> tuple[str, DictRecord | None]:
-        """The key of the chain's next link; and the record at its end, unless the key is free or may be taken from it."""
+        """Return where the chain's next link belongs, and the record at its end unless the key is free or may be taken over."""
         while True:
             last = await self._entries.get(place)
             if last is None:
@@ -158,7 +159,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
                 return place, None if free else there
 
     async def _ensure_lease(self) -> None:
-        """Ensures that our own `holder` entry exists and its lease is long enough for a new record."""
+        """Ensure that this container's lease exists and lasts long enough for a new record."""
         if self._first_renewal is not None and not self._first_renewal.done():
             await asyncio.shield(self._first_renewal)
         now = self._clock.now()

@@ -1,9 +1,9 @@
-"""The entries of one rollout in a modal.Dict: its idempotency record, and its result, compressed and cut into parts.
+"""The entries of one rollout in a modal.Dict: its idempotency record, and its compressed result in parts.
 
     ticket/ROLLOUT          the record: its owner, or its result (JSON)
     part/ROLLOUT/WHAT/N     the answer and the events
 
-The parts are written before the record that names them, so that a reader sees a running rollout or a whole answer.
+The parts are written before the record that names them, so a reader sees a running rollout or a whole answer.
 """
 
 from __future__ import annotations
@@ -26,42 +26,37 @@ CALL_SECONDS = 30.0
 
 
 class ModalEntries:
-    """A named modal.Dict, created when it is missing. Keys are text, values bytes: no object of ours is ever pickled.
+    """A named modal.Dict, created on first use. Keys are strings and values bytes, so nothing is pickled.
 
-    Raises StoreError, with the type of Modal's error and never its text.
+    Raises StoreError with the type of Modal's error, never its text.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        client: Any = None,
-    ) -> None:
-        """client: a `modal.Client`, not used before the first call; the process's own when absent."""
+    def __init__(self, name: str, *, client: Any = None) -> None:
+        """client: A `modal.Client`. Defaults to the client of the process."""
         self.name = name
         self._client = client
         self._dict: Any = None
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None when there is none."""
+        """Return the value; None if the entry does not exist."""
         value = await self._call("read", lambda found: found.get.aio(key))
         if value is not None and not isinstance(value, bytes):
             raise StoreError(
                 f"the entry {key!r} of the modal.Dict {self.name!r} was not written by this app.",
-                hint="Give each app a Dict of its own.",
+                hint="Use a separate Dict for each app.",
             )
         return value
 
     async def put(self, key: str, value: bytes) -> None:
-        """Put it, replacing what is there."""
+        """Put the entry, replacing an existing one."""
         await self._call("write", lambda found: found.put.aio(key, value))
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Put it and return True, or return False if there is an entry. Of several concurrent calls one succeeds."""
+        """Put the entry unless it exists; return whether it was put. One of several concurrent calls succeeds."""
         return bool(await self._call("write", lambda found: found.put.aio(key, value, skip_if_exists=True)))
 
     async def remove(self, key: str) -> None:
-        """Remove it, if it is there."""
+        """Remove the entry if it exists."""
         await self._call("write", lambda found: found.pop.aio(key, None))
 
     async def _call(self, verb: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -69,18 +64,14 @@ class ModalEntries:
 
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                if self._dict is None:  # after a memory snapshot was restored, not before
-                    self._dict = modal.Dict.from_name(
-                        self.name,
-                        create_if_missing=True,
-                        client=self._client,
-                    )
+                if self._dict is None:  # not before a memory snapshot was restored
+                    self._dict = modal.Dict.from_name(self.name, create_if_missing=True, client=self._client)
                 return await call(self._dict)
         except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise StoreError(
                 f"the modal.Dict {self.name!r} could not be {'read' if verb == 'read' else 'written'}: "
                 f"{type(error).__name__}.",
-                hint="Send the request again; if it fails again, look at the Dict with `modal dict list`.",
+                hint="Send the request again. If it fails again, check the Dict with `modal dict list`.",
             ) from error
 
 
@@ -89,21 +80,27 @@ log = logging.getLogger("taskapp_kit.deploy")
 T = TypeVar("T")
 
 PART_BYTES = 2**20
-"""The size of a part. Modal's client does not limit values, but its server refuses one that is too large for a request, and
-Modal advises against large ones. So longer data is cut into parts."""
+"""The size of a part. Modal's client does not limit values, but its server rejects requests that are too large, and Modal
+advises against large values."""
 MOST_BYTES = 64 * 2**20
-"""The limit on one answer, and on its events, compressed. Longer ones are not stored: see `DictRecords.settle`."""
+"""The limit on one compressed answer, and on its events. Longer ones are not stored; see `DictRecords.settle`."""
 AT_ONCE = 4
-"""Parts read or written at the same time, so that one long answer leaves room for other calls."""
+"""The most parts read or written concurrently, so that one long answer leaves room for other calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class DictRecord:
-    """A `StoredEntry`.
+    """A `StoredEntry` in a modal.Dict.
 
-    claim: a name of this write, by which its writer recognises it. owner: who owns the record (`holder` in JSON). beat:
-    the owner's beat when it was claimed. freed: its key may be claimed again. answer, events: the number of their parts,
-    None without them.
+    Attributes:
+        ticket: The idempotency record.
+        claim: An id of this write, by which its writer recognizes it.
+        owner: The container that owns the record (`holder` in JSON).
+        beat: The owner's beat at the time of the claim.
+        freed: Whether the key may be claimed again.
+        failure: The failure of the rollout.
+        answer: The number of parts of the answer; None without one.
+        events: The number of parts of the events; None without them.
     """
 
     ticket: IdempotencyRecord
@@ -117,18 +114,18 @@ class DictRecord:
 
     @property
     def settled(self) -> bool:
-        """Whether it has a result."""
+        """Whether the rollout has a result."""
         return self.failure is not None or self.answer is not None
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Encode the record as JSON."""
         stored = asdict(self)
         stored["holder"] = stored.pop("owner")
         return json.dumps(stored).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DictRecord:
-        """Reads what `to_bytes` wrote. Raises ValueError, TypeError, KeyError, AttributeError."""
+        """Return the inverse of `to_bytes`. Raises ValueError, TypeError, KeyError, AttributeError."""
         stored = json.loads(data)
         failure = stored.pop("failure")
         return cls(
@@ -140,21 +137,21 @@ class DictRecord:
 
 
 class DictRecords:
-    """Records and results by their rollouts. Everything raises StoreError."""
+    """Records and results by rollout. Every method raises StoreError."""
 
     def __init__(self, entries: ModalEntries) -> None:
         self._entries = entries
 
     async def put_new(self, record: DictRecord) -> bool:
-        """Puts the record if none is there; returns whether the one there now is ours."""
+        """Put the record unless the rollout has one; return whether the stored record is this one."""
         rollout_id = record.ticket.rollout_id
         if await self._entries.put_if_absent(f"ticket/{rollout_id}", record.to_bytes()):
             return True
-        there = await self.read(rollout_id)  # the client may have put it twice, when the first answer was lost
+        there = await self.read(rollout_id)  # the client may have repeated the put after a lost response
         return there is not None and there.claim == record.claim
 
     async def read(self, rollout_id: str) -> DictRecord | None:
-        """The record; None when there is none."""
+        """Return the record; None if it does not exist."""
         data = await self._entries.get(f"ticket/{rollout_id}")
         if data is None:
             return None
@@ -164,11 +161,11 @@ class DictRecords:
             raise damaged(rollout_id, fault) from fault
 
     async def remove(self, rollout_id: str) -> None:
-        """Removes a record without a result."""
+        """Remove a record without a result."""
         await self._entries.remove(f"ticket/{rollout_id}")
 
     async def settle(self, record: DictRecord, settled: StoredResult) -> None:
-        """Writes the result; for an answer longer than MOST_BYTES a failure with the code `answer_too_large`."""
+        """Write the result. An answer longer than MOST_BYTES becomes a failure with the code `answer_too_large`."""
         answer, events = await asyncio.to_thread(lambda: (_compressed(settled.answer), _compressed(settled.events)))
         failure = settled.failure
         if len(events or b"") > MOST_BYTES:
@@ -183,7 +180,7 @@ class DictRecords:
         await self._entries.put(f"ticket/{settled.rollout_id}", over.to_bytes())
 
     async def result(self, record: DictRecord) -> StoredResult:
-        """Reads what `settle` wrote."""
+        """Read the result that `settle` wrote."""
         rollout_id = record.ticket.rollout_id
         answer = await self._joined(rollout_id, "answer", record.answer)
         events = await self._joined(rollout_id, "events", record.events)
@@ -214,9 +211,9 @@ class DictRecords:
         return Failure(
             "cancelled",
             "answer_too_large",
-            f"the rollout was played, but its answer is longer than the {MOST_BYTES // 2**20} MiB that are stored "
-            "for repeated and later requests; the first request received it",
-            "Wait for the answer in the request itself, ask for less in it, or serve with a store.",
+            f"the rollout was played and the first request received its answer, but the answer exceeds the "
+            f"{MOST_BYTES // 2**20} MiB that are stored for repeated and later requests",
+            "Use the response of the first request, request a smaller one, or serve with a store.",
             error_id=uuid.uuid4().hex[:12],
         )
 
@@ -236,8 +233,8 @@ def _compressed(text: bytes | None) -> bytes | None:
 
 
 def damaged(rollout_id: str, fault: Exception) -> StoreError:
-    """The error for an entry of a rollout that cannot be read."""
+    """Return the error for an unreadable entry of a rollout."""
     return StoreError(
-        f"the result of rollout {rollout_id!r} is in the modal.Dict but cannot be read: {type(fault).__name__}.",
+        f"the result of rollout {rollout_id!r} in the modal.Dict cannot be read: {type(fault).__name__}.",
         hint="Send the request again under a new Idempotency-Key.",
     )

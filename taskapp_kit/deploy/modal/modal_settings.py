@@ -1,7 +1,7 @@
 """The settings of a task app on Modal, their rules, and their precedence.
 
-A setting may be in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py` (`ModalSettings`)
-and on the command line: a later one wins. None means "not set here".
+A setting may be in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py` (`ModalSettings`), and
+on the command line. The latest of these wins. None means "not set here".
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WEB_FUNCTION = "web"
 DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 
 STORE_CHOICES = (
-    "none, the default, stores nothing: a rollout can be neither replayed nor requested later. postgres-secret stores every "
-    "rollout in the Postgres database whose address is TASKAPP_STORE in the Secret."
+    "none, the default, stores nothing, so a rollout can be neither replayed nor requested later. postgres-secret stores "
+    "every rollout in the Postgres database whose address is TASKAPP_STORE in the Secret."
 )
 
 
@@ -44,7 +44,7 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Rule:
 def _whole(low: int, high: int) -> Rule:
     def rule(value: Any) -> str | None:
         fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if fits else f"a whole number from {low} to {high}"
+        return None if fits else f"an integer from {low} to {high}"
 
     return rule
 
@@ -61,7 +61,7 @@ def _switch(value: Any) -> str | None:
 def _each(rule: Rule) -> Rule:
     def whole(value: Any) -> str | None:
         if not isinstance(value, list | tuple):
-            return "a list of texts, also for a single one"
+            return "a list of strings, even for a single one"
         expected = next(filter(None, map(rule, value)), None)
         return None if expected is None else f"a list, each {expected}"
 
@@ -69,7 +69,7 @@ def _each(rule: Rule) -> Rule:
 
 
 def _volumes(value: Any) -> str | None:
-    expected = 'a table such as { "/data" = "my-volume" }: an absolute folder to the name of a Modal Volume'
+    expected = 'a table such as { "/data" = "my-volume" }, from an absolute directory to the name of a Modal Volume'
     if not isinstance(value, Mapping):
         return expected
     for folder, name in value.items():
@@ -81,47 +81,54 @@ def _volumes(value: Any) -> str | None:
 
 
 def _keys(value: Any) -> str | None:
-    expected = f'names of variables, such as "{DOOR_KEY}"; the values belong in the Secret'
+    expected = f'names of variables, such as "{DOOR_KEY}", whose values are in the Secret'
     if not isinstance(value, list | tuple) or not all(
         isinstance(key, str) and _VARIABLE.fullmatch(key) for key in value
     ):
         return expected
-    return None if DOOR_KEY in value else f"{DOOR_KEY} among them: without it every request is refused"
+    return (
+        None
+        if DOOR_KEY in value
+        else f"a list that contains {DOOR_KEY}, because the server rejects every request without it"
+    )
 
 
-_name = _matching(_OBJECT_NAME, "1 to 63 letters, digits, dots, dashes and underscores")
-_text = _matching(re.compile(r"[^\x00-\x1f]+"), "a text")
+_name = _matching(_OBJECT_NAME, "1 to 63 alphanumeric characters, dots, dashes and underscores")
+_text = _matching(re.compile(r"[^\x00-\x1f]+"), "a string")
 
 
 @dataclass(frozen=True, slots=True)
 class ModalSettings:
-    """How one task app runs on Modal. None: not set here; `DEFAULTS` then applies.
+    """How one task app runs on Modal. None means "not set here", so `DEFAULTS` applies.
 
-    A field is annotated with its rule, which returns what was expected of a value that does not fit.
+    Each field is annotated with its rule, which describes the expected value if a value is invalid.
 
     Attributes:
-        app_name: name of the Modal app; the address is `https://WORKSPACE--APP_NAME-web.modal.run`.
-        secret_name: the named Secret with the keys; `APP_NAME-env` when not set.
-        extra_secrets: further named Secrets (of a vendor, say); a later one wins over an earlier.
-        required_keys: variables that the Secret must hold, checked by Modal at deploy. Names, never values.
-        store: `postgres-secret`, or `none`, which stores no rollout (`STORE_CHOICES`); the plan warns if it is not chosen.
-        timeout_seconds: the longest a single request may run (Modal's own default is 300).
-        startup_timeout_seconds: the longest an import and its data may take to load.
-        min_containers, max_containers: 0 kept warm costs nothing while idle.
-        buffer_containers: how many to start ahead of the load while there is some.
-        scaledown_window_seconds: how long an idle container stays, 2 to 3600.
-        max_inputs, target_inputs: requests in flight per container: the most, and what scaling aims at.
-        cpu: physical cores reserved. memory_mib: MiB reserved.
-        region: where containers may run, any when empty; Modal asks more for a chosen region.
-        volumes: folder in the container to the name of the Modal Volume mounted there.
+        app_name: The name of the Modal app. Its address is `https://WORKSPACE--APP_NAME-web.modal.run`.
+        secret_name: The named Secret with the keys. Defaults to `APP_NAME-env`.
+        extra_secrets: Further named Secrets, such as a vendor's. Later ones override earlier ones.
+        required_keys: Names of the variables that the Secret must contain, which Modal checks on deployment.
+        store: `postgres-secret`, or `none`, which stores no rollouts (`STORE_CHOICES`). The plan warns if it is not set.
+        timeout_seconds: The longest time that a single request may run. Modal's own default is 300.
+        startup_timeout_seconds: The longest time that importing the app and loading its data may take.
+        min_containers: The number of containers to keep running. 0 costs nothing while idle.
+        max_containers: The most containers.
+        buffer_containers: The number of containers to start ahead of the load.
+        scaledown_window_seconds: How long an idle container stays, from 2 to 3600.
+        max_inputs: The most concurrent requests per container.
+        target_inputs: The number of concurrent requests per container at which Modal scales.
+        cpu: The number of reserved physical cores.
+        memory_mib: The reserved memory in MiB.
+        region: The regions in which containers may run; empty for any. Modal charges more for a chosen region.
+        volumes: Maps a directory in the container to the name of the Modal Volume mounted there.
         apt_packages: Debian packages that the app needs.
-        custom_domains: the author's own domains, under which Modal serves the app.
-        memory_snapshot: containers start from a snapshot of one that had imported the app.
-        python_version: of the container, "3.11" or later; when not set the one that deploys.
-        extras: groups of the kit's optional packages; a bundled environment brings its own.
-        extra_packages: what the author's file imports besides its declared dependencies, as pip requirements.
-        data_files: files that it reads and does not name with `app.path(...)`, relative to its own folder.
-        rehearse: whether the deploy imports the app here first, with nothing but what will be installed there.
+        custom_domains: The author's own domains, under which Modal serves the app.
+        memory_snapshot: Whether containers start from a memory snapshot taken after the app was imported.
+        python_version: The container's Python, "3.11" or later. Defaults to the version that deploys.
+        extras: The kit's extras to install. A bundled environment adds its own.
+        extra_packages: pip requirements besides the app's declared dependencies.
+        data_files: Files that the app reads without naming them with `app.path(...)`, relative to its directory.
+        rehearse: Whether the deployment first imports the app here, with only the packages of the container.
     """
 
     app_name: Annotated[str | None, _name] = None
@@ -165,32 +172,32 @@ class ModalSettings:
                 object.__setattr__(self, name, tuple(value))
 
     def over(self, below: ModalSettings) -> ModalSettings:
-        """These settings, and where they have none, those below."""
+        """Return these settings, completed with the settings of `below`."""
         said = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
         return dataclasses.replace(below, **said)
 
     def completed(self) -> ModalSettings:
-        """Every setting with a value (but cpu, memory_mib, python_version), checked against each other.
+        """Return the settings with all defaults. Only cpu, memory_mib and python_version may still be None.
 
-        Raises ConfigError: two settings contradict each other.
+        Raises ConfigError if the name is missing or two settings contradict each other.
         """
         whole = self.over(DEFAULTS)
         if whole.app_name is None:
-            raise ConfigError("The Modal app has no name.", hint="Give --name, or ModalSettings(app_name=...).")
+            raise ConfigError("The Modal app has no name.", hint="Pass --name, or set ModalSettings(app_name=...).")
         whole = dataclasses.replace(whole, secret_name=whole.secret_name or f"{whole.app_name}-env")
         for low, high in (("min_containers", "max_containers"), ("target_inputs", "max_inputs")):
             below, above = getattr(whole, low), getattr(whole, high)
             if below > above:
-                raise ConfigError(f"{low} is {below}, more than {high}, {above}.", hint="Change one of them.")
+                raise ConfigError(f"{low} ({below}) is higher than {high} ({above}).", hint="Change one of them.")
         return whole
 
     def all_required_keys(self) -> tuple[str, ...]:
-        """What the Secret must hold: `required_keys`, and the store's address where the store is a Postgres."""
+        """Return the variables that the Secret must contain: `required_keys`, and a Postgres store's address."""
         more = (STORE_KEY,) if self.store == "postgres-secret" else ()
         return tuple(dict.fromkeys((*(self.required_keys or ()), *more)))
 
     def said(self) -> dict[str, Any]:
-        """Every setting that has a value, as JSON types."""
+        """Return every setting that has a value, as JSON types."""
         return {
             name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
             for name in NAMES
@@ -205,13 +212,13 @@ RULES: Mapping[str, Rule] = {
 
 
 def wrong(name: str, value: Any) -> str | None:
-    """What was expected of this setting; None when the value is right."""
+    """Return a description of the expected value; None if the value is valid."""
     return RULES[name](value)
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value in a sentence; an entry of required_keys may be a key, and a package's address may hold one."""
-    return "cannot be used" if name in ("required_keys", "extra_packages") else f"is {value!r}"[:120]
+    """Return `is VALUE`, without values that may contain a key."""
+    return "is invalid" if name in ("required_keys", "extra_packages") else f"is {value!r}"[:120]
 
 
 DEFAULTS = ModalSettings(

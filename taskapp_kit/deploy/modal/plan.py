@@ -1,7 +1,7 @@
-"""Plans a deploy to Modal: everything that will be built, uploaded and registered.
+"""Plans a deployment to Modal: everything that will be built, uploaded and registered.
 
 `make_plan` needs no Modal client, account or network. `deploy/modal/deployment.py` makes Modal's objects from a plan, and
-`taskapp deploy --dry-run` prints one, so the printed plan is what is deployed.
+`taskapp deploy --dry-run` prints the same plan.
 """
 
 from __future__ import annotations
@@ -28,19 +28,27 @@ SOURCE_ROOT = "/root"
 ALWAYS_THERE = frozenset(
     {source_files.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"}
 )
-"""Modules that a container has in addition to the installed packages: the kit's wheel, Modal's own client."""
+"""Modules that a container has besides the installed packages: the kit's wheel and Modal's client."""
 Known = tuple[frozenset[str], tuple[str, ...]]
-"""The result of `requirements.modules_of`. It reads every installed package, so a plan calls it once."""
+"""The result of `requirements.modules_of`, which reads every installed package and is called once per plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeployPlan:
-    """The steps of a deploy.
+    """A planned deployment.
 
-    target: as the author named it. address: the app's address in the container. settings: complete. required_keys:
-    variables that the Secrets must hold. requirements: package lines that are installed before the kit's wheel. trees:
-    the author's files. rehearsal: the result of the import check, None without one. warnings: sentences for the author.
-    left: files and folders beside the app that are not uploaded. source: the file that declares the requirements, or None.
+    Attributes:
+        target: The app, as the author named it.
+        address: The app's reference in the container.
+        settings: The complete settings.
+        required_keys: Variables that the Secrets must contain.
+        requirements: Packages that are installed before the kit's wheel.
+        wheel: The kit's wheel.
+        trees: The author's files.
+        rehearsal: The result of the import check; None without one.
+        warnings: Sentences for the author.
+        left: Files and directories next to the app that are not uploaded.
+        source: The file that declares the requirements; None without one.
     """
 
     target: str
@@ -62,16 +70,16 @@ class DeployPlan:
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """The named Secrets: the app's own comes last and wins."""
+        """The named Secrets. The app's own comes last and overrides the others."""
         return (*(self.settings.extra_secrets or ()), str(self.settings.secret_name))
 
     @property
     def coordinator(self) -> Together:
-        """Where Idempotency-Keys and results are stored, so that they work with any container."""
+        """Where Idempotency-Keys and results are stored, so that they work across containers."""
         return together(self.settings)
 
     def files(self) -> list[tuple[str, int]]:
-        """The author's files: path in the container, bytes."""
+        """Return the author's files as (path in the container, size in bytes)."""
         return [
             (f"{SOURCE_ROOT}/{tree.remote_dir}/{file}".replace("//", "/"), (tree.local_dir / file).stat().st_size)
             for tree in self.trees
@@ -79,7 +87,7 @@ class DeployPlan:
         ]
 
     def for_container(self) -> dict[str, Any]:
-        """The container's part of the plan, as JSON: without paths of this machine and values of keys."""
+        """Return the container's part of the plan as JSON, without paths of this machine and values of keys."""
         return {
             "target": Path(self.target).name if self.trees and self.address.startswith("/") else self.target,
             "settings": self.settings.said(),
@@ -90,17 +98,17 @@ class DeployPlan:
 def make_plan(
     target: str, said: ModalSettings, *, beside: str | Path, rehearsal: ImportCheck | None = None
 ) -> DeployPlan:
-    """The plan for one app.
+    """Plan the deployment of one app.
 
     Args:
-        target: `my_app.py`, `my_app.py:app`, a folder with an `app.py`, `package.module:app`, or a bundled name.
-        said: settings of `modal_app.py` or the command line, which override the app's own declarations.
-        beside: a file or folder; a relative `target` starts from (its) folder.
-        rehearsal: an import check of the same app and settings; None runs one.
+        target: `my_app.py`, `my_app.py:app`, a directory with an `app.py`, `package.module:app`, or a bundled name.
+        said: Settings of `modal_app.py` or the command line, which override the app's own declarations.
+        beside: A directory, or a file in it. A relative `target` is relative to this directory.
+        rehearsal: The result of an import check of the same app and settings. By default the check runs.
 
     Raises:
-        DiscoveryError: no such app, or it cannot be imported with what would be installed.
-        ConfigError: a setting, package or file that cannot be used.
+        DiscoveryError: The app does not exist, or cannot be imported with the container's packages.
+        ConfigError: A setting, package or file is invalid.
     """
     folder = source_files.folder_of(beside)
     target = source_files.resolve(target, beside=folder)
@@ -120,7 +128,7 @@ def make_plan(
         extras.add(parsed.name)
     lines = python_requirements.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
     known = python_requirements.modules_of(lines)
-    warnings = [f"No store is chosen with --store or `store`: {STORE_CHOICES}"] if chosen.store is None else []
+    warnings = [f"Neither --store nor `store` is set: {STORE_CHOICES}"] if chosen.store is None else []
     import_check = rehearsal
     data = list(settings.data_files or ())
     if settings.rehearse and import_check is None:
@@ -149,7 +157,7 @@ def make_plan(
 
 
 def together(settings: ModalSettings) -> Together:
-    """Where idempotency records are: in the store when there is one, in memory of one container, else in a modal.Dict."""
+    """Return where idempotency records are stored: in the store, in memory if there is one container, else in a modal.Dict."""
     if settings.store == "postgres-secret":
         return "store"
     return "memory" if settings.max_containers == 1 else "dict"
@@ -164,7 +172,7 @@ def _rehearsed(
     *,
     folder: Path,
 ) -> tuple[ImportCheck, list[str]]:
-    """Runs the import check; returns its result and warnings. Raises DiscoveryError, ConfigError."""
+    """Run the import check; return its result and warnings. Raises DiscoveryError, ConfigError."""
     modules, unknown = known
     own = _own_modules(tree) if tree is not None else frozenset()
     attribute = f":{parsed.attribute}" if parsed.attribute else ""
@@ -185,17 +193,19 @@ def _rehearsed(
     if public and tree is not None:
         names = ", ".join(_relative(path, tree.local_dir) for path in public)
         raise ConfigError(
-            f"The app opens {names} while it is imported and does not declare it, so it would be missing in a container.",
-            hint='Name it in the app: app.path("FILE"); or list it as data_files under [tool.taskapp.modal].',
+            f"The app opens {names} during its import without declaring it, so a container would not have it.",
+            hint='Name it in the app with app.path("FILE"), or list it in data_files under [tool.taskapp.modal].',
         )
     if private and tree is not None:
         names = ", ".join(_relative(path, tree.local_dir) for path in private)
-        warnings.append(f"The app reads {names} here; private files stay here, so its values must be in the Secret.")
+        warnings.append(
+            f"The app reads {names}. Private files are not uploaded, so their values must be in the Secret."
+        )
     return import_check, warnings
 
 
 def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | None:
-    """The target to deploy when the app's file lies inside the package `module`; None when it does not."""
+    """Return the target to deploy if the app's file is inside the package `module`, else None."""
     file = folder / parsed.name
     above, names = file.parent, [file.stem]
     while parsed.kind == "file" and (above / "__init__.py").is_file():
@@ -209,13 +219,13 @@ def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | Non
 def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], inside: str | None) -> tuple[str, str]:
     if inside is not None:
         return (
-            "the author's own package, and would not find it: of a single file its folder travels, not the package.",
-            f"Deploy the module: taskapp deploy {inside} (in the folder that holds {module}/).",
+            "the author's own package, which a container would not have: a single file is deployed without its package.",
+            f"Deploy the module: taskapp deploy {inside} (from the directory that contains {module}/).",
         )
     if not python_requirements.providers_of(module) and source_files.find_top(module) is not None:
         return (
-            "which lies somewhere on this machine and belongs to no package, so it would not be in the container.",
-            "Put it beside the app's file, or make it a package that the container can install.",
+            "which is on this machine but belongs to no package, so the container would not have it.",
+            "Move it next to the app's file, or make it a package that the container can install.",
         )
     package = next(iter(python_requirements.providers_of(module)), module)
     if (
@@ -223,13 +233,13 @@ def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], 
         or python_requirements.normalized_name(package) in unknown
     ):
         return (
-            "which is declared, but this machine does not have it, so the app cannot be tried.",
+            "which is declared but not installed here, so the import cannot be checked.",
             f"Install it (pip install {package}), or set rehearse = false under [tool.taskapp.modal].",
         )
-    declares = "this file declares (`# /// script`)"
+    place = "the `# /// script` block"
     if needs.source is not None and not needs.block:
-        declares = f"{needs.source.name} declares"
-    return f"which is not among what {declares}.", needs.where_to_declare(package)
+        place = needs.source.name
+    return f"which is not declared in {place}.", needs.where_to_declare(package)
 
 
 def _own_modules(tree: source_files.FileSet) -> frozenset[str]:
@@ -251,7 +261,7 @@ def _relative(path: str, folder: Path) -> str:
 
 
 def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known: Known) -> Iterator[str]:
-    """A warning for each module that is imported only when a function runs, and would not be there."""
+    """Yield a warning for each module that a function imports and a container would not have."""
     modules, unknown = known
     there = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
     for file in tree.files:
@@ -260,13 +270,13 @@ def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known
         for module, line in source_files.lazy_imports(tree.local_dir / file):
             if module not in there and python_requirements.normalized_name(module) not in there:
                 yield (
-                    f"{file}:{line} imports {module} when a function runs; the container would not have it. "
+                    f"{file}:{line} imports {module} inside a function, and the container would not have it. "
                     f"{needs.where_to_declare(next(iter(python_requirements.providers_of(module)), module))}"
                 )
 
 
 def _left(tree: source_files.FileSet) -> Iterator[str]:
-    """The names in the app's folder that are not uploaded: of files, and of folders without any uploaded file."""
+    """Yield the files in the app's directory that are not uploaded, and the directories without any uploaded file."""
     taken = {file.partition("/")[0] for file in tree.files}
     for entry in sorted(tree.local_dir.iterdir()):
         if entry.name not in taken and entry.name != "__pycache__":

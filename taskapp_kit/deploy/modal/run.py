@@ -1,8 +1,8 @@
-"""Runs `modal deploy` and `modal serve`: writes their entry module, reads their output, ends them.
+"""Runs `modal deploy` and `modal serve`: writes their entry module, reads their output, and ends them.
 
-Modal's own command line does the work in a child process, so that we do not depend on its internals. The entry is a module
-in a temporary folder, with its options in a file next to it; neither contains a key. The child ends with this process, because
-an app that is served without users costs money.
+Modal's own command line does the work in a child process, so that the kit does not depend on Modal's internals. The entry is
+a module in a temporary directory, with its options in a file next to it. Neither contains a key. The child ends with this
+process, because an app that keeps running costs money.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from taskapp_kit.deploy.modal.plan import DeployPlan
 from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 
-ENTRY = '''"""Made by `taskapp deploy`: what modal_app.py is, for one deploy."""
+ENTRY = '''"""Made by `taskapp deploy`: the modal_app.py of one deployment."""
 
 import sys
 
 import modal
 
-if modal.is_local():  # Modal puts the working directory first; the kit that was asked is to answer, not a folder there
+if modal.is_local():  # Modal puts the working directory first, but a taskapp_kit there must not replace this kit
     sys.path[:] = [place for place in sys.path if place]
 
 from taskapp_kit.deploy.modal import Deployment
@@ -42,7 +42,7 @@ from taskapp_kit.errors import KitError
 
 try:
     DEPLOYMENT = Deployment.asked(beside=__file__)
-except KitError as error:  # an edit broke the app while it is served, say
+except KitError as error:  # such as an edit that breaks the app while it is served
     raise SystemExit(f"Error: {error}") from None
 app = DEPLOYMENT.app
 
@@ -55,16 +55,19 @@ def web() -> object:
     return DEPLOYMENT.serve()
 '''
 PATIENCE_SECONDS = 6.0
-"""The time that Modal's client has to end after a signal, before the next one."""
+"""How long Modal's client may take to end after a signal, before the next signal."""
 _MADE = re.compile(rf"\bCreated Function {WEB_FUNCTION}\b")
 _ADDRESS = re.compile(r"\W*(https?://[^\s│'\"]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions:
-    """Options of a deploy. environment: of Modal, "" for the account's own. tag: a label of this version, shown by Modal.
+    """Options of a deployment.
 
-    strategy: `rolling` lets old containers finish, `recreate` stops them first.
+    Attributes:
+        environment: The Modal environment; "" for the account's default.
+        tag: A label of this version, which Modal shows.
+        strategy: `rolling` lets old containers finish, `recreate` stops them first.
     """
 
     environment: str = ""
@@ -74,9 +77,9 @@ class DeployOptions:
 
 @contextmanager
 def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> Iterator[Path]:
-    """Writes the entry module for a plan, in a folder that is removed at the end.
+    """Write the entry module for a plan to a directory that is removed at the end of the block.
 
-    said: the settings of the plan. rehearsed: reuses the plan's import check instead of importing the app again.
+    said: The settings of the plan. rehearsed: Reuse the plan's import check instead of importing the app again.
     """
     asked = {
         "target": plan.target,
@@ -92,25 +95,25 @@ def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: boo
 
 
 def deploy(module: Path, how: DeployOptions, *, report: Callable[[str], None]) -> None:
-    """`modal deploy`. tell: gets each line that Modal prints. Raises ModalRefused, Unavailable."""
+    """Run `modal deploy`. report: called with each line that Modal prints. Raises ModalRefused, Unavailable."""
     more = ["--strategy", how.strategy, *(["--tag", how.tag] if how.tag else [])]
     status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], report)
     if interrupted:
         raise ModalRefused(
-            "The deploy was stopped.", hint="`modal app list` shows whether it had been published before."
+            "The deployment was stopped.", hint="`modal app list` shows whether it was already published."
         )
     if status != 0:
         raise ModalRefused(
-            f"`modal deploy` ended with status {status}; nothing was published.",
-            hint="Its output is above.",
+            f"`modal deploy` failed with status {status}, and nothing was published.",
+            hint="See its output above.",
         )
 
 
 def serve(module: Path, how: DeployOptions, *, report: Callable[[str], None], answering: Callable[[str], None]) -> None:
-    """`modal serve`, until Ctrl-C. answering: called once with the address. Raises ModalRefused, Unavailable."""
+    """Run `modal serve` until Ctrl-C. answering: called once with the address. Raises ModalRefused, Unavailable."""
     status, interrupted = _modal(["serve", str(module), *_environment(how)], report, answering)
     if status != 0 and not interrupted:
-        raise ModalRefused(f"`modal serve` ended with status {status}.", hint="Its output is above.")
+        raise ModalRefused(f"`modal serve` failed with status {status}.", hint="See its output above.")
 
 
 def _environment(how: DeployOptions) -> list[str]:
@@ -120,7 +123,7 @@ def _environment(how: DeployOptions) -> list[str]:
 def _modal(
     arguments: list[str], report: Callable[[str], None], answering: Callable[[str], None] | None = None
 ) -> tuple[int, bool]:
-    """Runs Modal's command line; returns its exit status, and whether Ctrl-C ended it."""
+    """Run Modal's command line; return its exit status, and whether Ctrl-C ended it."""
     require_client()
     lines: SimpleQueue[str | None] = SimpleQueue()
     interrupted, before = False, ""
@@ -154,7 +157,7 @@ def _modal(
 
 
 def _insist(process: OwnedProcess[None]) -> None:
-    """Repeats signals, because Modal's client misses one that arrives while it starts to watch the files."""
+    """Repeat signals, because Modal's client misses a signal that arrives while it starts to watch the files."""
     for number in (signal.SIGINT, signal.SIGKILL):
         if process.ended.wait(PATIENCE_SECONDS):
             return
@@ -162,9 +165,9 @@ def _insist(process: OwnedProcess[None]) -> None:
 
 
 def address_in(line: str, before: str) -> str | None:
-    """The address of the web function in a line of Modal's output, below the line that reports its creation.
+    """Return the web function's address if `before` reports its creation and `line` contains it.
 
-    No other is accepted: building an image prints addresses, too, and a key is sent to this one.
+    A key will be sent to this address, and building an image also prints addresses.
     """
     found = _ADDRESS.match(line) if _MADE.search(before) else None
     return found[1] if found is not None else None

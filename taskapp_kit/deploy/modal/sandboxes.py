@@ -1,11 +1,11 @@
-"""Machines for boxes of level 4: each is a Modal Sandbox of its own, without network, secrets, volumes or our files.
+"""Machines for boxes of level 4. Each is a separate Modal Sandbox without network, secrets, volumes or the kit's files.
 
     import taskapp_kit.sandbox.remote
     taskapp_kit.sandbox.remote.use(ModalMachines())
 
-`container.serve` does that for an app that uses `taskapp_kit.sandbox`: inside a Modal container neither bubblewrap
-nor Landlock is reliable. Its image is a plain slim Debian with Python, never the app's own image, which contains the
-hidden tests of an environment.
+`container.serve` does that for an app that uses `taskapp_kit.sandbox`, because neither bubblewrap nor Landlock is reliable
+inside a Modal container. The image is a plain slim Debian with Python. The app's image contains hidden tests of
+environments, so it is never used.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger("taskapp_kit.deploy")
 T = TypeVar("T")
 
 LIFE_SECONDS = 3600
-"""The lifetime of a box on Modal. Modal ends it then, so that a crash of ours leaves none running for long."""
+"""The lifetime of a box, after which Modal ends it. It limits the cost of boxes that a crash of the server leaves."""
 IDLE_SECONDS = 600
 """The idle time after which Modal ends a box."""
 OPEN_SECONDS = 90.0
-"""The limit on starting a machine."""
+"""How long a machine may take to start."""
 CLOSE_SECONDS = 15.0
 CORES = (0.5, 2.0)
-"""Of a machine: reserved, at most."""
+"""The reserved and the maximum number of cores of a machine."""
 SPARE_MB = 512
-"""Memory of the machine in addition to the limit of a box's programs, for the system and our own program."""
+"""A machine's memory for the system and the kit's program, besides the limit for a box's programs."""
 _SEND_BYTES = 512 * 1024
 
 
@@ -47,9 +47,9 @@ class ModalMachines:
     """Boxes in Modal Sandboxes; see `sandbox.remote.Machines`.
 
     Args:
-        app: the Modal app that pays, the container's own when absent.
-        client: a `modal.Client`, the process's own when absent.
-        server_url: the address of its control plane, the process's own when absent.
+        app: The Modal app that is charged. Defaults to the container's app.
+        client: A `modal.Client`. Defaults to the client of the process.
+        server_url: The address of Modal's control plane. Defaults to the address in Modal's configuration.
     """
 
     name = "Modal Sandbox"
@@ -60,7 +60,7 @@ class ModalMachines:
         self._server_url = server_url
 
     def open(self, limits: SandboxLimits) -> ModalMachine:
-        """Creates a Sandbox. Raises SandboxError with the type of Modal's error, never its text."""
+        """Create a Sandbox. Raises SandboxError with the type of Modal's error, never its text."""
         import modal
 
         most = math.ceil(limits.memory_bytes / MB) + math.ceil(limits.file_bytes / MB) + SPARE_MB
@@ -80,10 +80,10 @@ class ModalMachines:
                 block_network=True,
             )
 
-        return ModalMachine(_done(create, OPEN_SECONDS, "could not be made"))
+        return ModalMachine(_done(create, OPEN_SECONDS, "could not be created"))
 
     def reachable(self) -> tuple[str, int] | None:
-        """The address of Modal's control plane, which this process connects to."""
+        """Return the address of Modal's control plane, which this process connects to."""
         if self._server_url is None:
             from modal.config import config
 
@@ -106,7 +106,7 @@ class ModalMachine:
     def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
         """See `Machine.call`."""
         if self._closed:
-            raise SandboxError("This machine of a box is closed.")
+            raise SandboxError("The machine of this box is closed.")
         first, self._first = self._first, 0.0
 
         async def work() -> CommandResult:
@@ -138,7 +138,7 @@ class ModalMachine:
         return _done(work, seconds + first, "did not answer")
 
     def close(self) -> None:
-        """See `Machine.close`. A Sandbox that could not be ended ends by itself: see LIFE_SECONDS, IDLE_SECONDS."""
+        """See `Machine.close`. A Sandbox that cannot be ended ends by itself; see LIFE_SECONDS and IDLE_SECONDS."""
         with self._closing:
             if self._closed:
                 return
@@ -164,7 +164,7 @@ def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str)
             raise
         except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise SandboxError(
-                f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Look at the Modal app's Sandboxes and limits."
+                f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Check the Modal app's Sandboxes and limits."
             ) from error
 
     return run(bounded())

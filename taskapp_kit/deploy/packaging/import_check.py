@@ -1,10 +1,10 @@
-"""Imports an app in a process that has only what its container will have.
+"""Imports an app in a process that has only the modules that its container will have.
 
-An import that fails there would have failed in a new container. The check also records the files that the app names
-(`app.path`, rows in files) or opens, and the models that its judges and environments call. Nothing is guessed from its source.
+An import that fails there would also fail in a container. The check also records the files that the app names (`app.path`,
+files of rows) or opens, and the models that its judges and environments call.
 
-`rehearse` is the caller's side. The module run as a program is the child: a question as JSON on stdin, the answer as JSON
-in a file, because the author's code may print anything.
+`rehearse` runs this module as a child process. The child reads a request as JSON on stdin and writes the response as JSON to a
+file, because the author's code may print anything.
 """
 
 from __future__ import annotations
@@ -41,20 +41,27 @@ if TYPE_CHECKING:
 
 
 SECONDS = 300.0
-"""The limit on an import."""
+"""How long an import may take."""
 GRACE_SECONDS = 2.0
-"""The time that the child has to end after its answer."""
+"""How long the child may take to end after its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCheck:
-    """The facts about an app from its import.
+    """Facts about an app from its import.
 
-    name, version: its own. files: absolute paths that it names. opened: absolute paths below its folder that it opened
-    for reading and does not name. roles: variables that judges with a weight need, to the judge's name. optional: the
-    other variables of the models of its judges and environments. context: whether the `reset` of an environment that
-    declares no models takes `context`, so that it may call models whose roles are known only when it plays. policy: a
-    `policy.config` for a first try. environment, seed: an episode for it.
+    Attributes:
+        name: The app's name.
+        version: The app's version.
+        files: Absolute paths that the app names.
+        opened: Absolute paths below its directory that it opens for reading without naming them.
+        roles: Maps the variables that judges with a weight need to the judge's name.
+        optional: The other variables of the models of its judges and environments.
+        context: Whether the `reset` of an environment that declares no models takes `context`, so that it may call models
+            whose roles are unknown before it plays.
+        policy: A `policy.config` for a first rollout.
+        environment: The environment of that rollout.
+        seed: The seed of that rollout.
     """
 
     name: str = ""
@@ -70,19 +77,24 @@ class ImportCheck:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> ImportCheck:
-        """From JSON."""
-        learnt: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in facts.items()}
-        return cls(**learnt)
+        """Read the facts from JSON."""
+        members: dict[str, Any] = {
+            name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts.items()
+        }
+        return cls(**members)
 
 
 def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> ImportCheck:
-    """Imports the app at `address` in a child process, which may import `allowed` top-level modules alone.
+    """Import the app at `address` in a child process, which does not get a server's keys.
 
-    folder, own: the folder of the author's files, and those that are uploaded; None for a bundled app. The child does not
-    get a server's keys. The app's output is discarded, and processes that it leaves running are not awaited.
+    Args:
+        address: The app's reference.
+        allowed: The top-level modules that the child may import.
+        folder: The directory of the author's files; None for a bundled app.
+        own: The files of this directory that are uploaded.
 
     Raises:
-        ImportCheckFailed: the app cannot be imported; the message names the missing module and the line.
+        ImportCheckFailed: The app cannot be imported. The message names a missing module and the line that imports it.
     """
     question = {
         "address": address,
@@ -90,7 +102,7 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
         "folder": str(folder) if folder else "",
         "own": sorted(own),
     }
-    # In a process, because an import cannot be undone; its answer is a file, because the app may print anything.
+    # A separate process, because an import cannot be undone.
     with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch, tempfile.TemporaryFile() as said:
         answer = Path(scratch) / "answer.json"
         try:
@@ -105,7 +117,8 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
             )
         except subprocess.TimeoutExpired:
             raise ImportCheckFailed(
-                f"{address} was not imported within {SECONDS:.0f} s.", hint="A container would wait as long; fix it."
+                f"The import of {address} took longer than {SECONDS:.0f} s.",
+                hint="Make it faster: every container imports the app.",
             ) from None
         if not answer.is_file():
             said.seek(0)
@@ -113,7 +126,7 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
             last = next((line for line in reversed(lines) if line.strip()), "")
             raise ImportCheckFailed(
                 f"The process that imported {address} ended with status {done.returncode}{f': {last[:200]}' if last else '.'}",
-                hint="Import it yourself: python FILE.",
+                hint="Run `python FILE` to see the error.",
             )
         result = json.loads(answer.read_text("utf-8"))
     if "error" in result:
@@ -132,7 +145,7 @@ class ImportCheckFailed(DiscoveryError):
 
 
 class MissingModule(ImportCheckFailed):
-    """The app imports a module that its container would not have: `FILE:LINE imports NAME`. `module`: its top."""
+    """The app imports a module that its container would not have: `FILE:LINE imports NAME`. module: the top-level module."""
 
     def __init__(self, message: str, module: str) -> None:
         super().__init__(message)
@@ -140,7 +153,7 @@ class MissingModule(ImportCheckFailed):
 
 
 class _OnlyAllowed(importlib.abc.MetaPathFinder):
-    """An import finder that refuses each top-level module that is neither allowed nor in the standard library."""
+    """An import finder that rejects top-level modules that are neither allowed nor in the standard library."""
 
     def __init__(self, allowed: frozenset[str]) -> None:
         self.allowed = allowed | sys.stdlib_module_names
@@ -148,7 +161,7 @@ class _OnlyAllowed(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Returns None, so that the next finder searches. Raises ModuleNotFoundError."""
+        """Return None, so that the next finder searches. Raises ModuleNotFoundError."""
         if "." in fullname or fullname in self.allowed or fullname.startswith("_sysconfigdata"):
             return None
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
@@ -159,7 +172,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     opened: set[str] = set()
     if folder is not None:
         _note_opened(folder, opened)
-    # What is installed here and not in the image has to fail as it would there.
+    # A module that is installed here but not in the image must fail as it would in a container.
     sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
     try:
         app = find_app(question["address"])
@@ -174,20 +187,20 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
                 "hint": "",
             }
         return {"error": error.message, "hint": error.hint, "module": ""}
-    travelling = {str((folder / name).resolve()) for name in question["own"]} if folder is not None else set()
-    left = _left_behind(folder, travelling) if folder is not None else []
+    uploaded = {str((folder / name).resolve()) for name in question["own"]} if folder is not None else set()
+    left = _left_behind(folder, uploaded) if folder is not None else []
     if left:
         return {
-            "error": f"{question['address']} imports {', '.join(left)} in a way that cannot be seen in its source.",
-            "hint": "Write an import statement for it, or name the file in data_files.",
+            "error": f"{question['address']} imports {', '.join(left)} without an import statement, so it would not be uploaded.",
+            "hint": "Write an import statement, or list the file in data_files.",
             "module": "",
         }
-    known = travelling | {str(Path(path).resolve()) for path in facts.files}
+    known = uploaded | {str(Path(path).resolve()) for path in facts.files}
     return dataclasses.asdict(dataclasses.replace(facts, opened=tuple(sorted(opened - known))))
 
 
 def _missing(error: BaseException) -> str | None:
-    """The module that could not be imported, also from the kit's own error."""
+    """Return the module that could not be imported, from the error or its causes."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ModuleNotFoundError) and cause.name:
@@ -197,7 +210,7 @@ def _missing(error: BaseException) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """`file:line` of the statement outside the kit that failed."""
+    """Return `file:line` of the failed statement outside the kit."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -220,16 +233,16 @@ def _note_opened(folder: Path, opened: set[str]) -> None:
         if inside and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts and path.is_file():
             opened.add(str(path))
 
-    # The only way to see an `open` whatever calls it; a hook cannot be removed, which is no matter in this process.
+    # An audit hook sees every `open`. It cannot be removed, which does not matter in this process.
     sys.addaudithook(hook)
 
 
-def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
-    """Imported modules of the author's folder that are not uploaded."""
+def _left_behind(folder: Path, uploaded: set[str]) -> list[str]:
+    """Return the imported modules of the author's directory that are not uploaded."""
     found = []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file and Path(file).is_relative_to(folder) and str(Path(file).resolve()) not in travelling:
+        if file and Path(file).is_relative_to(folder) and str(Path(file).resolve()) not in uploaded:
             parts = Path(file).relative_to(folder).parts
             if not {"site-packages", "taskapp_kit", ".venv"} & set(parts):
                 found.append("/".join(parts))
@@ -239,7 +252,7 @@ def _left_behind(folder: Path, travelling: set[str]) -> list[str]:
 def _import_check_of(app: TaskApp) -> ImportCheck:
     spec = app.freeze()
     named = {item.target: os.path.normpath(app.file.parent / item.name) for item in app.declared if item.kind == "path"}
-    files = list(named.values())  # as the author named them: a link's target may lie elsewhere
+    files = list(named.values())  # as the author named them, because a link's target may be elsewhere
     for environment in spec.environments.values():
         if environment.tasks is not None:
             files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]
@@ -261,7 +274,7 @@ def _import_check_of(app: TaskApp) -> ImportCheck:
 
 
 def main() -> None:
-    """The child."""
+    """Run as the child process."""
     question = json.loads(sys.stdin.read())
     Path(sys.argv[1]).write_text(json.dumps(_answer(question)), "utf-8")
     end = threading.Timer(GRACE_SECONDS, os._exit, (0,))  # for threads that the app has started

@@ -1,6 +1,6 @@
-"""The packages that the Python of a container needs for the kit and an author's app.
+"""The packages that a container needs for the kit and an author's app.
 
-The kit's own list is read from where it is declared: a checkout's pyproject.toml, or an installed wheel's metadata.
+The kit's own list comes from a checkout's pyproject.toml, or from the metadata of an installed wheel.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ try:
     from packaging.utils import canonicalize_name
 except ModuleNotFoundError as error:
     raise Unavailable(
-        "The package `packaging`, which reads lists of requirements, is not installed.",
-        hint="Install the extra of what you want to do: pip install 'taskapp-kit[modal]' or 'taskapp-kit[verifiers]'.",
+        "The package `packaging`, which parses requirements, is not installed.",
+        hint="Install the extra that you need: pip install 'taskapp-kit[modal]' or 'taskapp-kit[verifiers]'.",
     ) from error
 
 DISTRIBUTION = "taskapp-kit"
 
 _CONTAINER = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
-"""The system for which the marker of an extra's package is evaluated."""
+"""The system for which the markers of an extra's packages are evaluated."""
 
 
 def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ()) -> tuple[str, ...]:
-    """The container's packages: the kit's own dependencies, those of `extras`, then the author's.
+    """Return the container's packages: the dependencies of the kit, of its `extras`, and of the author's app.
 
-    Each is pinned to the version installed here, where the app was tried ("same versions: the same episode"), beside
-    the bounds that an author gave; what is not installed here has its bounds alone. An author's entry replaces ours of
-    the same name.
+    Each package is pinned to the version installed here, because the same versions play the same episode. An author's
+    bounds stay, and a package that is not installed here has only its bounds. An author's requirement replaces the
+    kit's requirement on the same package.
 
     Raises:
-        ConfigError: an unknown extra, or an entry that a container cannot or must not install.
+        ConfigError: An extra is unknown, or a container cannot or must not install a requirement.
     """
     base, optional = _declared()
     lines = list(base)
@@ -52,10 +52,10 @@ def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ())
 
 
 def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """The top-level modules that installing these lines brings, as far as this machine knows.
+    """Return the top-level modules that installing these requirements provides, and the distributions not installed here.
 
-    The dependencies of each distribution are followed. A marker is not evaluated: what it excludes is not installed here
-    either. Also returns the names of those lines' distributions that are not installed here, whose modules are unknown.
+    The modules of distributions that are not installed here are unknown. Dependencies are followed. Markers are not
+    evaluated, because what they exclude is not installed here either.
     """
     modules_by_distribution: dict[str, set[str]] = {}
     for module, names in metadata.packages_distributions().items():
@@ -88,17 +88,17 @@ def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def providers_of(module: str) -> list[str]:
-    """The distributions installed here that provide a top-level module."""
+    """Return the distributions installed here that provide a top-level module."""
     return sorted(metadata.packages_distributions().get(module, ()))
 
 
 def known_extras() -> frozenset[str]:
-    """Names of the kit's optional groups of packages (`crafter`, `math`, …)."""
+    """Return the names of the kit's extras (`crafter`, `math`, …)."""
     return frozenset(_declared()[1])
 
 
 def checkout_project() -> dict[str, Any] | None:
-    """`[project]` of the kit's own pyproject.toml, when the kit runs from a checkout; None when it is installed."""
+    """Return `[project]` of the kit's pyproject.toml if the kit runs from a checkout; None if it is installed."""
     pyproject = KIT_DIR.parent / "pyproject.toml"
     if pyproject.is_file():
         project: dict[str, Any] = tomllib.loads(pyproject.read_text("utf-8")).get("project", {})
@@ -108,7 +108,7 @@ def checkout_project() -> dict[str, Any] | None:
 
 
 def _declared() -> tuple[list[str], dict[str, list[str]]]:
-    """The kit's dependencies and extras: from the checkout's pyproject.toml, else the installed metadata."""
+    """Return the kit's dependencies and extras, from the checkout's pyproject.toml or the installed metadata."""
     project = checkout_project()
     if project is not None:
         return list(project.get("dependencies", [])), dict(project.get("optional-dependencies", {}))
@@ -116,16 +116,16 @@ def _declared() -> tuple[list[str], dict[str, list[str]]]:
         distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:
         raise ConfigError(
-            f"Neither a checkout's pyproject.toml nor an installed {DISTRIBUTION} lists what the kit needs.",
+            f"The kit's dependencies are unknown: there is neither a checkout's pyproject.toml nor an installed {DISTRIBUTION}.",
             hint=f"Deploy from a checkout, or install {DISTRIBUTION}.",
         ) from error
     return split_metadata(distribution.requires or [], distribution.metadata.get_all("Provides-Extra") or [])
 
 
 def split_metadata(lines: Iterable[str], extras: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Sorts `Requires-Dist` lines into plain ones and those of each extra, as a container would install it.
+    """Split `Requires-Dist` lines into the dependencies and the requirements of each extra in a container.
 
-    A plain line keeps its marker. The marker of an extra's line is evaluated for Linux and this Python, and removed.
+    A dependency keeps its marker. The marker of an extra's requirement is evaluated for Linux and this Python, and removed.
     """
     base: list[str] = []
     optional: dict[str, list[str]] = {extra: [] for extra in extras}
@@ -143,7 +143,7 @@ def split_metadata(lines: Iterable[str], extras: Iterable[str]) -> tuple[list[st
 
 
 def _of_metadata(line: str) -> Requirement | None:
-    """A `Requires-Dist` line; None for one of an old release that is not valid any more."""
+    """Parse a `Requires-Dist` line; None for a line of an old release that is no longer valid."""
     try:
         return Requirement(line)
     except InvalidRequirement:
@@ -153,7 +153,7 @@ def _of_metadata(line: str) -> Requirement | None:
 def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
     if extra not in optional:
         raise ConfigError(
-            f"{DISTRIBUTION} has no extra {extra!r}.", hint=f"Known: {', '.join(sorted(optional)) or 'none'}."
+            f"{DISTRIBUTION} has no extra {extra!r}.", hint=f"The extras are: {', '.join(sorted(optional)) or 'none'}."
         )
     lines: list[str] = []
     for line in optional[extra]:
@@ -167,25 +167,25 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
 
 
 def parse_requirement(line: str) -> Requirement:
-    """An entry of `dependencies`. Raises ConfigError, which never repeats the line."""
+    """Parse an entry of `dependencies`. Raises ConfigError, which never repeats the line."""
     try:
         if line.isprintable():
             return Requirement(line)
     except InvalidRequirement:
         pass
     raise ConfigError(
-        "An entry of the packages that the app needs is no package requirement.",
+        "An entry of the app's packages is not a valid requirement.",
         hint='Write it as for pip, such as "nltk>=3.9", or "name @ https://…" for an archive that the container can fetch.',
     )
 
 
 def normalized_name(name: str) -> str:
-    """The one spelling by which indexes compare names of distributions."""
+    """Return the spelling by which indexes compare names of distributions."""
     return canonicalize_name(name)
 
 
 def is_the_kit(requirement: Requirement) -> bool:
-    """Whether it names this package, which comes as a wheel."""
+    """Whether the requirement names this package, which a container gets as a wheel."""
     return canonicalize_name(requirement.name) == DISTRIBUTION
 
 
@@ -198,24 +198,24 @@ def _pinned(line: str, *, keep_bounds: bool = False) -> str:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return line.strip()
-    if "+" in version:  # a local build: no index has it
+    if "+" in version:  # a local build, which no index has
         return line.strip()
     requirement.specifier = bounds & SpecifierSet(f"=={version}")
     return str(requirement)
 
 
 def check_package(line: str) -> None:
-    """Refuses an address with a credential, and a file. Raises ConfigError, which never repeats the line."""
+    """Raise ConfigError for an address with a credential, and for a local file. The message never repeats the line."""
     requirement = parse_requirement(line)
     address = urlsplit(requirement.url or "")
     if "@" in address.netloc or address.query:
         raise ConfigError(
-            f"The address of the package {requirement.name!r} holds a user name, a token or a query, which would become "
+            f"The address of the package {requirement.name!r} contains a user name, a token or a query, which would be "
             "readable in the image.",
             hint="Use a public address, or vendor the package's source.",
         )
     if requirement.url is not None and (not address.netloc or "file" in address.scheme):
         raise ConfigError(
-            f"The entry for {requirement.name!r} is a file on this machine.",
+            f"The requirement {requirement.name!r} is a file on this machine, which a container cannot fetch.",
             hint='Write "name>=version", or "name @ https://…" for an archive that the container can fetch.',
         )

@@ -1,7 +1,6 @@
 """Selects the author's files that are uploaded to a container, and excludes private ones.
 
-Independent of the provider. A *tree* is a list of named files of one local folder. A whole folder is never taken, because a
-careless glob would upload a `.env` beside an app.
+A *tree* is a list of files of one local directory. A whole directory is never uploaded, because it may contain a `.env`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from taskapp_kit.errors import ConfigError, DiscoveryError
 from taskapp_kit.system.foreign_files import ForeignFileRefused, inside
 
 KIT_DIR = Path(__file__).resolve().parents[2]
-"""The folder `taskapp_kit`: in a checkout or in site-packages, and again in the container."""
+"""The directory `taskapp_kit`, in a checkout or in site-packages."""
 
 APP_DIR = "task_app"
-"""Where an author's file and its data lie in the container, below the source root. A folder of its own, so
-that a file called `random.py` shadows nothing."""
+"""The directory of the author's files in the container, below the source root. It is separate so that a file called
+`random.py` shadows nothing."""
 
 _PRIVATE = (
     "*.env", "*.pem", "*.key", "*.keys", "*.p12", "*.pfx", "*.jks", "*.kdbx",
@@ -35,34 +34,20 @@ _PRIVATE = (
     "password*", "passwd*", "token.json", "tokens.json", "*.tfstate", "*.tfstate.*", "*.tfvars", "rollouts.db*",
 )  # fmt: skip
 _SOURCE_SUFFIXES = frozenset({".py", ".typed"})
-_KIT_SUFFIXES = _SOURCE_SUFFIXES | frozenset(
-    (
-        ".toml",
-        ".json",
-        ".jsonl",
-        ".yaml",
-        ".yml",
-        ".txt",
-        ".md",
-        ".html",
-        ".j2",
-        ".jinja",
-        ".css",
-        ".js",
-        ".svg",
-        ".png",
-        ".sql",
-        ".safetensors",
-    )
-)
+_KIT_SUFFIXES = _SOURCE_SUFFIXES | {
+    ".toml", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".md", ".html", ".j2", ".jinja", ".css", ".js", ".svg", ".png",
+    ".sql", ".safetensors",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to deploy, as its author names it; read by spelling alone, so that both sides read it alike.
+    """The app to deploy. Only the spelling of the author's reference counts, so a container reads it the same way.
 
-    `kind` and `name`: `file` with a path ending in `.py`, `module` with a dotted name, `bundled` with the
-    name of an environment that comes with the kit. `attribute` is what follows the colon, or None.
+    Attributes:
+        kind: `file`, `module`, or `bundled` for an environment of the kit.
+        name: A path that ends in `.py`, a dotted name, or the environment's name.
+        attribute: The part after the colon; None without one.
     """
 
     kind: Literal["file", "module", "bundled"]
@@ -72,10 +57,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """Named files of `local_dir`, and where they lie in the container.
+    """Files of a local directory, and their directory in the container.
 
-    `remote_dir` is POSIX and relative to the source root; "" is the root itself. `files` are POSIX, relative
-    to `local_dir`, sorted.
+    Attributes:
+        local_dir: The local directory.
+        remote_dir: The directory in the container as a POSIX path, relative to the source root.
+        files: Sorted POSIX paths, relative to `local_dir`.
     """
 
     local_dir: Path
@@ -84,7 +71,7 @@ class FileSet:
 
 
 def parse_target(text: str) -> Target:
-    """Reads `adder.py`, `adder.py:app`, `package.module:app` or `crafter`."""
+    """Parse `adder.py`, `adder.py:app`, `package.module:app` or `crafter`. Raises DiscoveryError."""
     head, colon, attribute = text.rpartition(":")
     if text.endswith(".py"):
         return Target("file", text)
@@ -94,22 +81,22 @@ def parse_target(text: str) -> Target:
         return Target("module", head, attribute or None)
     if "." in text or "/" in text or not text:
         raise DiscoveryError(
-            f"{text!r} names no task app that can be deployed.",
-            hint="Give a file ending in .py, `package.module:attribute`, or a bundled environment's name.",
+            f"{text!r} is not a task app that can be deployed.",
+            hint="Pass a path that ends in .py, `package.module:attribute`, or the name of a bundled environment.",
         )
     return Target("bundled", text)
 
 
 def folder_of(beside: str | Path) -> Path:
-    """The folder of a file, or the folder itself, absolute."""
+    """Return the directory of a file, or the directory itself, as an absolute path."""
     path = Path(beside).absolute()
     return path if path.is_dir() else path.parent
 
 
 def resolve(text: str, *, beside: Path) -> str:
-    """A target as `parse_target` reads it, for what only this machine can tell: a folder with an `app.py`, a plugin.
+    """Replace a directory with an `app.py`, the name of a plugin, or a symbolic link by a target for `parse_target`.
 
-    A bundled name wins over a folder of that name, as everywhere. A file that is a link is the one that it leads to.
+    A bundled environment takes precedence over a directory of the same name.
     """
     head, colon, attribute = text.rpartition(":") if ":" in text else (text, "", "")
     if not head.endswith(".py") and (beside / head / "app.py").is_file() and not _is_bundled(head):
@@ -132,7 +119,7 @@ def _is_bundled(name: str) -> bool:
 
 
 def container_address(target: Target, root: Path) -> str:
-    """How the same app is named inside the container, whose source root is `root`."""
+    """Return the app's reference inside the container, whose source root is `root`."""
     attribute = f":{target.attribute}" if target.attribute else ""
     if target.kind == "file":
         return f"{root / APP_DIR / Path(target.name).name}{attribute}"
@@ -140,9 +127,9 @@ def container_address(target: Target, root: Path) -> str:
 
 
 def is_private(path: str | Path) -> bool:
-    """Whether a file of this name may hold a secret or conversations: dot-files, `*.env`, keys, credentials, stores.
+    """Whether a file's name suggests a secret or conversations: dot-files, `*.env`, keys, credentials, stores.
 
-    Judged by name alone. Python source obeys the dot rule only: a module may be called `secrets.py`.
+    Python source is private only if its name begins with a dot: a module may be called `secrets.py`.
     """
     parts = PurePosixPath(Path(path).as_posix()).parts
     if any(part.startswith(".") and part not in (".", "..") for part in parts):
@@ -152,9 +139,9 @@ def is_private(path: str | Path) -> bool:
 
 
 def kit_files() -> list[tuple[Path, str]]:
-    """The kit's own files and where they lie below site-packages, sorted by the latter.
+    """Return the kit's files and their paths below site-packages, sorted by path.
 
-    From a checkout, environments and templates go where an installed kit has them.
+    The environments and templates of a checkout go to the paths of an installed kit.
     """
     found = [(KIT_DIR / file, f"{KIT_DIR.name}/{file}") for file in _walk(KIT_DIR, _KIT_SUFFIXES)]
     for kind in ("environments", "templates"):
@@ -165,23 +152,23 @@ def kit_files() -> list[tuple[Path, str]]:
 
 
 def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[FileSet, ...]:
-    """The author's files that travel for `target`; none for a bundled environment, which the kit brings.
+    """Return the author's files to upload for `target`; empty for a bundled environment.
 
     Args:
-        target: what `parse_target` read.
-        beside: folder that a relative path in `target` starts from.
-        data_files: files that the app reads, relative to the folder of the app's file (as for `app.path`).
+        target: The app.
+        beside: The directory to which a path in `target` is relative.
+        data_files: Files that the app reads, relative to the directory of the app's file (as for `app.path`).
 
     Raises:
-        DiscoveryError: there is no such app.
-        ConfigError: a data file is missing, is a folder or looks private, or a file lies outside the app's folder.
+        DiscoveryError: The app does not exist.
+        ConfigError: A data file is missing, is a directory or looks private, or a file is outside the app's directory.
     """
     if target.kind == "file":
         path = (beside / target.name).absolute()
         if not path.is_file():
             raise DiscoveryError(
-                f"There is no file {path}.",
-                hint=f"Check the path; a relative one starts from {beside.absolute()}.",
+                f"The file {path} does not exist.",
+                hint=f"Check the path, which is relative to {beside.absolute()}.",
             )
         files = set(_own_modules(path)) | {_data_file(path.parent, name) for name in data_files}
         return (_file_set(path.parent, APP_DIR, files),)
@@ -192,25 +179,25 @@ def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tu
 
 
 def _file_set(folder: Path, remote_dir: str, files: Iterable[str]) -> FileSet:
-    """These files of a folder. Raises ConfigError for one that leads out of it, as links do, or to a private one."""
+    """Return the files as a FileSet. Raises ConfigError for a link that leads out of the directory, and for a private file."""
     for name in files:
         try:
             behind = inside(folder, name).relative_to(folder.resolve())
         except ForeignFileRefused as error:
             raise ConfigError(
-                f"The file {name!r} is a link that leads out of {folder}, to a file that was not named.",
-                hint="Copy what it leads to into the folder.",
+                f"The file {name!r} is a link that leads out of {folder}.",
+                hint="Copy its target into the directory.",
             ) from error
         if is_private(name) or is_private(behind):
             raise ConfigError(
-                f"The file {name!r} looks private by its name, or leads to a file that does, so it stays here.",
-                hint="Keys belong in the named Modal Secret; rename the file (or copy what its link leads to) if it holds none.",
+                f"The file {name!r}, or the file that it links to, has a name of private files, so it is not uploaded.",
+                hint="Keys belong in the Modal Secret. If it contains no key, rename it, or copy the link's target.",
             )
     return FileSet(folder, remote_dir, tuple(sorted(files)))
 
 
 def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
-    """Files below `top` with these suffixes, sorted; no links (they may lead out), nothing private."""
+    """Yield the files below `top` with these suffixes, sorted, without links and private files."""
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if f != "__pycache__" and not f.startswith("."))
         for file in sorted(files):
@@ -221,7 +208,7 @@ def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
 
 
 def _own_modules(file: Path) -> set[str]:
-    """The author's file and the modules beside it that it imports, and theirs; all of them if it lies in a package."""
+    """Return the author's file and the local modules that it imports, recursively; every module if it is in a package."""
     folder = file.parent
     if (folder / "__init__.py").is_file():
         return {file.name, *_walk(folder, _SOURCE_SUFFIXES)}
@@ -241,7 +228,7 @@ def _own_modules(file: Path) -> set[str]:
 
 
 def _is_namespace(folder: Path, module: str) -> bool:
-    """Whether a folder without `__init__.py` is what Python imports: any package or module of the name comes before."""
+    """Whether Python would import this directory without `__init__.py`: packages and modules take precedence."""
     if not (folder / module).is_dir():
         return False
     spec = PathFinder.find_spec(module, [str(folder), *sys.path])
@@ -249,7 +236,7 @@ def _is_namespace(folder: Path, module: str) -> bool:
 
 
 def _imports(file: Path) -> set[str]:
-    """First words of what a source file imports; empty for one that does not parse, which its import will report."""
+    """Return the top-level modules that a source file imports; empty if it does not parse, which its import reports."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
@@ -258,14 +245,14 @@ def _imports(file: Path) -> set[str]:
     names += [
         node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
     ]
-    # in a checkout the kit may lie beside the file; a file named like a standard module is never imported in its place
+    # In a checkout the kit may be next to the file. A file never replaces a standard module of the same name.
     return {name.partition(".")[0] for name in names} - {KIT_DIR.name} - sys.stdlib_module_names
 
 
 def lazy_imports(file: Path) -> list[tuple[str, int]]:
-    """Top-level modules that are imported inside functions of a source file, and the lines.
+    """Return the top-level modules that functions of a source file import, and the lines.
 
-    Imports that the author guards with `try` or `if` are his to decide, and left out.
+    Imports inside `try` or `if` are left out, because the author handles their absence.
     """
     try:
         tree = ast.parse(file.read_bytes())
@@ -289,18 +276,18 @@ def lazy_imports(file: Path) -> list[tuple[str, int]]:
 
 def _data_file(folder: Path, name: str) -> str:
     path = folder / name
-    hint = "Name each data file, relative to the folder of the app's own file."
+    hint = "Name each data file, relative to the directory of the app's file."
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(f"The data file {name!r} lies outside {folder}.", hint=hint)
+        raise ConfigError(f"The data file {name!r} is outside {folder}.", hint=hint)
     if path.is_dir():
-        raise ConfigError(f"{name!r} is a folder; whole folders are never uploaded.", hint=hint)
+        raise ConfigError(f"The data file {name!r} is a directory. Whole directories are never uploaded.", hint=hint)
     if not path.is_file():
-        raise ConfigError(f"There is no data file {path}.", hint=hint)
+        raise ConfigError(f"The data file {path} does not exist.", hint=hint)
     return Path(name).as_posix()
 
 
 def find_top(name: str) -> ModuleSpec | None:
-    """Where a top-level module is; the working directory counts, as for `python -m`. Nothing is imported."""
+    """Find a top-level module without importing it. The working directory counts, as for `python -m`."""
     return PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
 
 
@@ -309,8 +296,8 @@ def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
     spec = find_top(top)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise DiscoveryError(
-            f"The module {top!r} is not importable Python source here.",
-            hint="Run the deploy where `import` finds it (a package needs an __init__.py), or name the app's file instead.",
+            f"The module {top!r} was not found as Python source.",
+            hint="Deploy from a directory where `import` finds it (a package needs an __init__.py), or pass the app's file.",
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
@@ -324,11 +311,11 @@ def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
 def _check_bundled(name: str, data_files: Sequence[str]) -> None:
     if data_files:
         raise ConfigError(
-            f"{name!r} comes with the kit and brings its own files.",
+            f"data_files is set, but the bundled environment {name!r} has its own files.",
             hint="Leave data_files empty for a bundled name.",
         )
     if not _is_bundled(name):
         raise DiscoveryError(
-            f"No environment called {name!r} comes with this kit.",
-            hint="`taskapp list` shows the names; a file of your own is given as a path ending in .py.",
+            f"The kit has no environment called {name!r}.",
+            hint="`taskapp list` shows the names. Pass your own file as a path that ends in .py.",
         )

@@ -1,4 +1,4 @@
-"""Writes a package for verifiers: an author's app with `load_environment` (up to 0.3.1) and taskset (from 0.4)."""
+"""Writes an author's app as a package for verifiers, with `load_environment` (up to 0.3.1) and a taskset (from 0.4)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ PREFIX = "taskapp-"
 
 @dataclass(frozen=True, slots=True)
 class VerifiersPackage:
-    """What was written. name: of the distribution; module: as it is imported; files: relative to the folder, sorted.
+    """A written package.
 
-    command: evaluates a few tasks of a split that is not trained on, from verifiers 0.4.
+    Attributes:
+        name: The name of the distribution.
+        module: The name of the module.
+        files: Sorted paths, relative to the directory.
+        command: Evaluates a few tasks of a split that is not for training, with verifiers 0.4 or later.
     """
 
     name: str
@@ -40,23 +44,31 @@ def write_verifiers_package(
     data_files: Sequence[str] = (),
     packages: Sequence[str] = (),
 ) -> VerifiersPackage:
-    """Writes the package into the new folder `out`.
+    """Write the package to the new directory `out`.
 
-    reference: how the app is named, a relative path from `beside`. Of a file, the modules beside it that it imports are
-    copied; a bundled app comes with the kit; an installed module has to be in `packages`. data_files: files that the app
-    reads, relative to its folder. packages: further requirements.
+    Args:
+        app: The app.
+        reference: The app's reference. A file is copied with the local modules that it imports, a bundled app comes with
+            the kit, and an installed module must be in `packages`.
+        out: The directory, which must be empty or missing.
+        beside: The directory to which a path in `reference` is relative.
+        data_files: Files that the app reads, relative to its directory.
+        packages: Further requirements.
 
-    Raises RequestError (`out` is there and not empty), DiscoveryError, ConfigError (a data file or requirement cannot be
-    used, or the app has a loop of its own), OSError.
+    Raises:
+        RequestError: `out` is not empty.
+        DiscoveryError: The app does not exist.
+        ConfigError: A data file or requirement is invalid, or the app has its own loop.
+        OSError: The directory cannot be written.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise RequestError(f"{out} is there already and is not an empty directory.", hint="Take another name.")
+        raise RequestError(f"{out} already exists and is not an empty directory.", hint="Choose another name.")
     for line in packages:
         check_package(line)
     spec = app.freeze()
     if spec.rollout_function is not None:
         raise ConfigError(
-            f"Task app {spec.name!r} has a loop of its own (app.rollout), which calls the model itself; verifiers does that.",
+            f"Task app {spec.name!r} has its own loop (app.rollout), which calls the model. In verifiers the harness calls it.",
             hint="Serve the app and collect rollouts over HTTP (docs/connect/trainers.md).",
         )
     target = parse_target(resolve(reference, beside=beside))
@@ -158,7 +170,7 @@ else:
     __all__ = ["{class_name}Env", "{class_name}Harness", "{class_name}Taskset"]
 """,
     "{module}/place.py": """\
-\"\"\"Where the app is.\"\"\"
+\"\"\"The reference of the app.\"\"\"
 
 {path_import}APP = {place}
 """,
@@ -173,7 +185,7 @@ from {module}.place import APP
 
 
 def load_environment(**arguments: Any) -> TaskAppEnvironment:
-    \"\"\"The environment; the arguments are those of `taskapp_kit.interop.verifiers.v0.environment`.\"\"\"
+    \"\"\"Return the environment. Takes the arguments of `taskapp_kit.interop.verifiers.v0.environment`.\"\"\"
     return environment(APP, **arguments)
 """,
     "{module}/current.py": """\
@@ -200,4 +212,4 @@ class {class_name}Env(TaskAppEnv):
     \"\"\"One agent plays {app}.\"\"\"
 """,
 }
-"""Path and text of each written file."""
+"""Maps the path of each written file to its text."""

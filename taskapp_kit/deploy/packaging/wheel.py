@@ -1,8 +1,7 @@
-"""The kit as a wheel, so that a container installs it as any package: this kit is on no package index.
+"""Builds a wheel of the kit for containers, because the kit is not on a package index.
 
-Made from the files that run here, of a checkout or of an installed kit, and not by a build tool: nothing has to be
-installed or fetched for it, the same files give the same bytes (a provider then reuses its layer), and the rules of
-`cargo` decide what is inside. Private files are not.
+The wheel contains the files that run here, from a checkout or an installation, without private files. It is not made by a
+build tool, so nothing must be installed or fetched, and the same files give the same bytes, so a provider reuses its layer.
 """
 
 from __future__ import annotations
@@ -30,34 +29,30 @@ _TAG = "py3-none-any"
 
 
 def kit_wheel(folder: Path | None = None) -> Path:
-    """The wheel of the kit that runs here. folder: where it is stored, the user's cache when None.
-
-    It lies in a folder named by its content, so another call finds it there.
+    """Return the wheel of this kit. folder: where to store it; defaults to the user's cache.
 
     Raises:
-        ConfigError: the kit runs neither from a checkout nor from an installation, or no folder can be written.
+        ConfigError: The kit runs neither from a checkout nor from an installation, or no directory can be written.
     """
     described = _described()
     return keep(_packed(described), f"{_stem(described)}-{_TAG}.whl", folder)
 
 
 def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
-    """A file of this name and content, in a folder named by the content; made when it is not there yet.
+    """Return a file with this name and content, in a directory named by the hash of the content.
 
-    folder: where. When None the user's cache, and where that cannot be written a temporary folder, which goes when this
-    process ends.
+    folder: Where to store it. Defaults to the user's cache or, if the cache cannot be written, to a temporary directory
+    that is removed when this process ends.
 
     Raises:
-        ConfigError: no folder can be written.
+        ConfigError: No directory can be written.
     """
     for top in (_cache, _for_this_process):
         try:
             return _stored(content, name, (folder or top()) / "modal")
-        except (OSError, RuntimeError):  # RuntimeError: nobody knows this user's home
+        except (OSError, RuntimeError):  # RuntimeError: this user has no home directory
             continue
-    raise ConfigError(
-        "The kit's wheel cannot be written.", hint="Give this user a home directory that it may write to."
-    )
+    raise ConfigError("The kit's wheel cannot be written.", hint="Give this user a writable home directory.")
 
 
 def _cache() -> Path:
@@ -73,7 +68,7 @@ def _for_this_process() -> Path:
 
 def _stored(content: bytes, name: str, cache: Path) -> Path:
     """Raises OSError."""
-    # Named by its content, so that a deploy with the same files gives the same path and Modal reuses its layers.
+    # The same files give the same path, so Modal reuses its layers.
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name
     make_private_folder(place)
@@ -94,7 +89,7 @@ def _packed(described: dict[str, str]) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in entries:
-            # One date and one mode for all: the same files have to give the same bytes.
+            # A fixed date and mode, because the same files must give the same bytes.
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -112,7 +107,7 @@ def _digest(content: bytes) -> str:
 
 
 def _described() -> dict[str, str]:
-    """The files of the wheel's `.dist-info` without RECORD, by name."""
+    """Return the files of the wheel's `.dist-info` by name, without RECORD."""
     wheel = f"Wheel-Version: 1.0\nGenerator: {DISTRIBUTION}\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
     project = checkout_project()
     if project is None:
@@ -127,7 +122,6 @@ def _described() -> dict[str, str]:
             requirement, _, marker = line.partition(";")
             condition = f"({marker.strip()}) and extra == '{extra}'" if marker.strip() else f"extra == '{extra}'"
             lines.append(f"Requires-Dist: {requirement.strip()}; {condition}")
-    # The kit is on no package index, so an image gets a wheel of what runs here.
     described = {"METADATA": "\n".join(lines) + "\n", "WHEEL": wheel}
     scripts = project.get("scripts", {})
     if scripts:
@@ -144,7 +138,7 @@ def _installed_metadata() -> str:
         text = None
     if text is None:
         raise ConfigError(
-            f"The kit runs neither from a checkout nor from an installed {DISTRIBUTION}, so no wheel can be made of it.",
+            f"The kit runs neither from a checkout nor from an installed {DISTRIBUTION}, so its wheel cannot be built.",
             hint=f"Deploy from a checkout, or install {DISTRIBUTION}.",
         )
     return text

@@ -2,7 +2,7 @@
 
 local          no tunnel: the backend runs on this machine
 quick          `cloudflared tunnel --url`: a new public address, without an account
-named          `cloudflared tunnel run` with the token and the host name of your own tunnel
+named          `cloudflared tunnel run` with the token and the host name of your tunnel
 preconfigured  an address that already leads here
 auto           preconfigured if its address is set, named if its host name is set, else local for a backend on loopback,
                else quick

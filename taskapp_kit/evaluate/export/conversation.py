@@ -1,4 +1,4 @@
-"""A stored rollout as one conversation, in the form in which chat templates and trainers read it."""
+"""A stored rollout as one conversation for chat templates and trainers."""
 
 from __future__ import annotations
 
@@ -25,23 +25,27 @@ Message = dict[str, Json]
 
 NO_MODEL = "no language model played"
 REWRITTEN = "the model did not read one growing conversation (policy.config.history, or an app's own loop)"
-PICTURES = "messages with pictures"
-UNREADABLE = "a tool call without a name, or whose arguments are no JSON object"
+PICTURES = "messages with images"
+UNREADABLE = "a tool call without a name, or whose arguments are not a JSON object"
 EMPTY_ANSWER = "an answer without content, reasoning and tool calls"
 
 
 class Unfit(Exception):
-    """The rollout cannot be one conversation. The text is the reason, the same for all rollouts that it concerns."""
+    """The rollout cannot be one conversation. The message is the reason, by which rollouts are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
     """The messages that a model read and wrote, from the system prompt to its last answer.
 
-    Assistant messages may have `tool_calls`, whose arguments are objects, and `reasoning_content`. The ids of calls are
-    numbered anew, so that the same calls are equal in every conversation. answers: the places of the messages that the model
-    wrote, in order; other messages of an assistant are examples in its prompt. tools: names of the episode's actions.
-    tokens: of the whole conversation, as the endpoint counted its last call, else an estimate.
+    Assistant messages may have `reasoning_content`, and `tool_calls` whose arguments are objects. The ids of calls are
+    renumbered, so that equal calls are equal in every conversation.
+
+    Attributes:
+        messages: The messages.
+        answers: The indexes of the messages that the model wrote. Other assistant messages are examples in its prompt.
+        tools: The names of the episode's actions.
+        tokens: The tokens of the whole conversation, from the endpoint's count of the last call, or estimated.
     """
 
     messages: list[Message]
@@ -56,7 +60,7 @@ class Chat:
 
     @property
     def has_empty_answer(self) -> bool:
-        """Whether an answer is nothing but its end."""
+        """Whether an answer is empty."""
         answers = [self.messages[at] for at in self.answers]
         return not all(
             each["content"].strip() or each.get("reasoning_content", "").strip() or "tool_calls" in each
@@ -65,12 +69,12 @@ class Chat:
 
 
 def recorded_messages(stored: StoredRollout) -> list[Message]:
-    """All messages of the policy's model, as recorded: the new ones of each turn, joined. Empty without a model."""
+    """Return the recorded messages of the policy's model over all turns. Empty without a model."""
     return [message for answer in EpisodeRecord.of(stored.events).answers for message in answer.get("messages") or ()]
 
 
 def conversation_of(stored: StoredRollout) -> Chat:
-    """The rollout's conversation. Raises Unfit when there is none, or when it is not what the model read in each turn."""
+    """Return the rollout's conversation. Raises Unfit without one, or if the model read another one in some turn."""
     episode = EpisodeRecord.of(stored.events)
     turns = [answer for answer in episode.answers if answer.get("messages")]
     if not turns:
@@ -94,22 +98,22 @@ def conversation_of(stored: StoredRollout) -> Chat:
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages of a request as those of a Chat. Raises Unfit."""
+    """Return the messages of a request in the form of a Chat. Raises Unfit."""
     calls: dict[str, Message] = {}
     numbers = count(1)
     return [_plain(message, calls, numbers) for message in messages]
 
 
 def _answers(messages: Sequence[Message], began: int, model_calls: int) -> list[int]:
-    """The places of a turn's answers: its last messages of the assistant, one for each call of the model."""
-    # A prompt may show examples as turns of the conversation, and no role separates them from answers. A trainer must not
-    # learn them, so the export names the answers, taken from the turns as they were recorded.
-    said = [place for place in range(began, len(messages)) if messages[place]["role"] == "assistant"]
-    return said[-model_calls:] if model_calls else []
+    """Return the indexes of a turn's answers: its last assistant messages, one for each call of the model."""
+    # A prompt may contain examples as turns of the conversation, whose role is the same. A trainer must not learn them, so
+    # the export lists the answers, from the recorded turns.
+    answers = [place for place in range(began, len(messages)) if messages[place]["role"] == "assistant"]
+    return answers[-model_calls:] if model_calls else []
 
 
 def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -> bool:
-    """Whether the turn's prompt did not contain all of the conversation so far, or repeated it."""
+    """Whether the turn's prompt lacks a part of the conversation so far, or repeats it."""
     if (answer.get("details") or {}).get("left_out_turns"):
         return True
     first = answer["messages"][0]
@@ -117,7 +121,7 @@ def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -
 
 
 def _plain(message: Mapping[str, Any], calls: dict[str, Message], numbers: Iterator[int]) -> Message:
-    """The message with the members that chat templates know. calls: those until now, by the endpoint's ids."""
+    """Return the message with the members of chat templates. calls: the calls so far by the endpoint's ids."""
     role = message.get("role")
     plain: Message = {"role": role, "content": _text(message.get("content"))}
     if role == "assistant":
@@ -150,7 +154,7 @@ def _call(call: Any, calls: dict[str, Message], numbers: Iterator[int]) -> Messa
 
 
 def _text(content: Json) -> str:
-    """The content as one text. Raises Unfit for other parts than texts."""
+    """Return the content as one string. Raises Unfit for parts that are not text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -163,7 +167,7 @@ def _text(content: Json) -> str:
 
 
 def _check_order(messages: Sequence[Message]) -> None:
-    """Raises Unfit unless every answer follows a message that asks for one, and every tool message a call."""
+    """Raise Unfit unless every answer follows a user or tool message, and every tool message follows its call."""
     before, open_calls = "", set[str]()
     for message in messages:
         role = message["role"]
@@ -194,8 +198,7 @@ def _tokens(last: Mapping[str, Any], recorded: Sequence[Message]) -> int:
 class ToolSchemas:
     """The tools of each environment by name.
 
-    spec_hash: of the declarations; None where it is not known. app: the declarations themselves; None where a server
-    described the tools.
+    spec_hash: the hash of the declarations; None if unknown. app: the declarations; None if a server described the tools.
     """
 
     def __init__(
@@ -207,7 +210,7 @@ class ToolSchemas:
 
     @classmethod
     def of_app(cls, spec: AppSpec) -> ToolSchemas:
-        """Of an app's declarations."""
+        """Return the tools of an app's declarations."""
         tools = {
             name: {action.tool.name: action.tool for action in environment.actions.values()}
             for name, environment in spec.environments.items()
@@ -216,7 +219,7 @@ class ToolSchemas:
 
     @classmethod
     def of_info(cls, info: Mapping[str, Any]) -> ToolSchemas:
-        """Of the answer of `GET /info`. Raises ConfigError for one that has none, from a server that is not ours."""
+        """Return the tools of a response of `GET /info`. Raises ConfigError if it does not describe any."""
         try:
             tools = {
                 name: {
@@ -227,12 +230,12 @@ class ToolSchemas:
             }
         except (KeyError, TypeError, AttributeError):
             raise ConfigError(
-                "The server's /info does not describe its tools.", hint="Give the app: --app APP."
+                "The server's /info does not describe its tools.", hint="Pass the app: --app APP."
             ) from None
         return cls(tools, None)
 
     def of(self, environment: str, names: Sequence[str]) -> list[dict[str, Json]] | None:
-        """`tools` of a chat request for these actions; None when the app does not declare one of them."""
+        """Return `tools` of a chat request for these actions; None if the app does not declare one of them."""
         known = self._environments.get(environment, {})
         if any(name not in known for name in names):
             return None
@@ -240,7 +243,7 @@ class ToolSchemas:
 
 
 FindTools = Callable[[], Awaitable[ToolSchemas | None]]
-"""Looks up the tools of the app whose rollouts are exported; None where it is not known which app that is."""
+"""Looks up the tools of the app whose rollouts are exported; None if the app is unknown."""
 
 
 UNKNOWN = "an environment or an action that the app does not declare"
@@ -248,10 +251,10 @@ READ = ("observed", "answered", "stepped")
 
 
 def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
-    """A rollout of a policy without a model, such as `gold` or a person, as the conversation of a model that does the same.
+    """Return a rollout of a policy without a model, such as `gold` or a person, as if a model had played it.
 
-    It is built by the code that builds a model's (`rollout/policy/conversation.py`), from the app as it is declared now.
-    Raises Unfit when it cannot be one.
+    It uses the code for a model's conversation (`rollout/policy/conversation.py`) and the current declarations of the app.
+    Raises Unfit if this is not possible.
     """
     environment = app.environments.get(stored.environment)
     if environment is None:
@@ -289,7 +292,7 @@ def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
 
 
 def _message(decision: Decision, declared: Mapping[str, Tool], numbers: count[int]) -> Message:
-    """The answer as a model sends it: an action that takes words is no tool of a model, but its words."""
+    """Return the answer as a model would send it. An action that takes text is the message's content, not a tool call."""
     words = [call for call in decision.tool_calls if call.tool in declared and declared[call.tool].text]
     if words:
         said = list(words[0].args.values()) if isinstance(words[0].args, dict) else []

@@ -1,7 +1,7 @@
-"""Rollouts as a log of Inspect (inspect-ai), an `.eval` file: its reader, data frames and viewer open it.
+"""Rollouts as a log of Inspect (inspect-ai), an `.eval` file for its reader, data frames and viewer.
 
-The file is a zip archive with one JSON member for each sample. Inspect writes its members with zstd and reads DEFLATE, too.
-One rollout is one sample, written as it is read; its summary, which lists need, is held on the disk until the end.
+The file is a zip archive with one JSON member per sample. Inspect writes members with zstd and also reads DEFLATE. One
+rollout is one sample, which is written as it is read. Its summary stays in a temporary file until the end.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from taskapp_kit.rollout.source import RolloutSource
 
 LOG_VERSION = 2
-"""Of Inspect's log format; read by 0.3.285."""
+"""The version of Inspect's log format, which 0.3.285 reads."""
 REWARD = "reward"
-"""The scorer that has the reward; every criterion is a scorer of its own."""
+"""The scorer of the reward. Every criterion is a separate scorer."""
 SUMMARY_CHARACTERS = 500
-"""Of the first observation in a list of samples."""
+"""The most characters of the first observation in a list of samples."""
 
 Object = dict[str, Any]
 
 
 async def write_inspect_log(source: RolloutSource, scope: ExportScope, path: Path, report: ExportReport) -> None:
-    """Writes the log. Raises ConfigError when the rollouts are of several environments, policies or models."""
+    """Write the log. Raises ConfigError if the rollouts are of several environments, policies or models."""
     log = _Log(path, source)
     try:
         async for row in selected(source, scope, report):
@@ -66,7 +66,7 @@ async def write_inspect_log(source: RolloutSource, scope: ExportScope, path: Pat
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What all samples of a log have in common."""
+    """The common members of all samples of a log."""
 
     app: str
     environment: str
@@ -101,8 +101,8 @@ class _Log:
             self._write("_journal/start.json", self._start)
         elif task != self._task:
             raise ConfigError(
-                f"A log of Inspect has one task and one model, and here are {self._task} and {task}.",
-                hint="Choose with --env and --policy.",
+                f"A log of Inspect has one task and one model, but the rollouts are of {self._task} and {task}.",
+                hint="Select one with --env and --policy.",
             )
         identity = f"{details.stored.split}-{details.stored.seed}"
         self._epochs[identity] += 1
@@ -126,7 +126,7 @@ class _Log:
             self._scores[name][1] += score["value"]
 
     def finish(self) -> None:
-        """Writes what a reader needs before any sample: the summaries and the header."""
+        """Write the summaries and the header, which a reader needs before any sample."""
         self._summaries.write(b"]")
         self._summaries.seek(0)
         with self._zip.open("summaries.json", "w", force_zip64=True) as member:
@@ -136,7 +136,7 @@ class _Log:
         evaluation["dataset"] = {
             "name": ", ".join(sorted(self._splits)),
             "samples": len(self._epochs),
-            "sample_ids": list(self._epochs),  # Inspect reads a log sample by sample only where it has them
+            "sample_ids": list(self._epochs),  # Inspect needs them to read a log sample by sample
         }
         evaluation["config"]["epochs"] = max(self._epochs.values())
         usage = {evaluation["model"]: dict(self._usage)} if self._usage else {}
@@ -178,7 +178,7 @@ def sample_of(
     epoch: int,
     pictures: Mapping[str, bytes | None],
 ) -> Object:
-    """The rollout as an `EvalSample`. pictures: PNG bytes by SHA-256; those that are None are named by their size."""
+    """Return the rollout as an `EvalSample`. pictures: PNG bytes by SHA-256; None becomes a text with the size."""
     messages = _Messages(pictures).of(stored, details)
     first_answer = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     answers = [message for message in messages if message["role"] == "assistant"]
@@ -215,7 +215,7 @@ def sample_of(
 
 
 def _summary(sample: Object, shown: str) -> Object:
-    """The sample as an `EvalSampleSummary`: a list reads no more."""
+    """Return the sample as an `EvalSampleSummary` for lists."""
     names = (
         "id", "epoch", "uuid", "target", "scores", "model_usage", "started_at", "completed_at", "total_time",
         "working_time", "turn_count",
@@ -273,7 +273,7 @@ def _usage(details: RolloutDetails) -> Object:
 
 
 def _scores(details: RolloutDetails) -> Object:
-    """A score for the reward and each criterion that has one: a null is no score, and no 0."""
+    """Return a score for the reward and each criterion. A null is left out, because it is not 0."""
     scores: Object = {}
     if details.stored.reward is not None:
         scores[REWARD] = {"value": details.stored.reward, "explanation": details.formula}
@@ -316,14 +316,14 @@ class _Messages:
         self._pictures = pictures
 
     def of(self, stored: StoredRollout, details: RolloutDetails) -> list[Object]:
-        """What the model read and wrote, and the results after its last answer; made from the steps without a model."""
+        """Return the model's messages and the results after its last answer, or messages for the steps of another policy."""
         recorded = recorded_messages(stored)
         if not recorded:
             return self._played(details)
         names: dict[str, str] = {}
         messages = [self._recorded(message, names) for message in recorded]
         last = details.turns[-1]
-        return messages + self._results(last, last.calls)  # which no model read
+        return messages + self._results(last, last.calls)  # these were not sent to the model
 
     def _played(self, details: RolloutDetails) -> list[Object]:
         messages = [{"role": "user", "content": self._content(details.initial)}]
@@ -334,7 +334,7 @@ class _Messages:
         return messages
 
     def _results(self, turn: TurnDetails, calls: Sequence[RequestedCall]) -> list[Object]:
-        """The observations of a turn's steps, as results of these calls; without a call's id as a user's words."""
+        """Return the observations of a turn's steps as results of calls, or as user messages without a call's id."""
         results = []
         for place, step in enumerate(turn.steps):
             result: Object = {"role": "user", "content": self._content(step.observation)}
@@ -373,7 +373,7 @@ class _Messages:
 
 
 def _calls(calls: Sequence[RequestedCall]) -> Object:
-    """The member `tool_calls`, if there is any."""
+    """Return the member `tool_calls`; empty without calls."""
     if not calls:
         return {}
     return {
@@ -386,7 +386,8 @@ def _calls(calls: Sequence[RequestedCall]) -> Object:
 def _arguments(args: Json) -> Object:
     if isinstance(args, dict):
         return {"arguments": args}
-    return {"arguments": {}, "parse_error": f"no JSON object: {orjson.dumps(args, default=as_object).decode()[:400]}"}
+    text = orjson.dumps(args, default=as_object).decode()
+    return {"arguments": {}, "parse_error": f"not a JSON object: {text[:400]}"}
 
 
 def _time(seconds: float) -> str:

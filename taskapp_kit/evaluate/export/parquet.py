@@ -1,7 +1,4 @@
-"""Parquet files: of rollouts, one row for each with the columns that docs/evaluate/export.md lists, and of plain rows.
-
-Needs the extra `parquet`.
-"""
+"""Parquet files of rollouts, with the columns in docs/evaluate/export.md, and of other rows. Needs the extra `parquet`."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from taskapp_kit.records.words import utc_time
 ROWS_AT_ONCE = 512
 """The most rows of a row group."""
 BYTES_AT_ONCE = 16 * 2**20
-"""Texts of a row group, about; so many are held in memory."""
+"""The approximate size of the strings in a row group, which is held in memory."""
 
 INTEGERS = ("seed", "sample", "length", "turns", "tokens")
 NUMBERS = ("reward", "outcome_score", "events_score", "total_reward", "cost", "seconds")
@@ -31,11 +28,11 @@ COLUMNS = (
     "tokens", "cost", "seconds", "created_at", "run_id", "group_id", "app", "app_version", "environment_version",
     "kit_version", "spec_hash", "digest", "config", "policy_config", "scorecard", "first_observation", "messages", "steps",
 )  # fmt: skip
-"""In the file's order."""
+"""The columns in the file's order."""
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows that fit in memory, with the columns that their values have. Raises Unavailable without pyarrow."""
+    """Write rows that fit in memory; columns follow from their values. Raises Unavailable without pyarrow."""
     arrow = _pyarrow()
     arrow.parquet.write_table(arrow.Table.from_pylist(rows), path, compression="zstd")
 
@@ -47,13 +44,13 @@ def _pyarrow() -> Any:
     except ImportError:
         raise Unavailable(
             "Writing Parquet needs the package pyarrow, which is not installed.",
-            hint="pip install 'taskapp-kit[parquet]'",
+            hint="Install it with: pip install 'taskapp-kit[parquet]'",
         ) from None
     return pyarrow
 
 
 class ParquetFile:
-    """A Parquet file that is written row group by row group; a context manager. Raises Unavailable without pyarrow."""
+    """A context manager that writes a Parquet file by row groups. Raises Unavailable without pyarrow."""
 
     def __init__(self, path: Path) -> None:
         self._arrow = pyarrow = _pyarrow()
@@ -63,7 +60,7 @@ class ParquetFile:
         self._bytes = 0
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds a row, from `whole_rollouts.record_of`."""
+        """Add a row from `write.record_of`."""
         row = {name: record.get(name) for name in COLUMNS}
         row["id"] = record["rollout_id"]
         if row["created_at"] is not None:

@@ -1,4 +1,4 @@
-"""What an export takes, and its report."""
+"""The scope of an export, and its report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from taskapp_kit.rollout.source import RolloutSource
 
 TRAIN = "train"
-"""The split of training data, unless the caller names another."""
+"""The default split of training data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportScope:
-    """The rollouts to export: those that match `query` and are of `split`; None takes every split."""
+    """The rollouts to export: they match `query` and are of `split`, where None is every split."""
 
     query: RolloutQuery = field(default_factory=RolloutQuery)
     split: str | None = None
@@ -27,10 +27,15 @@ class ExportScope:
 
 @dataclass(slots=True)
 class ExportReport:
-    """What was exported. rollouts: those in the file. lines: of the file, where that is another number.
+    """The result of an export.
 
-    left_out: how many rollouts were not exported, by reason. notes: sentences about the whole. missing: why the first
-    rollout that is not stored whole could not be read.
+    Attributes:
+        rollouts: The number of exported rollouts.
+        lines: The number of lines in the file, if it differs.
+        seen: The number of rollouts that match the query.
+        left_out: The number of rollouts that were not exported, by reason.
+        notes: Sentences about the export.
+        missing: Why the first rollout without its whole record could not be read.
     """
 
     rollouts: int = 0
@@ -41,14 +46,14 @@ class ExportReport:
     missing: ConfigError | None = None
 
     def nothing(self, kind: str) -> ConfigError:
-        """The error for an export without any rollout."""
+        """Return the error for an empty export."""
         reasons = ", ".join(f"{reason} ({many})" for reason, many in self.left_out.most_common())
-        hint = "Leave out a filter, or play more."
+        hint = "Omit a filter, or play more rollouts."
         return self.missing or ConfigError(f"No rollout can be exported as {kind}: {reasons}.", hint=hint)
 
 
 async def selected(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[RolloutRow]:
-    """The selected rows in the source's own order. Raises ConfigError when there is none."""
+    """Yield the selected rows in the source's order. Raises ConfigError without any."""
     splits: Counter[str] = Counter()
     found = False
     async for row in source.rows(scope.query):
@@ -61,14 +66,14 @@ async def selected(source: RolloutSource, scope: ExportScope, report: ExportRepo
     if not found and splits:
         others = ", ".join(f"{name or '(none)'} ({many})" for name, many in sorted(splits.items()))
         raise ConfigError(
-            f"{source.place} has no rollout of the split {scope.split!r}.", hint=f"It has {others}: give --split."
+            f"{source.place} has no rollout of the split {scope.split!r}.", hint=f"It has {others}. Pass --split."
         )
     if not found:
-        raise ConfigError(f"{source.place} has no rollout that fits.", hint="Leave out a filter.")
+        raise ConfigError(f"{source.place} has no rollout that matches.", hint="Omit a filter.")
 
 
 async def loaded(source: RolloutSource, rollout_id: str, report: ExportReport) -> StoredRollout | None:
-    """The whole rollout; None, and counted, where only its numbers are stored."""
+    """Return the whole rollout; if only its numbers are stored, count it and return None."""
     try:
         return await source.load(rollout_id)
     except ConfigError as error:

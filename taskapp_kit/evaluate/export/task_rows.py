@@ -1,7 +1,7 @@
-"""Tasks as rows for trainers: for each seed what a model reads first, its tools, and what names the episode.
+"""Tasks as rows for trainers: for each seed the first prompt, the tools, and the identity of the episode.
 
-A row has nothing of a task's row but what the environment shows, so no private field. The member `config` is JSON text in
-each format: tables have no type for an object without members.
+A row contains only what the environment shows, so no private fields. The member `config` is a JSON string in every format,
+because tables have no type for an object without members.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 TaskFormat = Literal["jsonl", "parquet", "hf", "verl", "nemo"]
 MOST_TASKS = 10_000
-"""The most tasks of one file: each is an episode that is begun."""
+"""The most tasks of one file. Each starts an episode."""
 
 IDENTITY = ("environment", "split", "seed", "config", "output_mode")
-"""The members of a row that name its episode and how its answer is read; `to_reward_function` needs them back."""
+"""The members of a row that identify its episode and the form of its answer, which `to_reward_function` needs."""
 
 
 async def task_rows(
@@ -44,22 +44,29 @@ async def task_rows(
     config: Mapping[str, Json] | None = None,
     output_mode: OutputMode = "tool_calls",
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yields one row for each seed of a split, in order; plays no turn.
+    """Yield one row for each seed of a split, in order, without playing a turn.
 
-    environment, split: the first one declared when absent. seeds: all of the split when absent; with rows they are the
-    rows' numbers. config: `env.config` of every episode; its `difficulty` and `tags` choose among the rows.
+    A row has `prompt` (the messages of the first request), `tools` (as in a chat request, None without any), `environment`,
+    `split`, `seed`, `config`, `output_mode`, `app` and `app_version`.
 
-    A row: `prompt` (the messages of the first request), `tools` (as in a chat request, None without any), `environment`,
-    `split`, `seed`, `config`, `output_mode`, `app`, `app_version`.
+    Args:
+        service: The service of the app.
+        environment: Defaults to the first environment.
+        split: Defaults to the first split.
+        seeds: Defaults to all seeds of the split. With rows, the seeds are the rows' numbers.
+        config: `env.config` of every episode. Its `difficulty` and `tags` select rows.
+        output_mode: How the model answers.
 
-    Raises ConfigError (more than MOST_TASKS tasks, an app whose own code writes the prompt), RequestError (no such
-    environment, split or seed, or a config that does not fit), RolloutFailed (an episode could not begin).
+    Raises:
+        ConfigError: There are more than MOST_TASKS tasks, or the app's own code writes the prompt.
+        RequestError: The environment, split or seed does not exist, or the config is invalid.
+        RolloutFailed: An episode could not start.
     """
     app = service.spec
     if app.rollout_function is not None:
         raise ConfigError(
-            f"Task app {app.name!r} has a loop of its own (app.rollout), which writes its prompts as it plays.",
-            hint="Play it instead: taskapp eval, then taskapp export --format sft or jsonl.",
+            f"Task app {app.name!r} has its own loop (app.rollout), which writes prompts while it plays.",
+            hint="Use taskapp eval, then taskapp export --format sft or jsonl.",
         )
     spec = find_environment(app, environment)
     given = {name: value for name, value in (config or {}).items() if name not in ("split", "index")}
@@ -80,7 +87,7 @@ async def task_rows(
         try:
             view = await service.first_view(request)
         except RequestError as refused:
-            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config choose rows
+            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config select rows
                 continue
             raise
         except RolloutFailed as failed:
@@ -100,42 +107,40 @@ async def task_rows(
 
 
 def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> Iterable[int]:
-    """The seeds to export. Raises ConfigError beyond MOST_TASKS."""
+    """Return the seeds to export. Raises ConfigError for more than MOST_TASKS."""
     if seeds is None:
         seeds = spec.seeds_of(split)
         many = size(seeds)
         if many > MOST_TASKS:
             raise ConfigError(
-                f"Split {split!r} of environment {spec.name!r} has {many} tasks; one file has at most {MOST_TASKS}.",
-                hint=f"Choose some, for example --seeds {seeds[0]}-{seeds[999]}.",
+                f"Split {split!r} of environment {spec.name!r} has {many} tasks, but one file has at most {MOST_TASKS}.",
+                hint=f"Select some, for example --seeds {seeds[0]}-{seeds[999]}.",
             )
         return seeds
     chosen = []
     for seed in seeds:
         chosen.append(seed)
         if len(chosen) > MOST_TASKS:
-            raise ConfigError(
-                f"More than {MOST_TASKS} seeds are given, the most of one file.", hint="Write several files."
-            )
+            raise ConfigError(f"More than {MOST_TASKS} seeds do not fit into one file.", hint="Write several files.")
     return chosen
 
 
 def _named(failed: RolloutFailed, spec: EnvironmentSpec, seed: int) -> RolloutFailed:
-    """The failure with the episode in its sentence."""
+    """Return the failure with the episode in its message."""
     message = f"seed {seed} of environment {spec.name!r}: {failed.failure.message}"
     return RolloutFailed(replace(failed.failure, message=message), rollout_id=failed.rollout_id)
 
 
 async def export_tasks(rows: AsyncIterator[dict[str, Any]], kind: TaskFormat, out: Path) -> int:
-    """Writes the rows to `out`, a folder for `hf`, else a file; returns how many. It appears when it is complete.
+    """Write the rows to `out` atomically, a directory for `hf`, else a file; return their number.
 
-    Raises ConfigError (no row, `out` cannot be written, pictures in a table), Unavailable (Parquet without pyarrow), and what
-    `rows` raises.
+    Raises ConfigError (no row, `out` cannot be written, images in a table), Unavailable (Parquet without pyarrow), and the
+    errors of `rows`.
     """
     whole = [row async for row in rows]
     if not whole:
         raise ConfigError(
-            "No task was chosen, so nothing was written.", hint="Give other --seeds, or another --config."
+            "No task was selected, so nothing was written.", hint="Pass other --seeds, or another --config."
         )
     try:
         if kind == "hf":
@@ -144,7 +149,7 @@ async def export_tasks(rows: AsyncIterator[dict[str, Any]], kind: TaskFormat, ou
             with replaced(out) as new:
                 _write_file(whole, kind, new)
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Give another --out.") from None
+        raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Pass another --out.") from None
     return len(whole)
 
 
@@ -158,13 +163,13 @@ def _write_file(rows: list[dict[str, Any]], kind: TaskFormat, path: Path) -> Non
 
 CARD = """# Tasks of {app} {app_version}
 
-Written by `taskapp export tasks`. A row has what a model reads first (`prompt`), its tools as JSON, and what names the
-episode. No answers are in it: the task app computes the reward.
+Written by `taskapp export tasks`. A row has the first messages for a model (`prompt`), its tools as JSON, and the identity
+of the episode. It contains no answers, because the task app computes the reward.
 """
 
 
 def _write_folder(rows: list[dict[str, Any]], out: Path) -> None:
-    """A folder that `datasets.load_dataset` reads, and that can be uploaded as a dataset of the Hugging Face Hub."""
+    """Write a directory for `datasets.load_dataset`, which can be uploaded to the Hugging Face Hub as a dataset."""
     make_private_folder(out / "data")
     table = out / "data" / f"{rows[0]['split']}-00000-of-00001.parquet"
     with replaced(table) as new:
@@ -173,7 +178,7 @@ def _write_folder(rows: list[dict[str, Any]], out: Path) -> None:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """The row for a table: messages with text only, tools as JSON text. Raises ConfigError for a picture."""
+    """Return the row for a table, with text-only messages and tools as a JSON string. Raises ConfigError for an image."""
     return {**row, "prompt": _texts(row), "tools": None if row["tools"] is None else json.dumps(row["tools"])}
 
 
@@ -181,14 +186,14 @@ def _texts(row: dict[str, Any]) -> list[dict[str, str]]:
     messages = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
     if not all(isinstance(message["content"], str) for message in messages):
         raise ConfigError(
-            f"The prompt of environment {row['environment']!r}, seed {row['seed']} has pictures, and this format has text.",
-            hint="Use --format jsonl, or an environment config without pictures.",
+            f"The prompt of environment {row['environment']!r}, seed {row['seed']} has images, but this format has only text.",
+            hint="Use --format jsonl, or an environment config without images.",
         )
     return messages
 
 
 def _verl(row: dict[str, Any]) -> dict[str, Any]:
-    """verl's row. `ground_truth` is required there; the reward is the task app's, which needs `extra_info` alone."""
+    """Return verl's row. verl requires `ground_truth`, but the task app computes the reward from `extra_info` alone."""
     return {
         "data_source": f"{row['app']}/{row['environment']}",
         "prompt": _texts(row),
@@ -199,7 +204,7 @@ def _verl(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nemo(row: dict[str, Any]) -> dict[str, Any]:
-    """NeMo Gym's row: a request of the Responses API, and what its resources server gets beside it."""
+    """Return NeMo Gym's row: a request of the Responses API, and the members for its resources server."""
     tools = [{"type": "function", "strict": False, **tool["function"]} for tool in row["tools"] or ()]
     inputs = [{"role": message["role"], "content": _response_parts(message["content"])} for message in row["prompt"]]
     params: dict[str, Any] = {"input": inputs, **({"tools": tools} if tools else {})}
@@ -213,7 +218,7 @@ def _nemo(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _response_parts(content: Any) -> Any:
-    """A message's content in the form of the Responses API."""
+    """Return a message's content in the form of the Responses API."""
     if isinstance(content, str):
         return content
     return [

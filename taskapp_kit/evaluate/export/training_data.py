@@ -1,7 +1,7 @@
-"""Training data from stored rollouts: `sft`, one conversation a line, and `dpo`, pairs of one seed.
+"""Training data from stored rollouts: `sft`, one conversation per line, and `dpo`, pairs of one seed.
 
-The columns are those of TRL's conversational formats, which other trainers read, too. Both go through the rollouts one by
-one; of each only its id, its reward and hashes are held.
+The columns are the columns of TRL's conversational formats, which other trainers also read. Rollouts are read one by one, and
+only the id, the reward and hashes of each stay in memory.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ if TYPE_CHECKING:
 
 UNKNOWN_TOOL = "an action that the app does not declare"
 OTHER_DECLARATIONS = (
-    "{many} were played with other declarations of the app (another spec hash); their tools' schemas are those of now."
+    "{many} were played with other declarations of the app (another spec hash) and have the current schemas of tools."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingFilters:
-    """Which scored rollouts become training data.
+    """Selects the scored rollouts that become training data.
 
-    min_reward: the lowest reward. terminated: only rollouts that the environment ended, no truncated ones. Of a pair both
-    apply to the chosen one. max_tokens: of a conversation. best_of_seed (sft): only the best of each environment, split and
-    seed. margin (dpo): the least difference of the rewards of a pair, more than 0. pairs (dpo): the most pairs of one seed.
-    demonstrations: rollouts of policies without a model too, as the conversation of a model that does the same.
+    Attributes:
+        min_reward: The lowest reward of an `sft` rollout, or of the chosen rollout of a pair.
+        terminated: Whether to exclude truncated rollouts, except as the rejected rollout of a pair.
+        max_tokens: The most tokens of a conversation.
+        best_of_seed: `sft`: whether to take only the best rollout of each environment, split and seed.
+        margin: `dpo`: the lowest reward difference of a pair, above 0.
+        pairs: `dpo`: the most pairs of one seed.
+        demonstrations: Whether to include rollouts of policies without a model, as if a model had played them.
     """
 
     min_reward: float | None = None
@@ -60,7 +64,7 @@ class TrainingFilters:
     demonstrations: bool = False
 
     def against(self, rollout: _Scored) -> str | None:
-        """Why the rollout is not one to be learned from; None when it is."""
+        """Return why the rollout is excluded; None if it is not."""
         if self.terminated and not rollout.terminated:
             return "not terminated"
         if self.min_reward is not None and rollout.reward < self.min_reward:
@@ -69,7 +73,7 @@ class TrainingFilters:
 
 
 class _Scored(NamedTuple):
-    """What is held of a scored rollout. place: its environment, split and seed."""
+    """The data of a scored rollout in memory. place: its environment, split and seed."""
 
     place: tuple[str, str, int]
     reward: float
@@ -84,7 +88,7 @@ class _Scored(NamedTuple):
 
 
 class TrainingData:
-    """The training data of a source. Use an object once."""
+    """The training data of a source. An object can be used once."""
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class TrainingData:
         self._other_declarations: set[str] = set()
 
     async def sft(self) -> AsyncIterator[dict[str, Json]]:
-        """The lines: `messages`, `answers`, `tools`, and where they come from. Equal conversations are written once."""
+        """Yield lines with `messages`, `answers`, `tools` and their origin, without equal conversations."""
         rewards: list[float] = []
         async for candidates in self._best_of_seeds() if self._filters.best_of_seed else self._one_by_one():
             for place, rollout in enumerate(candidates):
@@ -130,15 +134,15 @@ class TrainingData:
                 break
         self._add_notes()
         if len(set(rewards)) > 1:
-            more = "" if self._filters.min_reward is not None else "; --min-reward leaves out the lower ones"
+            more = "" if self._filters.min_reward is not None else "; --min-reward excludes low rewards"
             self._report.notes.append(f"Rewards from {rewards[0]:.4g} to {rewards[-1]:.4g}{more}.")
 
     async def dpo(self) -> AsyncIterator[dict[str, Json]]:
-        """The lines: `prompt`, `chosen`, `rejected`, `tools`, and where they come from.
+        """Yield lines with `prompt`, `chosen`, `rejected`, `tools` and their origin.
 
-        Of the rollouts with one environment, split, seed and first prompt the best is paired with the worst, then the
-        second best with the second worst, while their rewards differ by the margin. The prompt is what both conversations
-        begin with.
+        Among the rollouts with the same environment, split, seed and first prompt, the best is paired with the worst, the
+        second best with the second worst, and so on while their rewards differ by the margin. The prompt is the common
+        beginning of both conversations.
         """
         members = [one async for one in self._candidates()]
         members.sort(key=lambda one: (*one.place, one.group, -one.reward, one.rollout_id))
@@ -181,7 +185,7 @@ class TrainingData:
                 yield [rollout]
 
     async def _best_of_seeds(self) -> AsyncIterator[list[_Scored]]:
-        """The rollouts of each seed, the best first; among equals the shorter one."""
+        """Yield the rollouts of each seed, best first, shorter first among equals."""
         seeds: dict[tuple[str, str, int], list[_Scored]] = {}
         async for (rollout,) in self._one_by_one():
             seeds.setdefault(rollout.place, []).append(rollout)
@@ -191,7 +195,7 @@ class TrainingData:
     # -- conversations --------------------------------------------------------------------------------------------
 
     async def _conversation(self, rollout: _Scored) -> tuple[Chat, list[dict[str, Json]] | None] | None:
-        """The conversation and its tools' schemas; None, and counted, where it has none that fits."""
+        """Return the conversation and the schemas of its tools; if it is unfit, count it and return None."""
         stored = await loaded(self._source, rollout.rollout_id, self._report)
         if stored is None:
             return None
@@ -209,7 +213,7 @@ class TrainingData:
         return conversation, tools
 
     def _is_repeated(self, *what: Json) -> bool:
-        """Whether the same was there before; then it is counted."""
+        """Return whether this is a repetition, which is counted."""
         key = _hash(what)
         if key in self._seen:
             self._leave_out("the same conversation as another")
@@ -218,14 +222,14 @@ class TrainingData:
         return False
 
     async def _schemas(self, stored: StoredRollout, conversation: Chat) -> list[dict[str, Json]] | None:
-        """The tools' schemas for a conversation with tool calls; None for one without."""
+        """Return the schemas of tools for a conversation with tool calls; None without calls."""
         if not conversation.calls_tools:
             return None
         declared = await self._declared()
         if declared is None:
             raise ConfigError(
-                f"The model of rollout {stored.rollout_id} called tools, and their schemas are the app's, not the store's.",
-                hint="Give the app: --app APP.",
+                f"The model of rollout {stored.rollout_id} called tools, whose schemas are not in the store.",
+                hint="Pass the app: --app APP.",
             )
         tools = declared.of(stored.environment, conversation.tools)
         if tools is None:
@@ -234,14 +238,14 @@ class TrainingData:
         return tools
 
     async def _chat(self, stored: StoredRollout) -> Chat:
-        """What the model read and said; of a policy without one, what a model would have."""
+        """Return the conversation of the model, or of an imagined model for a policy without one."""
         if not self._filters.demonstrations or recorded_messages(stored):
             return conversation_of(stored)
         declared = await self._declared()
         if declared is None or declared.app is None:
             raise ConfigError(
-                f"Rollout {stored.rollout_id} has no model, and what one would read is made from the app's declarations.",
-                hint="Give the app: --app APP.",
+                f"Rollout {stored.rollout_id} has no model, and its conversation needs the app's declarations.",
+                hint="Pass the app: --app APP.",
             )
         self._compare(stored, declared)
         return demonstration_of(stored, declared.app)
@@ -276,7 +280,7 @@ class TrainingData:
                 yield rollout._replace(group=group)
 
     def _pairs(self, members: Sequence[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
-        """members: of one group, the best first. As the rewards of a pair differ, none is both chosen and rejected."""
+        """Yield the pairs of one group, whose members are sorted best first. The rewards of a pair differ."""
         chosen = (one for one in members if self._filters.against(one) is None)
         for better, worse in islice(zip(chosen, reversed(members), strict=False), self._filters.pairs):
             if better.reward - worse.reward < self._filters.margin:
@@ -306,7 +310,7 @@ class TrainingData:
 
 
 def shared_prompt(one: Sequence[Message], two: Sequence[Message]) -> int | None:
-    """How many messages both begin with, up to an answer of the model; None when one is the beginning of the other."""
+    """Return the number of common first messages, up to an answer; None if one conversation is the beginning of the other."""
     differs = next((at for at, (mine, other) in enumerate(zip(one, two, strict=False)) if mine != other), None)
     if differs is None:
         return None
@@ -326,9 +330,9 @@ NO_TOKENS = (
 async def token_lines(
     source: RolloutSource, scope: ExportScope, report: ExportReport
 ) -> AsyncIterator[dict[str, Json]]:
-    """One object for each rollout with a reward of whose every call of the model the tokens are stored."""
-    # The task app's store already has what the model sampled, with ids and log-probabilities, for an endpoint that returns
-    # them. So a trainer writes no second record, and can learn from rollouts of any endpoint.
+    """Yield one object for each rollout with a reward and with stored tokens of every call of the model."""
+    # The task app's store has the token ids and log-probabilities of endpoints that return them, so a trainer needs no
+    # second record, and can learn from rollouts of any endpoint.
     async for row in selected(source, scope, report):
         if row.reward is None:
             report.left_out[NO_REWARD] += 1
@@ -355,10 +359,10 @@ async def token_lines(
 
 
 def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
-    """Return the token sequences of a rollout: a call whose prompt continues the last one is appended to it.
+    """Return the token sequences of a rollout. A call whose prompt continues a sequence is appended to it.
 
-    Each has as many `tokens`, `mask` (1 where the token was sampled) and `logprobs` (0.0 where it was not). None if a call
-    has no token ids or not one log-probability for each.
+    `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have the same length. None if a call has no
+    token ids, or not one log-probability per token.
     """
     found: list[dict[str, Any]] = []
     for call in _calls(stored):

@@ -1,4 +1,4 @@
-"""Writes an export to a file: all of it, or nothing. Whole rollouts are written row by row, with nothing private."""
+"""Writes an export to a file atomically. Whole rollouts are written row by row, without private fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Format = Literal["jsonl", "parquet", "sft", "dpo", "tokens", "inspect"]
 TRAINING: tuple[Format, ...] = ("sft", "dpo", "tokens")
-"""The formats of training data: of one split, `train` unless the caller names another."""
+"""The formats of training data, which has one split, by default `train`."""
 
 
 async def export(
@@ -37,21 +37,20 @@ async def export(
     filters: TrainingFilters,
     find_tools: FindTools,
 ) -> ExportReport:
-    """Writes the selected rollouts to `out`, readable by its owner alone, and returns the report.
+    """Write the selected rollouts to `out`, readable only by its owner. An existing file is replaced at the end.
 
-    filters, find_tools: of training data; the tools are looked up when the first conversation needs them. The file
-    appears, or is replaced, when it is complete. Raises ConfigError: nothing fits, or the file cannot be written;
-    StoreError, TaskAppError; Unavailable for Parquet without pyarrow.
+    filters, find_tools: for training data. Tools are looked up when the first conversation needs them. Raises ConfigError if
+    no rollout matches or the file cannot be written, StoreError, TaskAppError, and Unavailable for Parquet without pyarrow.
     """
     report = ExportReport()
     if kind in TRAINING and scope.split is None:
         scope = replace(scope, split=TRAIN)
-        report.notes.append("Only the split named train (give --split for another).")
+        report.notes.append("Only the split train was exported. Pass --split for another.")
     try:
         with replaced(out) as new:
             await _write(source, kind, new, scope, TrainingData(source, scope, filters, find_tools, report), report)
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Give another --out.") from None
+        raise ConfigError(f"{out} cannot be written: {error.strerror}.", hint="Pass another --out.") from None
     return report
 
 
@@ -90,12 +89,12 @@ NOT_STORED = "{many} are not stored whole, so the file has only their numbers."
 async def whole_rollouts(
     source: RolloutSource, scope: ExportScope, report: ExportReport
 ) -> AsyncIterator[tuple[RolloutRow, StoredRollout | None]]:
-    """The selected rows, each with its whole rollout; None where only its numbers are stored."""
+    """Yield the selected rows with their whole rollouts; None if only the numbers are stored."""
     numbers_only = 0
     async for row in selected(source, scope, report):
         try:
             stored = await source.load(row.rollout_id)
-        except ConfigError:  # played by a server elsewhere, or failed before it had an id
+        except ConfigError:  # played by a remote server, or failed before it had an id
             stored = None
             numbers_only += 1
         report.rollouts += 1
@@ -105,13 +104,13 @@ async def whole_rollouts(
 
 
 async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Any]]:
-    """One object for each rollout: its row, and as `rollout` the `RolloutDetails`; None without them."""
+    """Yield one object per rollout: its row, and its `RolloutDetails` or None as `rollout`."""
     async for row, stored in whole_rollouts(source, scope, report):
         yield {**_members(row), "rollout": None if stored is None else details_of(stored).to_json()}
 
 
 def record_of(row: RolloutRow, stored: StoredRollout | None) -> dict[str, Any]:
-    """The rollout as a record of a table: numbers and texts; lists and objects are left as such."""
+    """Return the rollout as a record of a table. Lists and objects are not converted."""
     record = _members(row)
     if stored is not None:
         details = details_of(stored)
@@ -131,7 +130,7 @@ _MEMBERS = (
     "message", "reward", "criteria", "length", "turns", "tokens", "cost", "seconds", "metrics", "created_at", "run_id",
     "group_id", "spec_hash", "name", "row", "models",
 )  # fmt: skip
-"""The members of a row that are exported, in their order."""
+"""The exported members of a row, in order."""
 
 
 def _from_details(details: RolloutDetails) -> dict[str, Any]:

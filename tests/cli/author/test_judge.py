@@ -119,7 +119,7 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
     shown = calibrate(tmp_path, model, lines, "--json", "--store", f"sqlite:///{tmp_path}/r.db")
     assert shown.exit_code == 0, shown.output + str(shown.exception)
     assert json.loads(shown.stdout)["cases"][0]["scores"] == [0.5]
-    assert "there is no store" in str(calibrate(tmp_path, model, lines, "--store", "none").exception)
+    assert "no store is set" in str(calibrate(tmp_path, model, lines, "--store", "none").exception)
     missing = [{"judge": "clear", "rollout_id": "b" * 32, "label": 0.5}]
     told = calibrate(tmp_path, model, missing, "--store", f"sqlite:///{tmp_path}/r.db")
     assert "is not in the store" in str(told.exception)
@@ -129,9 +129,9 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
     ("line", "told"),
     [
         ("{", "labels.jsonl:1 is not JSON"),
-        ("[1]", "is no JSON object"),
-        ({"judge": "cler", "answer": "x", "label": 1}, "has judge 'cler'; judges are clear, best"),
-        ({"answer": "x", "label": 1}, "names no judge, and the app has several"),
+        ("[1]", "is not a JSON object"),
+        ({"judge": "cler", "answer": "x", "label": 1}, "has judge 'cler'; the judges are clear, best"),
+        ({"answer": "x", "label": 1}, "names none of several judges"),
         ({"judge": "clear", "answer": "x", "label": 2}, "has label '2'; expected a number from 0 to 1"),
         ({"judge": "clear", "answer": "x", "label": True}, "has label 'True'"),
         ({"judge": "clear", "answer": "x"}, "needs label, and one of answer and rollout_id"),
@@ -139,7 +139,7 @@ def test_stored_rollouts(tmp_path: Path, model: MockModel) -> None:
         ({"judge": "best", "answer": "x", "label": 1}, "needs labels, and one of answers and rollout_ids"),
         ({"judge": "best", "answers": ["x"], "labels": [1]}, "at least two answers"),
         ({"judge": "best", "answers": ["x", "y"], "labels": [1]}, "as many labels as answers"),
-        ({"judge": "clear", "answer": "x", "label": 1, "score": 1}, "has 'score', which nothing reads"),
+        ({"judge": "clear", "answer": "x", "label": 1, "score": 1}, "has the unknown member 'score'"),
         ({"judge": "clear", "answer": "x", "label": 1, "seed": 99}, "Seed 99"),
         ("", "has no labels"),
     ],

@@ -191,7 +191,7 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
         ((ADDER, "--policy", "gold", "--policy", "random", "--action", "x"), "--action applies to"),
         ((ADDER, "--model", "m", "--inference-url", "http://a", "--inference-url", "http://b"), "one for each --model"),
         ((ADDER, "--concurrency", "many"), "neither auto nor"),
-        ((ADDER, "--difficulty", "hard"), "has none"),
+        ((ADDER, "--difficulty", "hard"), "has no rows"),
         ((ADDER, "--by", "topic"), "no row of these seeds"),
         ((ADDER, "--retry-failed"), "needs --resume"),
         ((ADDER, "--seeds", "9-1"), "ends before it starts"),

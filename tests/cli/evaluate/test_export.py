@@ -26,9 +26,9 @@ def store(tmp_path: Path) -> str:
 def test_training_data_of_the_train_split_and_why_the_rest_is_left_out(run: Run, store: str, tmp_path: Path) -> None:
     done = run("export", store, "--format", "sft", "--out", "sft.jsonl", "--app", ADDER, "--terminated", status=0)
     first, split, declarations, rewards, *left_out = done.output.splitlines()
-    assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "split named train" in split
+    assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "Only the split train" in split
     assert "2 were played with other declarations" in declarations
-    assert rewards == "  Rewards from 0 to 1; --min-reward leaves out the lower ones."
+    assert rewards == "  Rewards from 0 to 1; --min-reward excludes low rewards."
     assert left_out == ["  left out: 1, not terminated", "  left out: 1, failed"]
     lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
     assert [line["rollout"] for line in lines] == ["best", "worst"]
@@ -71,7 +71,7 @@ def test_what_does_not_go_together_is_refused(run: Run, store: str, tmp_path: Pa
     assert "--force" in done.stderr and (tmp_path / "o").read_text() == "mine"
     assert run("export", store, "--format", "jsonl", "--out", "o", "--force").exit_code == 0
     done = run("export", store, "--format", "sft", "--out", "s", status=2)
-    assert "Give the app: --app APP." in done.stderr
+    assert "Pass the app: --app APP." in done.stderr
     done = run("export", store, "--format", "jsonl", "--out", "missing/o", status=2)
     assert "missing/o cannot be written" in done.stderr
 

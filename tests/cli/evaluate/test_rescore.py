@@ -110,7 +110,7 @@ def test_a_rollout_that_was_pruned_is_refused_and_the_others_are_scored(run: Run
         8,
         12 - told["comparison"]["failed"]["baseline"],
     )
-    assert {one["problem"] for one in told["refused"]} == {"its events are not stored, or were pruned."}
+    assert {one["problem"] for one in told["refused"]} == {"its events were not stored, or were pruned."}
 
 
 def test_what_still_fails_is_no_score_and_is_tried_again(run: Run, folder: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
         assert not plane.published
     if number != signal.SIGKILL:
         told = (own / "log").read_text()
-        assert code == 1 and "The deploy was stopped." in told and "Traceback" not in told
+        assert code == 1 and "The deployment was stopped." in told and "Traceback" not in told
         assert list((own / "tmp").iterdir()) == []
 
 
@@ -294,7 +294,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
         ),
         ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "that taskapp did not deploy"),
         pytest.param(
-            {}, {}, ("-e", "nowhere"), 1, "There is no Modal environment 'nowhere'", marks=pytest.mark.exhaustive
+            {}, {}, ("-e", "nowhere"), 1, "The Modal environment 'nowhere' does not exist", marks=pytest.mark.exhaustive
         ),
         (
             {},
@@ -308,7 +308,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
         ),
         ({}, {}, ("--cpu", "-1"), 2, "ModalSettings.cpu is -1.0"),
         ({}, {}, ("--volume", "/data"), 2, "DIR=NAME"),
-        ({}, {}, ("--min-containers", "9"), 2, "more than max_containers, 8"),
+        ({}, {}, ("--min-containers", "9"), 2, "higher than max_containers (8)"),
     ],
 )
 def test_what_cannot_be_deployed_is_told_in_one_sentence(
@@ -337,9 +337,7 @@ def test_nobody_signed_in_is_one_sentence(deploy: Callable[..., Result], token: 
         plane.authenticated = False
         done = deploy(plane, **token)
     assert done.exit_code == 1
-    assert done.stderr.strip().endswith(
-        "\nError: Modal does not know the caller: no account is signed in here. Sign in: modal setup"
-    )
+    assert done.stderr.strip().endswith("\nError: No Modal account is signed in here. Sign in: modal setup")
 
 
 def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:

@@ -104,7 +104,7 @@ def test_words(tmp_path: Path) -> None:
 def test_what_cannot_be_a_conversation_is_left_out() -> None:
     app = find_app(ADDER).freeze()
     for stored, reason in (
-        (model_rollout("r", local=True, shade=3), "pictures"),
+        (model_rollout("r", local=True, shade=3), "images"),
         (model_rollout("r", local=True, environment="other"), "does not declare"),
         (model_rollout("r", local=True, actions=["jump"]), "does not declare"),
         (model_rollout("r", (), local=True), "no language model"),

@@ -84,7 +84,7 @@ def test_rows_of_nemo_gym_are_requests_of_the_responses_api(tmp_path: Path) -> N
 
 
 def test_a_large_split_is_refused_unless_seeds_are_chosen(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has 20000 tasks; one file has at most 10000.*--seeds 0-999"):
+    with pytest.raises(ConfigError, match=r"has 20000 tasks, but one file has at most 10000.*--seeds 0-999"):
         written(ASKING, "jsonl", tmp_path / "x", environment="counting")
     with pytest.raises(ConfigError, match="More than 10000 seeds"):
         written(ASKING, "jsonl", tmp_path / "x", environment="counting", seeds=range(10_001))
@@ -101,5 +101,5 @@ def test_what_the_app_does_not_have_is_refused(tmp_path: Path) -> None:
     for choice in ({"split": "tran"}, {"environment": "addr"}, {"seeds": [10**12]}, {"config": {"colour": 1}}):
         with pytest.raises(RequestError):
             written(ADDER, "jsonl", tmp_path / "x", **choice)
-    with pytest.raises(ConfigError, match="No task was chosen"):
+    with pytest.raises(ConfigError, match="No task was selected"):
         written(ADDER, "jsonl", tmp_path / "x", seeds=[])

@@ -118,10 +118,10 @@ UNFIT = {
     "failed": (model_rollout("f", status="failed", failure=FAILURE, reward=None), "failed"),
     "null": (model_rollout("n", reward=None), "no reward"),
     "local": (model_rollout("l", local=True), "no language model played"),
-    "picture": (model_rollout("p", shade=7), "messages with pictures"),
+    "picture": (model_rollout("p", shade=7), "messages with images"),
     "window": (model_rollout("w", details={"left_out_turns": 1}), "did not read one growing conversation"),
-    "broken": (model_rollout("b", broken="{amount"), "arguments are no JSON object"),
-    "list": (model_rollout("b", broken="[1]"), "arguments are no JSON object"),
+    "broken": (model_rollout("b", broken="{amount"), "arguments are not a JSON object"),
+    "list": (model_rollout("b", broken="[1]"), "arguments are not a JSON object"),
     "empty": (with_answer("e", ""), "an answer without content"),
     "blank": (with_answer("e", " \\n"), "an answer without content"),
 }
@@ -150,7 +150,7 @@ def test_filters_by_reward_end_tokens_and_split(tmp_path: Path) -> None:
     lines, report = exported(tmp_path, "sft", rollouts, split="test")
     assert [line["rollout"] for line in lines] == ["test"] and not report.notes
     report = exported(tmp_path, "sft", rollouts, min_reward=None)[1]
-    assert report.notes[1:] == ["Rewards from 0.49 to 1; --min-reward leaves out the lower ones."]
+    assert report.notes[1:] == ["Rewards from 0.49 to 1; --min-reward excludes low rewards."]
     assert exported(tmp_path, "sft", rollouts, min_reward=0.1)[1].notes[1:] == ["Rewards from 0.49 to 1."]
     with pytest.raises(ConfigError, match=r"no rollout of the split 'dev'.*test \(1\), train \(4\)"):
         exported(tmp_path, "sft", rollouts, split="dev")
@@ -176,11 +176,11 @@ def test_the_best_of_each_seed_or_the_next_that_can_be_learned_from(tmp_path: Pa
     ]
     lines, report = exported(tmp_path, "sft", rollouts, best_of_seed=True)
     assert [line["rollout"] for line in lines] == ["b", "d"]
-    assert dict(report.left_out) == {"not the best of its seed": 2, "messages with pictures": 1}
+    assert dict(report.left_out) == {"not the best of its seed": 2, "messages with images": 1}
 
 
 def test_tools_come_from_the_app_and_are_asked_for_only_when_needed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give the app: --app APP|Give the app: --app APP"):
+    with pytest.raises(ConfigError, match="Pass the app: --app APP"):
         exported(tmp_path, "sft", [model_rollout("r")], tools=None)
     lines, report = exported(
         tmp_path, "sft", [model_rollout("r"), model_rollout("x", (1,), environment="gone")],
