@@ -289,7 +289,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
             {},
             ("--extra-secret", "vendor"),
             1,
-            "There is no Secret 'vendor'",
+            "The Secret 'vendor' does not exist",
             marks=pytest.mark.exhaustive,
         ),
         ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "that taskapp did not deploy"),
