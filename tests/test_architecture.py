@@ -614,7 +614,7 @@ CODE_LINES = {
     "store": 2289,
     "system": 410,
     "testing": 1897,
-    "train": 9327,
+    "train": 9318,
     "version": 25,
     "viewer": 2178,
     "wire": 925,

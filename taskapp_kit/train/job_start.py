@@ -197,10 +197,10 @@ def available_to(checkpoints: Path) -> tuple[int | None, int]:
 
 def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[str]) -> list[Event]:
     """Return the events that report how the job learns, what it needs, and which keys of its config are not used."""
-    update, lora = settings.update, settings.lora
+    update, lora, driving, loops = settings.update, settings.lora, settings.driving, settings.driving.loops
     clip = update.clip or CLIP_RANGES.get(update.loss)
     how = "full training" if lora is None else f"LoRA of rank {lora.rank} on {counted(len(lora.targets), 'layer')}"
-    every = "iteration" if settings.driving.checkpoint_every == 1 else f"{settings.driving.checkpoint_every} iterations"
+    every = "iteration" if driving.checkpoint_every == 1 else f"{driving.checkpoint_every} iterations"
     text = (
         f"{settings.label + ': ' if settings.label else ''}{how} of {settings.model} with {update.loss}, learning rate "
         f"{update.learning_rate:g}, temperature {update.temperature:g}; a checkpoint after every {every}. {needs.sentence}"
@@ -212,34 +212,31 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
         "variety": update.loss,
         "learning_rate": update.learning_rate,
         "warmup_iterations": update.warmup,
-        "credit": settings.driving.rows.credit,
-        "stop_at": settings.driving.loops.stopping.stop_at,
-        "patience": settings.driving.loops.stopping.patience,
-        "iterations_ahead": settings.driving.loops.ahead,
-        "levels": list(settings.driving.loops.curriculum.levels),
-        "environments": {each.name: each.weight for each in settings.driving.loops.environments},
+        "credit": driving.rows.credit,
+        "stop_at": loops.stopping.stop_at,
+        "patience": loops.stopping.patience,
+        "iterations_ahead": loops.ahead,
+        "levels": list(loops.curriculum.levels),
+        "environments": {each.name: each.weight for each in loops.environments},
         "clip": None if clip is None else list(clip),
         "beta": update.beta,
         "minibatches": update.minibatches,
         "ppo": asdict(update.ppo) if update.loss == "ppo" else None,
         "precision": update.precision,
         "temperature": update.temperature,
-        "evaluation_temperature": settings.driving.evaluation_temperature,
-        "max_tokens": settings.driving.generation.max_tokens,
+        "evaluation_temperature": driving.evaluation_temperature,
+        "max_tokens": driving.generation.max_tokens,
         "deterministic": settings.deterministic,
         "services": None if settings.services is None else asdict(settings.services),
-        "checkpoint_every": settings.driving.checkpoint_every,
+        "checkpoint_every": driving.checkpoint_every,
         "memory_needed": needs.estimate.total,
         "memory_available": needs.memory,
         "checkpoint_bytes": needs.checkpoints,
     }
     events = [Event("rl.job.settings", text, data=data)]
     if unused:
-        events.append(
-            Event(
-                "rl.config.unused", f"The engine local does not use {', '.join(unused)}.", data={"keys": list(unused)}
-            )
-        )
+        unused_text = f"The engine local does not use {', '.join(unused)}."
+        events.append(Event("rl.config.unused", unused_text, data={"keys": list(unused)}))
     return events
 
 

@@ -135,5 +135,5 @@ def test_what_this_machine_has_is_measured_before_the_job_runs(tmp_path: Path) -
     (folder / "checkpoint-1").mkdir(parents=True)
     (folder / "checkpoint-1" / "model.safetensors").write_bytes(bytes(10_000))
     large = {"a": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 0]}}
-    with pytest.raises(JobError, match=r"needs about [0-9.]+ GB with full training, you have"):
+    with pytest.raises(JobError, match=r"needs about [0-9.]+ GB of memory with full training, but only"):
         measured_needs(settings, write_model(tmp_path, header=json.dumps(large).encode()), folder)

@@ -14,7 +14,7 @@ from taskapp_kit.records.words import counted
 from taskapp_kit.train.driver.checkpoints import SavedJob
 from taskapp_kit.train.driver.driver_settings import rollout_count
 from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
-from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
+from taskapp_kit.train.gateway.attempt import Faithfulness
 from taskapp_kit.train.loops.loop_settings import Curriculum
 from taskapp_kit.train.rows import TrainingBatch
 from taskapp_kit.train.turns import UpdateMetrics
@@ -78,7 +78,7 @@ class UnitReport:
             "sampled_tokens": sum(len(turn.token_ids) for turn in turns) / ended if ended else None,
             "tokens_per_second": self.sampled_tokens / self.seconds if self.seconds else None,
         }
-        counts = faithfulness(records)
+        counts = sum((record.faithfulness for record in records), Faithfulness())
         for name in sorted({each.environment for each in self.played} - {""}):
             own = [each.outcome.reward for each in self.played if each.environment == name]
             scored = [reward for reward in own if reward is not None]
@@ -156,14 +156,6 @@ class UnitReport:
                 "version": None if update is None else update.version,
             },
         )
-
-
-def faithfulness(records: Sequence[AttemptRecord]) -> Faithfulness:
-    """Return the sum of the counts of these attempts."""
-    total = Faithfulness()
-    for record in records:
-        total += record.faithfulness
-    return total
 
 
 def update_values(update: UpdateMetrics) -> dict[str, float | None]:

@@ -367,7 +367,8 @@ class OpenAttempt:
     def _answered(self, call: GatewayCall, prompt: PromptIds, sampled: Sampled, identity: str) -> AnsweredTurn:
         """Return the turn up to the first stop string. Dropping later tokens does not bias the earlier ones."""
         decode = self.renderer.tokenizer.decode
-        text = decode(_without_end(sampled.token_ids, self.renderer.stop_ids))
+        ended = bool(sampled.token_ids) and sampled.token_ids[-1] in self.renderer.stop_ids
+        text = decode(sampled.token_ids[: len(sampled.token_ids) - ended])
         if any(stop in text for stop in call.stops):
             length = bisect_left(
                 range(len(sampled.token_ids)),
@@ -401,10 +402,6 @@ def attempt_ended() -> RequestRefused:
 
 def _spent(limit: str) -> RequestRefused:
     return RequestRefused("attempt_spent", f"The attempt has used all of {limit}.", hint="End the episode.")
-
-
-def _without_end(token_ids: tuple[int, ...], stop_ids: frozenset[int]) -> tuple[int, ...]:
-    return token_ids[:-1] if token_ids and token_ids[-1] in stop_ids else token_ids
 
 
 def _before(text: str, stops: tuple[str, ...]) -> str:

@@ -116,14 +116,14 @@ def test_vllm_is_refused_where_there_is_none_and_whole_weights_at_a_server(tmp_p
             LocalEngine(tmp_path, vllm=place).problems(JobDocument("rl_1", "http://127.0.0.1:1", config)).values()
         )
 
-    assert "this backend has none. Start it with TASKAPP_VLLM" in problems(None, "full")
+    assert "this backend does not have. Set TASKAPP_VLLM" in problems(None, "full")
     server = VllmPlace(url="http://127.0.0.1:8000")
     assert problems(server, "lora") == problems(VllmPlace(environment="/env"), "full") == ""
     assert '[model] trainer_mode: found "full"; expected "lora" with a vLLM server' in problems(server, "full")
 
 
 @pytest.mark.parametrize(
-    ("place", "found"), [(None, "TASKAPP_VLLM does not say"), (VllmPlace(url="http://127.0.0.1:8000"), 'found "full"')]
+    ("place", "found"), [(None, "TASKAPP_VLLM is not set"), (VllmPlace(url="http://127.0.0.1:8000"), 'found "full"')]
 )
 def test_a_job_does_not_go_on_where_the_backend_has_another_vllm(
     tmp_path: Path, place: VllmPlace | None, found: str
