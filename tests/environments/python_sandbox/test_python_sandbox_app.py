@@ -142,7 +142,7 @@ def test_weak_sandbox_requires_permission(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_hidden_tests_that_a_box_can_read_are_refused(level: int) -> None:
-    with pytest.raises(SandboxTooWeak, match="python_sandbox .*: env"):
+    with pytest.raises(SandboxTooWeak, match="python_sandbox: env"):
         Service(app_with(Boxes(level, private_files=[Path("/nowhere"), Path("/usr/bin/env")]))).prepare()
 
 

@@ -64,7 +64,7 @@ def test_the_error_lists_what_was_tried_and_what_to_install(places: dict[str, Pa
 
 def test_a_variable_that_names_no_program_is_an_error_and_nothing_else_is_tried(places: dict[str, Path]) -> None:
     places["variable"].unlink()
-    with pytest.raises(Unavailable, match=rf"TASKAPP_CHROMIUM names {places['variable']}, which is not a program"):
+    with pytest.raises(Unavailable, match=rf"TASKAPP_CHROMIUM is set to {places['variable']}"):
         find({"TASKAPP_CHROMIUM": str(places["variable"])}, places["shell"], None)
 
 
