@@ -1,4 +1,4 @@
-"""A task app inside the program that uses it: what it opens, what it says when it cannot, what it leaves behind."""
+"""A task app inside the program that uses it: start, errors, and clean-up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BODY = {"run_id": "r", "env": {"seed": 1}, "policy": {"config": {"policy": "rand
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test, run on an event loop of its own."""
+    """Run the test on a separate event loop."""
 
     @functools.wraps(test)
     def run(*given: Any, **named: Any) -> None:
@@ -51,7 +51,7 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing of this machine's is set; every thread and socket is given back."""
+    """Unset this machine's variables; afterwards require that every thread has ended."""
     for name in ("ENVIRONMENT_API_KEY", "BACKEND_BASE_URL", "PROD_BACKEND_URL", "SYNTH_TASK_APP_URL", "TASKAPP_STORE"):
         monkeypatch.delenv(name, raising=False)
     before = set(threading.enumerate())  # another file's server may go on in this process
@@ -97,7 +97,7 @@ def answering(status: int, body: Any) -> Any:
 # open and closed
 
 
-def test_a_rollout_in_a_with_block() -> None:
+def test_with_block_plays_a_rollout() -> None:
     with here() as task_app:
         assert task_app.url == task_app.local_url == f"http://127.0.0.1:{task_app.port}"
         assert repr(task_app) == f"<InProcessTaskApp at {task_app.url}>"
@@ -112,7 +112,7 @@ def test_a_rollout_in_a_with_block() -> None:
 
 
 @in_a_loop
-async def test_a_rollout_in_an_async_with_block() -> None:
+async def test_async_with_block_plays_a_rollout() -> None:
     async with here() as task_app, httpx.AsyncClient() as client:
         headers = {"Authorization": f"Bearer {task_app.api_key}"}
         played = await client.post(f"{task_app.url}/rollout", headers=headers, json=BODY)
@@ -121,12 +121,12 @@ async def test_a_rollout_in_an_async_with_block() -> None:
 
 
 @in_a_loop
-async def test_blocking_code_within_a_running_loop() -> None:
+async def test_blocking_with_block_works_inside_a_running_loop() -> None:
     with here() as task_app:
         assert asked(task_app) == 200
 
 
-def test_off_the_main_thread() -> None:
+def test_it_starts_on_another_thread() -> None:
     found: list[Any] = []
 
     def elsewhere() -> None:
@@ -139,7 +139,7 @@ def test_off_the_main_thread() -> None:
     assert found == [200]
 
 
-def test_it_may_be_opened_again_and_not_twice_at_once() -> None:
+def test_it_starts_again_but_not_twice_concurrently() -> None:
     task_app = here()
     for _ in range(2):
         with task_app:
@@ -151,7 +151,7 @@ def test_it_may_be_opened_again_and_not_twice_at_once() -> None:
 
 
 @pytest.mark.process
-def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
+def test_import_neither_changes_signal_handlers_nor_loads_a_server() -> None:
     code = (
         "import signal, sys; before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)];"
         "import taskapp_kit.deploy.local.in_process, taskapp_kit.deploy.local.in_process_job;"
@@ -161,13 +161,13 @@ def test_importing_it_changes_no_signal_handler_and_loads_no_server() -> None:
     assert printed(code) == "[]\n"
 
 
-def test_running_it_changes_no_signal_handler() -> None:
+def test_running_leaves_signal_handlers_unchanged() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with here():
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_the_store_is_closed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_closes_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKAPP_STORE", f"sqlite:///{tmp_path / 'rollouts.db'}")
     for _ in range(2):
         with here() as task_app:
@@ -184,20 +184,20 @@ def test_the_store_is_closed_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # the key
 
 
-def test_a_key_of_the_environment_opens_it_and_is_not_minted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_of_the_environment_is_used_and_not_minted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVIRONMENT_API_KEY", KEY)
     with here() as task_app:
         assert (task_app.api_key, task_app.key_was_minted, asked(task_app)) == (KEY, False, 200)
 
 
-def test_a_given_key_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_argument_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVIRONMENT_API_KEY", "another-key")
     with here(api_key=KEY) as task_app:
         assert (task_app.api_key, asked(task_app), asked(task_app, key="another-key")) == (KEY, 200, 401)
 
 
 @pytest.mark.process
-def test_a_minted_key_is_new_each_time_told_nobody_and_leaves_the_environment_alone(
+def test_minted_key_is_new_each_time_and_not_shared(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -216,7 +216,7 @@ def test_a_minted_key_is_new_each_time_told_nobody_and_leaves_the_environment_al
 
 
 @pytest.mark.parametrize("key", ["", "two,keys", " padded", "line\nend", "x" * 513])
-def test_what_is_no_key(key: str) -> None:
+def test_invalid_key_is_rejected(key: str) -> None:
     with pytest.raises(BadArgument, match="api_key") as raised:
         here(api_key=key)
     assert not key.strip() or key not in str(raised.value)
@@ -225,7 +225,7 @@ def test_what_is_no_key(key: str) -> None:
 # the port
 
 
-def test_a_taken_port_is_left_alone_and_the_next_free_one_found() -> None:
+def test_taken_port_is_skipped_for_the_next_free_one() -> None:
     with BackgroundServer(answering(200, {"mine": True})) as other:
         with InProcessTaskApp(app=app, port=other.port, tunnel_mode="local") as task_app:
             assert other.port < task_app.port < other.port + 100
@@ -233,7 +233,7 @@ def test_a_taken_port_is_left_alone_and_the_next_free_one_found() -> None:
         assert httpx.get(other.url).json() == {"mine": True}
 
 
-def test_a_taken_port_without_a_search_is_said() -> None:
+def test_taken_port_without_a_search_is_an_error() -> None:
     with BackgroundServer(answering(200, {"mine": True})) as other:
         with (
             pytest.raises(ConfigError, match=rf"Port {other.port} .*auto_find_port"),
@@ -243,7 +243,7 @@ def test_a_taken_port_without_a_search_is_said() -> None:
         assert httpx.get(other.url).json() == {"mine": True}
 
 
-def test_the_port_that_an_address_outside_leads_to_is_not_changed_for_another() -> None:
+def test_port_behind_a_public_address_is_never_replaced() -> None:
     with BackgroundServer(answering(200, {"mine": True})) as other:
         given = {"app": app, "port": other.port, "preconfigured_url": "https://task-app.example.org"}
         with pytest.raises(ConfigError, match=f"Port {other.port} "), InProcessTaskApp(**given):
@@ -265,13 +265,13 @@ def test_the_port_that_an_address_outside_leads_to_is_not_changed_for_another() 
         {"tunnel_mode": "fast"},
     ],
 )
-def test_what_does_not_go_is_a_value_error_at_once(given: dict[str, Any]) -> None:
+def test_invalid_argument_is_a_value_error_immediately(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(given))) as raised:
         here(**given)
     assert isinstance(raised.value, ConfigError)
 
 
-def test_a_missing_file_is_said_at_once(tmp_path: Path) -> None:
+def test_missing_file_is_reported_immediately(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nix\.py"):
         here(app=None, task_app_path=tmp_path / "nix.py")
 
@@ -288,19 +288,19 @@ def failing(kind: type[Exception], words: str, **given: Any) -> Iterator[None]:
     yield
 
 
-def test_an_app_that_cannot_be_imported_says_where(tmp_path: Path) -> None:
+def test_failing_import_reports_its_line(tmp_path: Path) -> None:
     file = tmp_path / "broken_app.py"
     file.write_text("import not_there_at_all\n")
     with failing(DiscoveryError, r"broken_app.py:1: .*not_there_at_all", app=None, task_app_path=file):
         pass
 
 
-def test_declarations_that_do_not_hold_together_say_all() -> None:
+def test_invalid_declarations_are_all_reported() -> None:
     with failing(DeclarationError, "'empty'", app=TaskApp("empty", version="1")):
         pass
 
 
-def test_a_startup_that_raises_is_told_with_its_exception() -> None:
+def test_failing_startup_reports_its_exception() -> None:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         raise LookupError("the data is not there")
@@ -310,7 +310,7 @@ def test_a_startup_that_raises_is_told_with_its_exception() -> None:
         pass
 
 
-def test_a_worker_setup_that_raises_is_told_with_its_own_error() -> None:
+def test_failing_worker_setup_reports_its_exception() -> None:
     broken = TaskApp("broken", version="1")
 
     @broken.environment("broken", splits={"train": range(2)})
@@ -325,7 +325,7 @@ def test_a_worker_setup_that_raises_is_told_with_its_own_error() -> None:
         pass
 
 
-def test_a_startup_without_end_is_given_up_and_ended() -> None:
+def test_endless_startup_is_stopped_at_the_timeout() -> None:
     ended = threading.Event()
 
     @asynccontextmanager
@@ -354,18 +354,18 @@ LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}
         (404, {}, "GET /health .*HTTP 404"),
     ],
 )
-def test_an_app_that_is_up_and_not_well_says_why_at_once(status: int, body: Any, words: str) -> None:
+def test_unhealthy_app_reports_the_cause_immediately(status: int, body: Any, words: str) -> None:
     with failing(TaskAppError, words, app=answering(status, body)):
         pass
 
 
 @pytest.mark.ci
-def test_an_app_that_is_never_well_is_told_with_what_it_said() -> None:
+def test_app_that_stays_unhealthy_reports_its_last_response() -> None:
     with failing(TaskAppError, r"\b3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3):
         pass
 
 
-def test_an_app_that_gets_well_is_waited_for() -> None:
+def test_app_that_becomes_healthy_is_awaited() -> None:
     begun = time.monotonic()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -377,14 +377,14 @@ def test_an_app_that_gets_well_is_waited_for() -> None:
         assert task_app.key_was_minted is False
 
 
-def test_an_app_of_others_that_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_app_reads_its_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVIRONMENT_API_KEY", KEY)
     with here(app=app.asgi()) as task_app:  # made before, with the key of the environment
         assert (task_app.api_key, asked(task_app)) == (KEY, 200)
 
 
 @pytest.mark.ci
-def test_an_answer_that_drips_is_not_waited_for() -> None:
+def test_slowly_dripping_response_times_out() -> None:
     async def drips(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -398,7 +398,7 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
     assert time.monotonic() - begun < 15
 
 
-def test_a_host_that_this_machine_lacks_is_told_and_not_searched() -> None:
+def test_missing_host_is_reported_without_a_port_search() -> None:
     from taskapp_kit.deploy.local.local_server import take_port
 
     with pytest.raises(ConfigError, match=r"Port 8114 on 192\.0\.2\.1 .*assign"):
@@ -409,13 +409,13 @@ def test_a_host_that_this_machine_lacks_is_told_and_not_searched() -> None:
 
 
 @pytest.mark.parametrize(("given", "docs"), [({}, 200), ({"host": "0.0.0.0"}, 401), ({"host": "localhost"}, 200)])
-def test_only_this_machine_alone_is_local(given: dict[str, Any], docs: int) -> None:
+def test_only_a_loopback_host_is_local(given: dict[str, Any], docs: int) -> None:
     with here(**given) as task_app:
         assert httpx.get(f"{task_app.local_url}/docs").status_code == docs
 
 
 @pytest.mark.process
-def test_behind_a_tunnel_it_is_public(tmp_path: Path) -> None:
+def test_app_behind_a_tunnel_is_public(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, BOX)
     with here(tunnel_mode="quick", cloudflared=fake.path, skip_tunnel_verification=True) as task_app:
         assert (task_app.url, task_app.tunnel_mode) == (ADDRESS, "quick")
@@ -424,7 +424,7 @@ def test_behind_a_tunnel_it_is_public(tmp_path: Path) -> None:
     assert gone(fake.calls()[0]["pid"])
 
 
-def test_a_preconfigured_address_is_tried_and_told() -> None:
+def test_preconfigured_address_is_tested_and_reported() -> None:
     port = free_port()
     url = f"http://localhost:{port}"
     with here(port=port, tunnel_mode="auto", preconfigured_url=url) as task_app:
@@ -433,7 +433,7 @@ def test_a_preconfigured_address_is_tried_and_told() -> None:
 
 
 @pytest.mark.process
-def test_a_tunnel_that_does_not_open_takes_everything_down(tmp_path: Path) -> None:
+def test_failing_tunnel_closes_everything(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, QUIET)
     timing = Timing(attempts=1, address_seconds=0.5)
     with failing(TunnelError, "cloudflared .*address", tunnel_mode="quick", cloudflared=fake.path, timing=timing):
@@ -441,7 +441,7 @@ def test_a_tunnel_that_does_not_open_takes_everything_down(tmp_path: Path) -> No
     assert all(gone(call["pid"]) for call in fake.calls())
 
 
-def test_a_loopback_backend_needs_no_tunnel_and_none_at_all_says_so() -> None:
+def test_loopback_backend_needs_no_tunnel() -> None:
     with here(tunnel_mode="auto", backend_url="http://127.0.0.1:8500/api", cloudflared="nix-da") as task_app:
         assert task_app.url == task_app.local_url
     with pytest.raises(TunnelError, match="known.*nix-da"):
@@ -451,7 +451,7 @@ def test_a_loopback_backend_needs_no_tunnel_and_none_at_all_says_so() -> None:
 # callbacks, and how it ends
 
 
-def test_callbacks_come_when_all_is_open_and_before_anything_closes() -> None:
+def test_callbacks_run_while_everything_is_open() -> None:
     told: list[Any] = []
     with here(on_start=lambda it: told.append(asked(it)), on_stop=lambda it: told.append(asked(it))):
         assert told == [200]
@@ -477,14 +477,14 @@ def broken(_: InProcessTaskApp) -> None:
     raise LookupError("the callback broke")
 
 
-def test_a_broken_on_start_comes_out_when_all_is_closed() -> None:
+def test_failing_on_start_closes_everything_and_propagates() -> None:
     called: list[InProcessTaskApp] = []
     with failing(LookupError, "the callback broke", on_start=broken, on_stop=called.append):
         pass
     assert not called
 
 
-def test_a_broken_on_stop_comes_out_unless_the_block_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_on_stop_propagates_unless_the_block_raised(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(LookupError, match="the callback broke"), here(on_stop=broken):
         pass
     with pytest.raises(ZeroDivisionError), here(on_stop=broken):
@@ -493,7 +493,9 @@ def test_a_broken_on_stop_comes_out_unless_the_block_raised(caplog: pytest.LogCa
 
 
 @in_a_loop
-async def test_the_same_in_async_blocks(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_on_stop_in_async_block_propagates_unless_the_block_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(LookupError, match="the callback broke"):
         async with here(on_start=broken):
             raise AssertionError
@@ -505,7 +507,7 @@ async def test_the_same_in_async_blocks(caplog: pytest.LogCaptureFixture) -> Non
 
 @pytest.mark.process
 @in_a_loop
-async def test_a_cancelled_start_closes_everything(tmp_path: Path) -> None:
+async def test_cancelled_start_closes_everything(tmp_path: Path) -> None:
     fake, port = FakeCloudflared(tmp_path, QUIET), free_port()
 
     async def enter() -> None:
@@ -523,7 +525,7 @@ async def test_a_cancelled_start_closes_everything(tmp_path: Path) -> None:
 
 
 @in_a_loop
-async def test_a_start_that_is_cancelled_again_and_again_closes_everything(tmp_path: Path) -> None:
+async def test_repeatedly_cancelled_start_closes_everything(tmp_path: Path) -> None:
     """As by nested timeouts: what the thread still opens must be closed after it, not beside it."""
     opening, go_on = threading.Event(), threading.Event()
     before = set(threading.enumerate())
@@ -547,7 +549,7 @@ async def test_a_start_that_is_cancelled_again_and_again_closes_everything(tmp_p
     assert ours("taskapp-", before) == []
 
 
-def test_ctrl_c_while_it_closes_ends_it_at_once() -> None:
+def test_ctrl_c_while_closing_ends_it_immediately() -> None:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         yield
@@ -570,7 +572,7 @@ def test_ctrl_c_while_it_closes_ends_it_at_once() -> None:
 
 
 @in_a_loop
-async def test_five_at_once_that_want_the_same_port() -> None:
+async def test_five_concurrent_apps_get_different_ports() -> None:
     port = free_port()
     many = [here(port=port) for _ in range(5)]
     await asyncio.gather(*(one.start_async() for one in many))
@@ -585,7 +587,7 @@ async def test_five_at_once_that_want_the_same_port() -> None:
 
 
 @pytest.mark.ci
-def test_start_and_stop_again_and_again_leaves_nothing() -> None:
+def test_repeated_start_and_stop_leaves_nothing() -> None:
     def held() -> tuple[int, int]:
         return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
 
@@ -598,7 +600,7 @@ def test_start_and_stop_again_and_again_leaves_nothing() -> None:
 
 
 @in_a_loop
-async def test_the_loop_turns_while_it_starts_and_stops() -> None:
+async def test_event_loop_runs_during_start_and_stop() -> None:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         await asyncio.sleep(0.5)
