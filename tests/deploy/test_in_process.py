@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -276,28 +276,24 @@ def test_missing_file_is_reported_immediately(tmp_path: Path) -> None:
         here(app=None, task_app_path=tmp_path / "nix.py")
 
 
-@contextmanager
-def failing(kind: type[Exception], words: str, **given: Any) -> Iterator[None]:
-    """Entering raises this, soon, and the port is free again."""
+def fails(kind: type[Exception], words: str, **given: Any) -> None:
+    """Starting raises this soon, and the port is free again."""
     port, begun = free_port(), time.monotonic()
     with pytest.raises(kind, match=words) as raised, here(port=port, **given):
         raise AssertionError("it opened")
     assert time.monotonic() - begun < 25, "said long before the time for health is over"
     assert KEY not in str(raised.value)
     assert is_free(port)
-    yield
 
 
 def test_failing_import_reports_its_line(tmp_path: Path) -> None:
     file = tmp_path / "broken_app.py"
     file.write_text("import not_there_at_all\n")
-    with failing(DiscoveryError, r"broken_app.py:1: .*not_there_at_all", app=None, task_app_path=file):
-        pass
+    fails(DiscoveryError, r"broken_app.py:1: .*not_there_at_all", app=None, task_app_path=file)
 
 
 def test_invalid_declarations_are_all_reported() -> None:
-    with failing(DeclarationError, "'empty'", app=TaskApp("empty", version="1")):
-        pass
+    fails(DeclarationError, "'empty'", app=TaskApp("empty", version="1"))
 
 
 def test_failing_startup_reports_its_exception() -> None:
@@ -306,8 +302,7 @@ def test_failing_startup_reports_its_exception() -> None:
         raise LookupError("the data is not there")
         yield
 
-    with failing(TaskAppError, "LookupError: the data is not there", app=Starlette(lifespan=lifespan)):
-        pass
+    fails(TaskAppError, "LookupError: the data is not there", app=Starlette(lifespan=lifespan))
 
 
 def test_failing_worker_setup_reports_its_exception() -> None:
@@ -321,8 +316,7 @@ def test_failing_worker_setup_reports_its_exception() -> None:
         def setup_worker(cls) -> None:
             raise LookupError("the data is not there")
 
-    with failing(Exception, "LookupError.*the data is not there", app=broken):
-        pass
+    fails(Exception, "LookupError.*the data is not there", app=broken)
 
 
 def test_endless_startup_is_stopped_at_the_timeout() -> None:
@@ -336,8 +330,7 @@ def test_endless_startup_is_stopped_at_the_timeout() -> None:
             ended.set()
         yield
 
-    with failing(TaskAppError, r"0\.5 s", app=Starlette(lifespan=lifespan), health_check_timeout=0.5):
-        pass
+    fails(TaskAppError, r"0\.5 s", app=Starlette(lifespan=lifespan), health_check_timeout=0.5)
     assert ended.is_set()
 
 
@@ -355,14 +348,12 @@ LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}
     ],
 )
 def test_unhealthy_app_reports_the_cause_immediately(status: int, body: Any, words: str) -> None:
-    with failing(TaskAppError, words, app=answering(status, body)):
-        pass
+    fails(TaskAppError, words, app=answering(status, body))
 
 
 @pytest.mark.ci
 def test_app_that_stays_unhealthy_reports_its_last_response() -> None:
-    with failing(TaskAppError, r"\b3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3):
-        pass
+    fails(TaskAppError, r"\b3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3)
 
 
 def test_app_that_becomes_healthy_is_awaited() -> None:
@@ -393,8 +384,7 @@ def test_slowly_dripping_response_times_out() -> None:
                 await asyncio.sleep(0.1)
 
     begun = time.monotonic()
-    with failing(TaskAppError, r"0\.5 s: ", app=drips, health_check_timeout=0.5):
-        pass
+    fails(TaskAppError, r"0\.5 s: ", app=drips, health_check_timeout=0.5)
     assert time.monotonic() - begun < 15
 
 
@@ -436,8 +426,7 @@ def test_preconfigured_address_is_tested_and_reported() -> None:
 def test_failing_tunnel_closes_everything(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, QUIET)
     timing = Timing(attempts=1, address_seconds=0.5)
-    with failing(TunnelError, "cloudflared .*address", tunnel_mode="quick", cloudflared=fake.path, timing=timing):
-        pass
+    fails(TunnelError, "cloudflared .*address", tunnel_mode="quick", cloudflared=fake.path, timing=timing)
     assert all(gone(call["pid"]) for call in fake.calls())
 
 
@@ -479,8 +468,7 @@ def broken(_: InProcessTaskApp) -> None:
 
 def test_failing_on_start_closes_everything_and_propagates() -> None:
     called: list[InProcessTaskApp] = []
-    with failing(LookupError, "the callback broke", on_start=broken, on_stop=called.append):
-        pass
+    fails(LookupError, "the callback broke", on_start=broken, on_stop=called.append)
     assert not called
 
 
