@@ -49,7 +49,7 @@ def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
     assert not settings.debug_env and settings.cors_origins == () and settings.store is None
 
 
-def test_an_app_that_somebody_else_runs_reads_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_environment_reads_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".env").write_text("TASKAPP_PORT=1002\n")
     (tmp_path / "taskapp.toml").write_text("port = 1001\n")
     monkeypatch.chdir(tmp_path)
@@ -187,12 +187,12 @@ def test_a_config_file_speaks_toml(tmp_path: Path) -> None:
     assert (settings.max_time_seconds, settings.keys_file) == (5.0, Path("k"))
 
 
-def test_an_unknown_flag_is_a_mistake_of_ours() -> None:
+def test_unknown_flag_suggests_the_nearest_setting() -> None:
     with pytest.raises(ConfigError, match="max_concurent.*max_concurrent"):
         load({"max_concurent": 3}, environ={})
 
 
-def test_export_fills_what_is_missing_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_adds_only_missing_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "x.env"
     file.write_text("TASKAPP_TEST_NEW=new\nTASKAPP_TEST_OLD=other\n")
     monkeypatch.setenv("TASKAPP_TEST_OLD", "old")
@@ -211,7 +211,7 @@ def test_every_setting_has_its_own_field_and_variable() -> None:
 
 
 @pytest.mark.process
-def test_importing_it_loads_nothing_heavy() -> None:
+def test_importing_config_loads_no_heavy_module() -> None:
     code = "import sys, taskapp_kit.config\nprint(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "dotenv", "fastapi", "tomllib", "difflib", "httpx"} & set(loaded)

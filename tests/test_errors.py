@@ -50,7 +50,7 @@ def test_a_request_error_names_fields() -> None:
     assert (error.code, RequestError("x").code) == ("bad_seed", "invalid_request")
 
 
-def test_saturation_says_when_to_come_back() -> None:
+def test_saturated_response_has_retry_after() -> None:
     error = Saturated("Full.", retry_after_seconds=3)
     assert error.retry_after_seconds == 3
     assert str(error) == "Full. Try again in 3 s."

@@ -141,7 +141,7 @@ def test_a_field_of_json_does_not_replace_a_part_of_the_record() -> None:
 
 
 @pytest.mark.parametrize("value", [2**70, float("nan"), "\ud800", {1: "x"}, {"a": object()}, b"\xff", None, [2**70]])
-def test_json_is_written_whatever_a_field_holds(value: Any) -> None:
+def test_json_log_accepts_any_field_value(value: Any) -> None:
     assert "field" in as_json(record(LogMessage("m", field=value)))
 
 
@@ -155,7 +155,7 @@ def test_a_field_that_is_no_plain_word_is_quoted() -> None:
 
 
 @given(st.text() | st.just(NASTY))
-def test_nothing_that_a_record_holds_begins_a_line_of_its_own(text: str) -> None:
+def test_log_record_cannot_forge_a_line(text: str) -> None:
     try:
         raise RuntimeError(text)
     except RuntimeError as error:
@@ -231,7 +231,7 @@ def test_a_failed_rollout_is_one_line_with_its_boundary(talker: TaskApp) -> None
     assert "broken on purpose" in cause["traceback"]
 
 
-def test_nothing_is_made_of_a_line_that_nobody_wants(talker: TaskApp) -> None:
+def test_disabled_log_level_formats_nothing(talker: TaskApp) -> None:
     with written(level=logging.WARNING) as out:
         asyncio.run(_played(talker, "talker", 0))
     assert " INFO " not in out.getvalue()
@@ -248,7 +248,7 @@ def test_nothing_is_made_of_a_line_that_nobody_wants(talker: TaskApp) -> None:
         pytest.param("json", "0", marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_server_logs_in_the_form_that_was_asked_for(tmp_path: Path, workers: str, log_format: str) -> None:
+def test_server_logs_in_the_requested_format(tmp_path: Path, workers: str, log_format: str) -> None:
     """The author's own lines carry the rollout's id, in threads and in worker processes; the key is nowhere."""
     import httpx
 

@@ -28,9 +28,7 @@ from taskapp_kit.errors import ConfigError, KitError, closest
 from taskapp_kit.system.private_files import locked, make_private_folder, replaced
 
 MAX_QUOTA = 1_000_000
-LABEL_RULE = (
-    "1 to 64 characters (a to z, A to Z, 0 to 9, dot, underscore, dash), not beginning with a dot, underscore or dash"
-)
+LABEL_RULE = "1 to 64 characters (a to z, A to Z, 0 to 9, dot, underscore, dash), a letter or digit first"
 EXPECTED = (
     f"Expected KEY, LABEL KEY or LABEL sha256:HEX, optionally with max_in_flight=N (1 to {MAX_QUOTA}) and admin after a "
     "labelled key. "
@@ -307,8 +305,6 @@ def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
             raise missing(path)
         with locked(target.parent, LOCK_SECONDS):  # the file itself is replaced
             before = target.stat() if target.exists() else None
-            if before is None and not create:
-                raise missing(path)
             _replace(target, edit("" if before is None else _text(target, path)), before)
     except BlockingIOError:
         raise KeyFileError(

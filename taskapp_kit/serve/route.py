@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.app import Exposure
-from taskapp_kit.errors import RequestError, StoreError
+from taskapp_kit.errors import FieldProblem, RequestError, StoreError
 from taskapp_kit.net.error_response import ClientGone, short_part
 from taskapp_kit.net.response import EncodedResponse, peer_of
 from taskapp_kit.rollout.describe import Description
@@ -342,6 +342,14 @@ class WireProtocol:
     # routes instead of an application, so that they share the OpenAPI document and the key check
     routes: Callable[[RouteContext], Sequence[BaseRoute]]
     clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]
+
+
+def invalid_field(
+    loc: tuple[str, str], message: str, *, code: str = "invalid_request", kind: str = "value_error", hint: str = ""
+) -> RequestError:
+    """Return the error for one part of a request; a query parameter is named in front of the message."""
+    whole = f"Query parameter {loc[1]} {message}." if loc[0] == "query" else message
+    return RequestError(whole, fields=(FieldProblem(loc, message, kind),), code=code, hint=hint)
 
 
 def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:

@@ -19,7 +19,7 @@ from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.records.protocols import Clock, IdempotencyRecord, StoredResult
 from taskapp_kit.store.database import BatchThread, Driver, Job, SqlDatabase, SqlDialect, each_alone
 from taskapp_kit.store.idempotency import CLAIM_TRIES, RECORD_SECONDS, LeasedIdempotencyStore
-from taskapp_kit.store.rows import packed
+from taskapp_kit.store.rows import packed, unreadable
 
 T = TypeVar("T")
 log = logging.getLogger("taskapp_kit.store")
@@ -279,10 +279,7 @@ def result_of(row: IdempotencyRow) -> StoredResult:
         compressed = row.answer_encoding == "zlib"
         return StoredResult(row.rollout_id, answer=zlib.decompress(row.answer) if compressed else row.answer)
     except (ValueError, TypeError, zlib.error) as fault:
-        raise StoreError(
-            f"The result of rollout {row.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a backup.",
-        ) from fault
+        raise unreadable(f"The result of rollout {row.rollout_id!r}", fault) from fault
 
 
 # -- processes: on Linux, a process on the same host can be certain that an owner is dead (/proc). Elsewhere, and across

@@ -72,7 +72,7 @@ def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
     if type(value) is not int:
         raise Inexact(f"{name} is {type(value).__name__}, expected a float")
     if abs(value) > 2**53:
-        raise Inexact(f"{name} is an integer that a float cannot hold exactly")
+        raise Inexact(f"{name} is an integer that a float cannot represent exactly")
     return float(value)
 
 
@@ -203,7 +203,7 @@ def _pictures(events: Sequence[Json]) -> set[str]:
 
 def _blob(name: str, data: Any) -> tuple[str, bytes]:
     if not isinstance(data, bytes):
-        raise Inexact(f"the picture {name!r} is {type(data).__name__}, expected bytes")
+        raise Inexact(f"the image {name!r} is {type(data).__name__}, expected bytes")
     if hashlib.sha256(data).hexdigest() != name:
         raise Inexact(f"the image {name!r} has bytes with another SHA-256")
     return name, data
@@ -228,10 +228,7 @@ def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollou
         members = {name: row[name] for name in _FIELDS}
         check_types(StoredRollout, members)
     except (ValueError, TypeError, zlib.error) as fault:
-        raise StoreError(
-            f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a copy.",
-        ) from fault
+        raise unreadable(f"Rollout {row['rollout_id']!r}", fault) from fault
     return StoredRollout(**members)
 
 
@@ -265,13 +262,16 @@ def source_row(*values: Any) -> RolloutRow:
         check_types(RolloutRow, members)
         return RolloutRow(**members)
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
-        raise StoreError(
-            f"rollout {row['rollout_id']!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a copy.",
-        ) from fault
+        raise unreadable(f"Rollout {row['rollout_id']!r}", fault) from fault
 
 
 _AS_THEY_ARE = tuple(item.name for item in fields(RolloutRow) if item.name in SOURCE_COLUMNS and item.name != "policy")
+
+
+def unreadable(what: str, fault: Exception) -> StoreError:
+    """Return the error for a row with other content than this program writes. what: its subject."""
+    hint = "The store is damaged; restore it from a backup."
+    return StoreError(f"{what} cannot be read from the store: {type(fault).__name__}.", hint=hint)
 
 
 def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, delete, except_, func, insert, select
 
-from taskapp_kit.errors import StoreError, StoreRefusal
+from taskapp_kit.errors import StoreRefusal
 from taskapp_kit.records.protocols import Annotation, ScorerVersion, StoredScores
-from taskapp_kit.store.rows import Inexact, exact_float, exact_json, exact_text
+from taskapp_kit.store.rows import Inexact, exact_float, exact_json, exact_text, unreadable
 from taskapp_kit.store.schema import ANNOTATIONS, ROLLOUTS, SCORES
 
 _NAMES = tuple(item.name for item in fields(StoredScores))
@@ -72,12 +72,6 @@ def read_scorers(connection: Connection) -> list[ScorerVersion]:
     return [ScorerVersion(*row) for row in connection.execute(statement.order_by(newest.desc(), SCORES.c.scorer))]
 
 
-def prune_scores(connection: Connection) -> int:
-    """Remove the scores of removed rollouts."""
-    gone = except_(select(SCORES.c.rollout_id), select(ROLLOUTS.c.rollout_id))
-    return connection.execute(delete(SCORES).where(SCORES.c.rollout_id.in_(gone))).rowcount
-
-
 def _scores(row: dict[str, Any]) -> StoredScores:
     try:
         for name in _OBJECTS:
@@ -86,10 +80,7 @@ def _scores(row: dict[str, Any]) -> StoredScores:
         row["private"] = row["private"] or {}
         return StoredScores(**row)
     except (ValueError, TypeError) as fault:
-        raise StoreError(
-            f"The scores of rollout {row['rollout_id']!r} are in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a backup.",
-        ) from fault
+        raise unreadable(f"The scores of rollout {row['rollout_id']!r}", fault) from fault
 
 
 def write_annotations(connection: Connection, annotations: Sequence[Annotation]) -> int:
@@ -114,7 +105,10 @@ def read_annotations(connection: Connection, wanted: Mapping[str, str | None]) -
     return [Annotation(*row) for row in connection.execute(ordered)]
 
 
-def prune_annotations(connection: Connection) -> int:
-    """Remove the annotations of removed rollouts."""
-    gone = except_(select(ANNOTATIONS.c.rollout_id), select(ROLLOUTS.c.rollout_id))
-    return connection.execute(delete(ANNOTATIONS).where(ANNOTATIONS.c.rollout_id.in_(gone))).rowcount
+def prune_scores(connection: Connection) -> int:
+    """Remove the scores and annotations of removed rollouts, and return how many were removed."""
+    removed = 0
+    for table in (SCORES, ANNOTATIONS):
+        gone = except_(select(table.c.rollout_id), select(ROLLOUTS.c.rollout_id))
+        removed += connection.execute(delete(table).where(table.c.rollout_id.in_(gone))).rowcount
+    return removed

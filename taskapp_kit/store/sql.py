@@ -48,7 +48,6 @@ from taskapp_kit.store.queries import NEWEST_FIRST, QUERIED, SUMMARY, matching, 
 from taskapp_kit.store.rows import Row, differing, from_row, source_row, to_row
 from taskapp_kit.store.schema import BLOBS, IDEMPOTENCY_KEYS, ROLLOUTS
 from taskapp_kit.store.scores import (
-    prune_annotations,
     prune_scores,
     read_annotations,
     read_one,
@@ -184,19 +183,13 @@ class SqlStore:
         """Return the first `wanted.limit` matching rollouts in this order, with their scores. Raises StoreError."""
         statement = ordered_rows(wanted, order)
 
-        def read(connection: Connection) -> list[RolloutRow]:
-            return [source_row(*row) for row in connection.execute(statement)]
-
-        return await self._read(read)
+        return await self._read(lambda connection: [source_row(*row) for row in connection.execute(statement)])
 
     async def save_scores(self, scores: Sequence[StoredScores]) -> None:
         """Store later scores of rollouts. They replace a failure, never scores. Raises StoreRefusal, StoreError."""
-        self._open()
         rows = [scores_values(item) for item in scores]
         # Not in the writer's thread, because scoring again writes thousands of rows, and rollouts would wait for them.
-        await asyncio.get_running_loop().run_in_executor(
-            self._readers, self._changed, lambda connection: write_scores(connection, rows)
-        )
+        await self._write(lambda connection: write_scores(connection, rows))
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
         """Return the scores of a version by rollout id, with empty `private`. Raises StoreError."""
@@ -212,10 +205,7 @@ class SqlStore:
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
         """Store people's scores, replacing earlier ones of the same rollout, criterion and annotator. Raises StoreError."""
-        self._open()
-        await asyncio.get_running_loop().run_in_executor(
-            self._readers, self._changed, lambda connection: write_annotations(connection, annotations)
-        )
+        await self._write(lambda connection: write_annotations(connection, annotations))
 
     async def annotations(
         self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
@@ -236,19 +226,18 @@ class SqlStore:
             ROLLOUTS.c.rollout_id.in_(select(ROLLOUTS.c.rollout_id).where(*doomed).limit(PRUNED_AT_ONCE))
         )
         # In short transactions, because SQLite has one writer, and in Postgres a save waits for rows that are being removed.
-        loop, removed = asyncio.get_running_loop(), 0
+        removed = 0
         while True:
-            gone = await loop.run_in_executor(self._readers, self._removed, removal)
+            gone = await self._write(lambda connection: connection.execute(removal).rowcount)
             removed += gone
             if gone < PRUNED_AT_ONCE:
                 break
-        while await loop.run_in_executor(self._readers, self._removed, _expired_keys()) == PRUNED_AT_ONCE:
+        while await self._write(lambda connection: connection.execute(_expired_keys()).rowcount) == PRUNED_AT_ONCE:
             pass
         if removed:
             # At the end, because several rollouts may show the same image.
-            await loop.run_in_executor(self._readers, self._prune_blobs)
-            await loop.run_in_executor(self._readers, self._changed, prune_scores)
-            await loop.run_in_executor(self._readers, self._changed, prune_annotations)
+            await self._write(self._prune_blobs)
+            await self._write(prune_scores)
         return removed
 
     async def prunable(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
@@ -309,18 +298,10 @@ class SqlStore:
         if self._closed:
             raise StoreError(f"The store {self.place} is closed.", hint="Open it again with open_store().")
 
-    def _removed(self, removal: Delete) -> int:
-        return self._changed(lambda connection: connection.execute(removal).rowcount)
-
-    def _prune_blobs(self) -> int:
+    def _prune_blobs(self, connection: Connection) -> int:
         """Remove the images that no rollout lists. Saves of rollouts with images wait until it is done."""
-        removal = self._blob_removal()
-
-        def remove(connection: Connection) -> int:
-            self._database.hold_pictures(connection)
-            return connection.execute(removal).rowcount
-
-        return self._changed(remove)
+        self._database.hold_pictures(connection)
+        return connection.execute(self._blob_removal()).rowcount
 
     def _blob_removal(self) -> Delete:
         listed = self._database.listed_pictures()
@@ -328,8 +309,9 @@ class SqlStore:
         # Not NOT IN, for which Postgres would compare each image with each of many hashes.
         return delete(BLOBS).where(BLOBS.c.sha256.in_(except_(select(BLOBS.c.sha256), used)))
 
-    def _changed(self, work: Callable[[Connection], int]) -> int:
+    async def _write(self, work: Callable[[Connection], int]) -> int:
         """Call `work` in a separate transaction and return its result. Raises StoreError."""
+        self._open()
 
         def once() -> int:
             # SQLite continues to write to a deleted file without an error.
@@ -337,7 +319,7 @@ class SqlStore:
             with self._database.turn, self._database.writing, self._database.writer.begin() as connection:
                 return work(connection)
 
-        return self._persisted(once, "write")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._persisted, once, "write")
 
     async def _read(self, reader: Callable[[Connection], T]) -> T:
         self._open()

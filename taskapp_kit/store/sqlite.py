@@ -273,38 +273,18 @@ def _created(path: Path) -> tuple[int, int]:
 
 _SENTENCES = (
     ("SQLITE_FULL", "the disk is full", "Free some space, or use a store on another disk."),
-    (
-        "SQLITE_BUSY",
-        "another process has held the write lock for too long",
-        "Look for a process that uses the file.",
-    ),
-    (
-        "SQLITE_LOCKED",
-        "another process has held the write lock for too long",
-        "Look for a process that uses the file.",
-    ),
-    (
-        "SQLITE_READONLY",
-        "it cannot be written to",
-        "Make the file and its directory writable, or give another path.",
-    ),
-    (
-        "SQLITE_CANTOPEN",
-        "it cannot be opened",
-        "Make the file and its directory writable, or give another path.",
-    ),
+    ("SQLITE_BUSY", "another process has held the write lock for too long", "Look for a process that uses the file."),
+    ("SQLITE_LOCKED", "another process has held the write lock for too long", "Look for a process that uses the file."),
+    ("SQLITE_READONLY", "it is read-only", "Make the file and its directory writable, or name another path."),
+    ("SQLITE_CANTOPEN", "it cannot be opened", "Make the file and its directory writable, or name another path."),
     (
         "SQLITE_INTERRUPT",
         "the read took too long",
-        "Read less. A file from elsewhere may have been crafted to cause this.",
+        "Read less. A file from elsewhere may have been made to cause this.",
     ),
     ("SQLITE_PERM", "access to it is not permitted", "Make the file and its directory writable."),
     ("SQLITE_NOTADB", "the file is not a SQLite database", "Name another file for the store."),
-    (
-        "SQLITE_CORRUPT",
-        "the file is damaged",
-        "Restore it from a backup, or name another file.",
-    ),
+    ("SQLITE_CORRUPT", "the file is damaged", "Restore it from a backup, or name another file."),
     ("SQLITE_IOERR", "the disk reported an error", "Check the disk's space, quota and health."),
     (
         "SQLITE_TOOBIG",

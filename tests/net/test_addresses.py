@@ -62,7 +62,7 @@ def test_reading(url: str, called: str) -> None:
         "http://*.example/", "http://h.example,g.example/",
     ],
 )  # fmt: skip
-def test_what_is_no_address(url: str) -> None:
+def test_invalid_address_is_rejected(url: str) -> None:
     with pytest.raises(NotAnAddress):
         read_url(url)
     for exposure in ("public", "local"):
@@ -86,7 +86,7 @@ def test_any_text_is_read_or_refused_and_no_other_reader_sees_another_host(text:
 
 
 @given(st.ip_addresses(v=4), st.sampled_from(["{}", "{}.", "[::ffff:{}]", "[::{}]", "[64:ff9b::{}]"]))
-def test_an_ipv4_address_is_no_other_in_another_form(address: ipaddress.IPv4Address, form: str) -> None:
+def test_unusual_ipv4_forms_are_rejected(address: ipaddress.IPv4Address, form: str) -> None:
     host = read_url(f"http://{form.format(address)}/").host
     plain = PUBLIC.refusal(str(address), str(address))
     if form.startswith("["):
@@ -109,7 +109,7 @@ METADATA = [
 
 
 @pytest.mark.parametrize("host", PRIVATE)
-def test_public_servers_call_no_address_of_their_own_network(host: str) -> None:
+def test_public_server_calls_no_private_address(host: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_address(f"http://{host}:8000/v1", "public")
     assert caught.value.code == "address_refused"
@@ -119,7 +119,7 @@ def test_public_servers_call_no_address_of_their_own_network(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", PRIVATE)
-def test_the_line_that_a_refusal_prints_is_the_line_to_set(host: str) -> None:
+def test_hint_contains_the_setting_that_allows_the_address(host: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_address(f"http://{host}/v1", "public")
     line = caught.value.hint.partition("TASKAPP_INFERENCE_ALLOW=")[2].partition(" ")[0]
@@ -128,7 +128,7 @@ def test_the_line_that_a_refusal_prints_is_the_line_to_set(host: str) -> None:
 
 @pytest.mark.parametrize("host", METADATA)
 @pytest.mark.parametrize("allow", [(), ("0.0.0.0/0", "::/0", "metadata.google.internal", "metadata", "instance-data")])
-def test_metadata_is_refused_always(host: str, allow: tuple[str, ...]) -> None:
+def test_metadata_address_is_always_rejected(host: str, allow: tuple[str, ...]) -> None:
     for exposure in ("public", "local"):
         with pytest.raises(RequestError) as caught:
             check_address(f"http://{host}/latest", exposure, allow)  # type: ignore[arg-type]
@@ -154,13 +154,13 @@ def test_allowing(allow: str, host: str, address: str, allowed: bool) -> None:
 @pytest.mark.parametrize(
     "entry", ["http://h", "h:80", "a b", "10.0.0.0/33", "10.0.0.1/8", "", "*", "*.*", "h/v1", "127.1"]
 )
-def test_entries_that_cannot_be_read(entry: str) -> None:
+def test_invalid_allow_entry_is_a_config_error(entry: str) -> None:
     with pytest.raises(ConfigError) as caught:
         AddressPolicy("public", [entry])
     assert "TASKAPP_INFERENCE_ALLOW" in caught.value.message and caught.value.hint
 
 
-def test_names_are_judged_when_they_are_resolved() -> None:
+def test_host_name_is_checked_when_resolved() -> None:
     assert check_address("https://gpu.internal/v1", "public")
     assert PUBLIC.refusal("gpu.internal", "10.0.0.1") == "a private address"
     assert PUBLIC.refusal("gpu.internal", "fe80::1%eth0") == "a link-local address"

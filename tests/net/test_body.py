@@ -25,7 +25,7 @@ OBJECTS = st.dictionaries(NAMES, VALUES, max_size=5)
 
 
 @given(OBJECTS, st.booleans())
-def test_both_paths_read_what_was_written(value: dict[str, object], ascii_only: bool) -> None:
+def test_both_json_parsers_read_valid_bodies(value: dict[str, object], ascii_only: bool) -> None:
     raw = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert read_object(raw) == value
     assert _LocatingParser(raw).document() == value
@@ -33,9 +33,7 @@ def test_both_paths_read_what_was_written(value: dict[str, object], ascii_only: 
 
 
 @given(OBJECTS, NAMES, VALUES, VALUES)
-def test_a_name_that_stands_twice_is_always_found(
-    value: dict[str, object], name: str, one: object, two: object
-) -> None:
+def test_duplicate_name_is_always_rejected(value: dict[str, object], name: str, one: object, two: object) -> None:
     value.pop(name, None)
     members = [f"{json.dumps(k)}:{json.dumps(v)}" for k, v in value.items()]
     members += [f"{json.dumps(name)}:{json.dumps(one)}", f"{json.dumps(name, ensure_ascii=False)}:{json.dumps(two)}"]
@@ -83,7 +81,7 @@ def test_depth_is_bounded(depth: int) -> None:
         assert caught.value.fields[0].type == "too_deep"
 
 
-def test_brackets_in_texts_are_no_depth() -> None:
+def test_brackets_in_strings_do_not_count_as_depth() -> None:
     assert read_object(b'{"a":"\\"[[[[' + b"[{" * 100 + b'"}')["a"].startswith('"[[[[')
 
 
@@ -94,7 +92,7 @@ def test_a_server_sets_how_many_values_it_takes() -> None:
     assert caught.value.fields[0].type == "too_many_values"
 
 
-def test_large_floats_are_no_integers() -> None:
+def test_large_floats_are_not_integers() -> None:
     assert read_object(b'{"a":1e300,"b":-1e19,"c":123456789012345678901234567890.5}') == {
         "a": 1e300, "b": -1e19, "c": 1.2345678901234568e29,
     }  # fmt: skip

@@ -47,12 +47,12 @@ def test_an_envelope_is_read() -> None:
     [b"", b"null", b"[]", b"{", {}, {"detail": "no"}, {"detail": {"error": "no"}}, {"detail": {"error": {"code": 7, "message": ""}}},
      {"detail": {"error": {"code": "c"}}}, {"detail": [{"error": {}}]}],
 )  # fmt: skip
-def test_what_is_no_envelope(body: Any) -> None:
+def test_other_bodies_are_not_an_envelope(body: Any) -> None:
     assert error_members(answer(body)) is None
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6), st.sampled_from(["code", "message", "hint", "boundary", "rollout_id", "error_id", "fields"]))  # fmt: skip
-def test_an_envelope_may_hold_anything(odd: Any, name: str) -> None:
+def test_envelope_with_any_values_is_read(odd: Any, name: str) -> None:
     error = {"code": "c", "message": "m", name: odd}
     told = error_members(answer({"detail": {"error": error}}))
     assert told is None or told.boundary in (None, "environment", "policy", "scoring", "timeout", "cancelled")

@@ -70,7 +70,7 @@ def test_the_usual_variables(
     assert (None if proxy is None else proxy.url) == found
 
 
-def test_a_login_is_no_part_of_the_address_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_credentials_are_not_in_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:p%40ss-word@p:3128")
     proxy = proxy_for("https://a.example")
     assert proxy == Proxy("http://p:3128", {"Proxy-Authorization": f"Basic {basic('me:p@ss-word')}"})
@@ -78,7 +78,7 @@ def test_a_login_is_no_part_of_the_address_and_not_shown(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("odd", ["socks5://p:1080", "http://p:port", "http://", "ftp://p"])
-def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
+def test_unusable_proxy_raises_with_a_reason(monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
     monkeypatch.setenv("ALL_PROXY", odd)
     with pytest.raises(ValueError, match="proxy"):
         proxy_for("https://a.example")
@@ -132,7 +132,7 @@ def test_a_plain_request_goes_through_with_the_proxys_login(monkeypatch: pytest.
 
 
 @pytest.mark.server
-def test_what_is_secret_is_asked_for_in_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_https_request_uses_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[bytes] = []
     with raw(lambda connection: connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n"), heads) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.replace("://", "://me:word@"))
@@ -144,7 +144,7 @@ def test_what_is_secret_is_asked_for_in_a_tunnel(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.server
-def test_a_proxy_that_is_away_is_told_as_that(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
+def test_unreachable_proxy_is_reported_as_proxy(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
     monkeypatch.setenv("ALL_PROXY", nobody)
 
     async def jobs() -> None:
@@ -156,7 +156,7 @@ def test_a_proxy_that_is_away_is_told_as_that(monkeypatch: pytest.MonkeyPatch, n
 
 
 @pytest.mark.server
-def test_this_machines_own_traffic_meets_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_requests_use_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[bytes] = []
     with raw(lambda connection: None, heads) as proxy, raw(lambda connection: connection.sendall(ANSWER)) as app:
         for name in ("HTTP_PROXY", "ALL_PROXY"):
@@ -167,7 +167,7 @@ def test_this_machines_own_traffic_meets_no_proxy(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.server
-def test_where_addresses_are_judged_there_is_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guarded_requests_use_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """`refuse` would see the proxy's address only."""
     heads: list[bytes] = []
 

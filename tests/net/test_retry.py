@@ -53,7 +53,7 @@ def test_attempts_and_time_are_limited() -> None:
         ([Trouble.DROPPED] * 3, 2, Trouble.DROPPED),
     ],
 )
-def test_only_what_may_pass_is_sent_again(kinds: list[Trouble | int | None], sent: int, ends: Trouble | int) -> None:
+def test_only_transient_failures_are_retried(kinds: list[Trouble | int | None], sent: int, ends: Trouble | int) -> None:
     asked = 0
 
     async def ask() -> HttpResponse:

@@ -42,7 +42,7 @@ def test_configured_hosts_and_the_servers_own_address_are_accepted(host: str) ->
     assert refused(NAMED, host) is None
 
 
-def test_two_hosts_are_none() -> None:
+def test_two_host_headers_are_rejected() -> None:
     headers = [(b"host", b"localhost"), (b"host", b"evil.example")]
     assert LOCAL.refusal({"headers": headers}) is not None
 

@@ -162,7 +162,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "words"), REFUSED, ids=lambda item: re.sub(r" at 0x.*", "", repr(item)[:40]))
-def test_what_is_refused_and_where_it_stands(value: Any, words: str) -> None:
+def test_invalid_value_is_rejected_with_its_path(value: Any, words: str) -> None:
     with pytest.raises(NotJson) as caught:
         plain(value, "v")
     assert words in str(caught.value)
@@ -243,7 +243,7 @@ def test_observations() -> None:
     ],
     ids=lambda item: repr(item)[:30],
 )
-def test_what_is_no_observation(value: Any, words: str) -> None:
+def test_invalid_observation_is_rejected(value: Any, words: str) -> None:
     with pytest.raises(NotJson) as caught:
         content(value)
     assert words in str(caught.value)
@@ -292,6 +292,6 @@ def test_an_image_is_encoded_late_and_keeps_what_was_drawn() -> None:
     ],
     ids=lambda item: repr(item)[:20],
 )
-def test_what_is_no_image(data: Any) -> None:
+def test_invalid_image_data_is_rejected(data: Any) -> None:
     with pytest.raises(ValueError, match="Image: "):
         Image(data)

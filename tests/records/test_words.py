@@ -18,7 +18,7 @@ def test_small_amounts_are_not_rounded_to_nothing(cost: float, words: str) -> No
     assert dollars(cost) == words
 
 
-def test_one_has_no_plural() -> None:
+def test_counted_uses_singular_and_plural() -> None:
     assert [counted(many, "seed") for many in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
 
 

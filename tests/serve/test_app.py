@@ -22,7 +22,7 @@ ROUTES = {
 }  # fmt: skip
 
 
-def test_a_wrong_verb_is_405_with_the_right_ones(running: RunningServer) -> None:
+def test_wrong_method_returns_405_with_the_allowed_methods(running: RunningServer) -> None:
     for (path, allowed), verb in product(ROUTES.items(), ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")):
         if verb not in allowed.split(", "):
             response = running.client.request(verb, path)
@@ -33,7 +33,7 @@ def test_a_wrong_verb_is_405_with_the_right_ones(running: RunningServer) -> None
 @pytest.mark.parametrize(
     "path", ["/rollout/", "/health/", "/nothing", "/rollout/x", "/%2Frollout", "/ROLLOUT", "/task_info/0"]
 )
-def test_an_unknown_route_is_404_and_never_a_redirect(running: RunningServer, path: str) -> None:
+def test_unknown_route_returns_404_and_no_redirect(running: RunningServer, path: str) -> None:
     for verb in ("GET", "POST"):
         response = running.client.request(verb, path, headers={"Host": "evil.example"})
         assert response.status_code == 404
@@ -41,7 +41,7 @@ def test_an_unknown_route_is_404_and_never_a_redirect(running: RunningServer, pa
         assert "evil.example" not in response.text + str(response.headers)
 
 
-def test_headers_reveal_nothing(running: RunningServer) -> None:
+def test_response_headers_reveal_no_server_software(running: RunningServer) -> None:
     for response in (running.stranger.get("/"), running.client.get("/health"), running.stranger.get("/health")):
         assert set(response.headers) <= {
             "date", "content-type", "content-length", "cache-control", "x-content-type-options", "www-authenticate",
@@ -49,7 +49,7 @@ def test_headers_reveal_nothing(running: RunningServer) -> None:
         assert response.headers["cache-control"] == "no-store"
 
 
-def test_documents_are_behind_the_key_unless_local(running: RunningServer) -> None:
+def test_docs_need_a_key_unless_exposure_is_local(running: RunningServer) -> None:
     for path in ("/docs", "/openapi.json"):
         assert running.stranger.get(path).status_code == 401
         assert running.client.get(path).status_code == 200
@@ -60,14 +60,14 @@ def test_documents_are_behind_the_key_unless_local(running: RunningServer) -> No
         assert local.stranger.get("/health").status_code == 401
 
 
-def test_the_page_of_routes_needs_no_network(running: RunningServer) -> None:
+def test_docs_page_loads_nothing_from_the_network(running: RunningServer) -> None:
     page = running.client.get("/docs")
     assert "/rollout" in page.text and "curl" in page.text and "<script" not in page.text
     assert "http://" not in page.text and "https://" not in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-def test_the_document_has_every_route_and_its_key(running: RunningServer) -> None:
+def test_openapi_lists_every_route_and_its_security(running: RunningServer) -> None:
     document = running.client.get("/openapi.json").json()
     operation = document["paths"]["/rollout"]["post"]
     assert {"401", "408", "413", "415", "422", "500", "502", "503", "504"} <= set(operation["responses"])
@@ -83,12 +83,12 @@ PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "PO
              "Access-Control-Request-Headers": "x-api-key,content-type"}  # fmt: skip
 
 
-def test_no_other_origin_is_let_in_by_default(running: RunningServer) -> None:
+def test_cors_is_off_by_default(running: RunningServer) -> None:
     assert not [name for name in running.client.get("/health", headers=PREFLIGHT).headers if "access-control" in name]
     assert running.stranger.options("/rollout", headers=PREFLIGHT).status_code == 401
 
 
-def test_named_origins_are_let_in_without_cookies() -> None:
+def test_named_origins_are_allowed_without_credentials() -> None:
     settings = Settings(environment_api_key=KEY, cors_origins=("https://a.example",))
     with opened(settings) as named:
         preflight = named.stranger.options("/rollout", headers=PREFLIGHT)
@@ -105,7 +105,7 @@ def test_named_origins_are_let_in_without_cookies() -> None:
         )
 
 
-def test_another_router_has_the_same_key_check_and_errors() -> None:
+def test_included_router_has_the_same_key_check_and_errors() -> None:
     service = Service(app)
     built = create(service, Settings(environment_api_key=KEY))
     router = APIRouter()
@@ -128,7 +128,7 @@ def test_another_router_has_the_same_key_check_and_errors() -> None:
         assert client.get("/other/7", headers={"X-API-Key": "wrong"}).status_code == 401
 
 
-def test_it_works_mounted_below_another_path() -> None:
+def test_app_works_when_mounted_below_another_path() -> None:
     from fastapi import FastAPI
 
     outer = FastAPI()
@@ -139,7 +139,7 @@ def test_it_works_mounted_below_another_path() -> None:
         assert client.get("/inner/health", headers={"X-API-Key": KEY}).json()["healthy"] is True
 
 
-def test_the_service_is_closed_with_the_server() -> None:
+def test_service_closes_with_the_server() -> None:
     closed: list[bool] = []
 
     class Watched(Service):

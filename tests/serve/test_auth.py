@@ -211,17 +211,15 @@ def running() -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_right_key_opens(running: RunningServer, name: str) -> None:
+def test_valid_key_is_accepted(running: RunningServer, name: str) -> None:
     assert running.raw(message(b"GET", b"/health", GOOD[name])).startswith(b"HTTP/1.1 200")
 
 
-def test_there_are_enough_attacks() -> None:
+def test_attack_list_has_not_shrunk() -> None:
     assert len(ATTACKS) >= 150 and len(set(ATTACKS.values())) == len(ATTACKS)
 
 
-def test_an_attack_on_the_key_is_refused_and_leaves_no_trace(
-    running: RunningServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_key_is_rejected_without_side_effects(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     with load_test(running, caplog) as attack:
         for name, data in ATTACKS.items():
             response = parsed(attack.send(data))
@@ -239,21 +237,21 @@ def test_an_attack_on_the_key_is_refused_and_leaves_no_trace(
      b"GET /health HTTP/1.1\r\nX-API-Key " + K + b"\r\n\r\n", b"GET / HTTP/1.1\r\n" + K + b"\0: x\r\n\r\n",
      b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + K],
 )  # fmt: skip
-def test_what_is_not_http_gets_400_before_anything_is_looked_at(
+def test_invalid_http_returns_400_before_the_key_check(
     running: RunningServer, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with load_test(running, caplog) as attack:
         assert attack.send(data, seconds=2).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_head_that_is_never_finished_gets_no_answer(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_unfinished_request_head_gets_no_answer(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     with load_test(running, caplog) as attack:
         assert attack.send(b"GET /health HTTP/1.1\r\nX-API-Key: " + K[:-1], end=True) == b""
 
 
 @pytest.mark.parametrize("verb", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", OPEN_PATHS)
-def test_the_open_route_does_not_repeat_what_it_was_asked(
+def test_root_route_does_not_echo_the_request(
     running: RunningServer, verb: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with load_test(running, caplog) as attack:
@@ -261,7 +259,7 @@ def test_the_open_route_does_not_repeat_what_it_was_asked(
 
 
 @pytest.mark.parametrize("breach", ["answer", "log", "traceback", "rollout", "memory", "objects", "silence", "lockout"])
-def test_the_load_test_would_see_it(running: RunningServer, breach: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_load_test_detects_a_leak(running: RunningServer, breach: str, caplog: pytest.LogCaptureFixture) -> None:
     """Each thing that `load_test` looks for, done on purpose."""
     log = logging.getLogger("taskapp_kit.serve")
     held: object = None
@@ -295,7 +293,7 @@ def test_the_load_test_would_see_it(running: RunningServer, breach: str, caplog:
     del held
 
 
-def test_the_open_route_needs_no_key_and_says_little(running: RunningServer) -> None:
+def test_root_route_needs_no_key_and_reveals_little(running: RunningServer) -> None:
     response = running.stranger.get("/")
     assert response.json() == {"status": "ok", "service": "yard"}
     assert "server" not in response.headers
@@ -303,7 +301,7 @@ def test_the_open_route_needs_no_key_and_says_little(running: RunningServer) -> 
     assert head.status_code == 200 and head.headers["content-length"] == str(len('{"status":"ok"}'))
 
 
-def test_a_refused_caller_may_try_again_on_the_same_connection(running: RunningServer) -> None:
+def test_rejected_caller_may_retry_on_the_same_connection(running: RunningServer) -> None:
     with socket.create_connection((running.server.host, running.server.port), timeout=5) as connection:
         connection.sendall(message(b"POST", b"/rollout", [(b"X-API-Key", b"wrong")], b"x" * 1_000))
         assert read_answer(connection).startswith(b"HTTP/1.1 401")
@@ -311,7 +309,7 @@ def test_a_refused_caller_may_try_again_on_the_same_connection(running: RunningS
         assert read_answer(connection).startswith(b"HTTP/1.1 200")
 
 
-def test_without_a_configured_key_nothing_but_the_open_route_answers() -> None:
+def test_without_a_configured_key_only_the_root_route_answers() -> None:
     with opened(Settings()) as closed:
         assert closed.stranger.get("/").status_code == 200
         for response in (closed.client.get("/health"), closed.stranger.post("/rollout", json=request_body())):
@@ -319,7 +317,7 @@ def test_without_a_configured_key_nothing_but_the_open_route_answers() -> None:
             assert error_of(response)["code"] == "missing_environment_api_key"
 
 
-def test_candidates_are_bounded_in_number_and_length() -> None:
+def test_key_candidates_are_limited_in_number_and_length() -> None:
     many = candidates([(b"x-api-key", b",".join(b"k%d" % n for n in range(1000)))])
     assert isinstance(many, list) and len(many) == MAX_CANDIDATES
     assert candidates([(b"x-api-key", b"x" * 513)]) == []

@@ -183,7 +183,7 @@ def running() -> Iterator[RunningServer]:
         yield found
 
 
-def test_there_are_enough_malformed_bodies() -> None:
+def test_malformed_body_list_has_not_shrunk() -> None:
     assert len(BAD) >= 110 and len({body for body, _, _ in BAD.values()}) == len(BAD)
 
 
@@ -194,16 +194,14 @@ SERVED = (UNPLANNED, "empty", "cut", "invalid utf-8", "seed NaN", "10**5000", "v
 """One of each kind."""
 
 
-def test_a_malformed_body_is_refused_at_its_field(running: RunningServer) -> None:
+def test_malformed_body_error_names_the_field(running: RunningServer) -> None:
     for name, (body, field, kind) in BAD.items():
         found = refused_fields(running, body)
         assert (field, kind) in found or name == UNPLANNED, (name, found)
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_malformed_body_is_the_callers_error(
-    running: RunningServer, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_malformed_body_returns_422(running: RunningServer, name: str, caplog: pytest.LogCaptureFixture) -> None:
     body, field, kind = BAD[name]
     with load_test(running, caplog) as attack:
         answer = attack.send(post(body, b"Content-Type: application/json"))
@@ -218,7 +216,7 @@ def test_a_malformed_body_is_the_callers_error(
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/json;a=b", None]
 )
-def test_json_by_its_content_type_or_none(running: RunningServer, kind: str | None) -> None:
+def test_json_content_type_or_none_is_accepted(running: RunningServer, kind: str | None) -> None:
     headers = [] if kind is None else [b"Content-Type: " + kind.encode()]
     assert running.raw(post(text(), *headers)).startswith(b"HTTP/1.1 200")
 
@@ -239,7 +237,9 @@ def test_any_content_encoding_is_415(running: RunningServer, coding: str, caplog
         attack.refused(post(text(), b"Content-Encoding: " + coding.encode()), 415, "unsupported_content_encoding")
 
 
-def test_too_long_by_its_own_word_is_refused_at_once(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_content_length_beyond_the_limit_is_rejected_immediately(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
     with (
         load_test(running, caplog) as attack,
         socket.create_connection((running.server.host, running.server.port), timeout=5) as connection,
@@ -249,15 +249,13 @@ def test_too_long_by_its_own_word_is_refused_at_once(running: RunningServer, cap
     assert answer.startswith(b"HTTP/1.1 413") and b"body_too_large" in answer
 
 
-def test_too_long_as_chunks_is_refused_when_the_count_passes(
-    running: RunningServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chunked_body_beyond_the_limit_is_rejected(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
     with load_test(running, caplog) as attack:
         attack.refused(post(chunk * 80, b"Transfer-Encoding: chunked", length=-1), 413, "body_too_large")
 
 
-def test_just_short_enough_passes() -> None:
+def test_body_of_exactly_the_limit_is_accepted() -> None:
     with opened(Settings(environment_api_key=KEY, max_body_bytes=2000)) as small:
         body = text().ljust(2000)
         assert small.client.post("/rollout", content=body).status_code == 200
@@ -266,7 +264,7 @@ def test_just_short_enough_passes() -> None:
 
 
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"0x10", b"99999999999999999999999", b"5, 5", b"5 5", b"+5"])
-def test_a_content_length_that_is_none_never_reaches_a_route(
+def test_invalid_content_length_never_reaches_a_route(
     running: RunningServer, length: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with load_test(running, caplog) as attack:
@@ -274,14 +272,14 @@ def test_a_content_length_that_is_none_never_reaches_a_route(
     assert answer.split(b" ", 2)[1] in (b"400", b"413")
 
 
-def test_a_chunked_body_is_read_like_any_other(running: RunningServer) -> None:
+def test_chunked_body_is_accepted(running: RunningServer) -> None:
     whole = text()
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (whole[:7], whole[7:100], whole[100:]))
     answer = running.raw(post(chunks + b"0\r\n\r\n", b"Transfer-Encoding: chunked", length=-1))
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-def test_a_caller_who_hangs_up_in_the_middle_costs_nothing(
+def test_disconnecting_during_the_body_leaves_nothing_behind(
     running: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with load_test(running, caplog) as attack:
@@ -306,7 +304,7 @@ def _read(messages: list[Message], seconds: float) -> dict[str, Any]:
     return asyncio.run(main())
 
 
-def test_a_slow_body_is_408() -> None:
+def test_slow_body_returns_408() -> None:
     first: Message = {"type": "http.request", "body": b'{"a":', "more_body": True}
     with pytest.raises(RequestRefused) as caught:
         _read([first], 0.05)
@@ -315,7 +313,7 @@ def test_a_slow_body_is_408() -> None:
     assert _read([dict(first), dict(last)], 5.0) == {"a": 1}
 
 
-def test_a_long_body_does_not_hold_up_others(running: RunningServer) -> None:
+def test_long_body_does_not_block_other_requests(running: RunningServer) -> None:
     """A body beyond 256 kB is parsed in a thread, and arrives whole."""
     body = text(ops=["agent", "env"] * 40_000, policy={"config": {"policy": "one"}})
     assert len(body) > 300_000

@@ -55,7 +55,7 @@ def told(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
         *((RequestRefused(code, "no"), status, code) for code, status in REFUSAL_STATUS.items()),
     ],
 )  # fmt: skip
-def test_each_error_has_its_status(error: BaseException, status: int, code: str) -> None:
+def test_each_error_maps_to_its_status(error: BaseException, status: int, code: str) -> None:
     found, body, _ = told(error)
     assert (found, body["code"]) == (status, code)
     assert SECRET not in json.dumps(body)
@@ -65,7 +65,7 @@ def test_each_error_has_its_status(error: BaseException, status: int, code: str)
     ("boundary", "status"),
     [("environment", 500), ("policy", 502), ("scoring", 500), ("timeout", 504), ("cancelled", 503)],
 )
-def test_each_boundary_has_its_status(boundary: Boundary, status: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_boundary_maps_to_its_status(boundary: Boundary, status: int, caplog: pytest.LogCaptureFixture) -> None:
     error = RolloutFailed(Failure(boundary, "it_broke", "It broke.", "Mend it.", "abc123"), rollout_id="r-7")
     error.__cause__ = ValueError(SECRET)
     found, body, _ = told(error)
@@ -77,14 +77,14 @@ def test_each_boundary_has_its_status(boundary: Boundary, status: int, caplog: p
     assert not caplog.records, "a rollout that is over has its line already, and its traceback where it broke"
 
 
-def test_a_failure_of_no_rollout_is_told_here(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_without_a_rollout_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     _, body, _ = told(RolloutFailed(Failure("environment", "it_broke", "It broke.", error_id="abc123")))
     (record,) = caplog.records
     assert body["error_id"] == "abc123" and "error_id=abc123 boundary=environment" in record.getMessage()
     assert record.exc_info is None
 
 
-def test_what_nobody_expected_is_logged_under_an_opaque_id(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_exception_is_logged_with_an_opaque_id(caplog: pytest.LogCaptureFixture) -> None:
     status, body, _ = told(KeyError(SECRET))
     assert status == 500 and body["error_id"].startswith("err_") and body["error_id"] in body["hint"]
     (record,) = caplog.records
@@ -92,16 +92,16 @@ def test_what_nobody_expected_is_logged_under_an_opaque_id(caplog: pytest.LogCap
     assert told(KeyError(SECRET))[1]["error_id"] != body["error_id"]
 
 
-def test_saturation_says_when_to_come_back() -> None:
+def test_saturated_response_has_retry_after() -> None:
     assert told(Saturated("full", retry_after_seconds=7))[2]["retry-after"] == "7"
 
 
-def test_a_wrong_verb_says_which_are_right() -> None:
+def test_method_not_allowed_names_the_allowed_methods() -> None:
     _, body, headers = told(HTTPException(405, headers={"Allow": "POST, GET"}))
     assert headers["allow"] == "GET, POST" and "GET, POST" in body["hint"]
 
 
-def test_fields_are_named_and_bounded() -> None:
+def test_error_fields_are_named_and_limited() -> None:
     fields = tuple(FieldProblem(("body", "ops", n), "is wrong") for n in range(500))
     _, body, _ = told(RequestError("wrong", fields=fields))
     assert len(body["fields"]) == 50
@@ -121,7 +121,7 @@ def test_fields_are_named_and_bounded() -> None:
     ],
     ids=["wrong", "missing"],
 )  # fmt: skip
-def test_validation_names_each_field_once_and_repeats_no_input(body: dict[str, Any], places: list[Any]) -> None:
+def test_validation_error_names_each_field_once_without_the_input(body: dict[str, Any], places: list[Any]) -> None:
     with pytest.raises(pydantic.ValidationError) as caught:
         RolloutRequest.model_validate(body)
     found = invalid_request(caught.value, body).fields

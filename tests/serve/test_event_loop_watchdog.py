@@ -40,7 +40,7 @@ def watched(*blocked_seconds: float, quiet_seconds: float = 10.0, rest_seconds: 
     return asyncio.run(main())
 
 
-def test_a_blocked_loop_is_told_with_its_culprit(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocked_loop_is_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         watchdog = watched(0.8)
     (line,) = told(caplog, "event loop blocked")
@@ -54,7 +54,7 @@ def test_a_blocked_loop_is_told_with_its_culprit(caplog: pytest.LogCaptureFixtur
     assert watchdog.blocked_seconds >= 0.6
 
 
-def test_it_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocked_loop_is_logged_while_it_is_blocked(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 
     def blocks_until_told() -> None:
@@ -74,7 +74,7 @@ def test_it_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.ci
-def test_a_culprit_is_told_once_in_a_while_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocked_loop_is_logged_rarely_and_counted_always(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         watchdog = watched(0.5, 0.5)
     assert len(told(caplog, "event loop blocked")) == 1
@@ -85,7 +85,7 @@ def test_a_culprit_is_told_once_in_a_while_and_counted_each_time(caplog: pytest.
     assert len(told(caplog, "event loop blocked")) == 2
 
 
-def test_a_watchdog_leaves_no_thread_and_may_be_stopped_without_a_start() -> None:
+def test_watchdog_leaves_no_thread_and_may_stop_before_start() -> None:
     threads = set(threading.enumerate())
     watched(rest_seconds=0.0)
     Watchdog().stop()

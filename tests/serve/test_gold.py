@@ -65,7 +65,7 @@ def ask(client: httpx.Client, environment: str, policy: dict[str, Any]) -> httpx
 
 
 @pytest.mark.parametrize("environment", ["reads_rows", "reads_words"])
-def test_gold_plays_where_it_is_offered(served: tuple[httpx.Client, dict[str, bool]], environment: str) -> None:
+def test_gold_policy_plays_where_it_is_offered(served: tuple[httpx.Client, dict[str, bool]], environment: str) -> None:
     client, offered = served
     told = client.get("/task_info", params={"environment": environment, "seed": 0}).json()
     assert ("gold" in told["inference"]["policies"]) is offered[environment]
@@ -86,7 +86,7 @@ def test_gold_plays_where_it_is_offered(served: tuple[httpx.Client, dict[str, bo
     assert ("gold," in unknown["message"]) is offered[environment]
 
 
-def test_a_gold_that_is_withheld_is_no_label_beside_a_model(app: TaskApp) -> None:
+def test_withheld_gold_policy_is_not_a_label_next_to_a_model(app: TaskApp) -> None:
     policy = {"policy_name": "gold", "config": {"inference_url": "https://models.example/v1", "model": "m"}}
     with (
         BackgroundServer(build(app, Settings(environment_api_key=KEY))) as server,

@@ -66,14 +66,14 @@ def parses(text: str) -> bool:
 
 
 @given(LABELS, SECRETS, QUOTAS, st.booleans())
-def test_what_is_written_is_read(label: str, secret: str, quota: int | None, admin: bool) -> None:
+def test_written_key_line_is_read_back(label: str, secret: str, quota: int | None, admin: bool) -> None:
     [line] = key_file.parse(key_file.key_line(KeyHolder(label, quota, admin), secret), HERE)
     assert line.holder == KeyHolder(label, quota, admin) and line.hashed and line.labelled and line.number == 1
     assert line.digests == (hashlib.sha256(secret.encode()).digest(),)
 
 
 @given(FILES.filter(parses), LABELS, QUOTAS, st.booleans())
-def test_a_key_that_comes_and_goes_leaves_every_other_line_as_it_was(
+def test_adding_and_removing_a_key_leaves_other_lines_unchanged(
     tmp_path_factory: pytest.TempPathFactory, text: str, label: str, quota: int | None, cut: bool
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"{secrets.token_hex(8)}.keys"
@@ -91,7 +91,7 @@ def test_a_key_that_comes_and_goes_leaves_every_other_line_as_it_was(
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9), st.sampled_from(["a", "b", "c"]))
-def test_revoking_takes_all_of_a_label_and_nothing_else(
+def test_revoking_removes_exactly_the_keys_of_a_label(
     tmp_path_factory: pytest.TempPathFactory, labels: list[str], gone: str
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"{secrets.token_hex(8)}.keys"
@@ -106,7 +106,7 @@ def test_revoking_takes_all_of_a_label_and_nothing_else(
     assert file.read_text() == "".join(kept)
 
 
-def test_the_newest_key_of_a_label_may_stay(tmp_path: Path) -> None:
+def test_keep_newest_keeps_only_the_last_key_of_a_label(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("ci oldest\n# why\nother other-key\nci older\n")
     key_file.add(file, "ci", "newest", another=True)
@@ -138,7 +138,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("line", BROKEN)
-def test_a_broken_line_is_told_by_its_place_and_never_shown(line: str) -> None:
+def test_invalid_line_error_names_the_line_without_showing_it(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^keys:3 ") as caught:
         key_file.parse(f"# first\nfine-key-000\n{line}\n", HERE)
     assert not fragments(str(caught.value), KEY, HEX)
@@ -153,7 +153,7 @@ def test_a_broken_line_is_told_by_its_place_and_never_shown(line: str) -> None:
         *((f"{line}", f"trainer {KEY}") for line in (f"ci {KEY}", f"ci sha256:{HEX}", KEY)),
     ],
 )
-def test_two_lines_that_disagree_are_both_named(first: str, second: str) -> None:
+def test_conflicting_lines_are_both_named(first: str, second: str) -> None:
     with pytest.raises(ConfigError, match="keys:1 and keys:3 ") as caught:
         key_file.parse(f"{first}\n\n{second}\n", HERE)
     assert not fragments(str(caught.value), KEY, "another-key-11", HEX)
@@ -185,13 +185,13 @@ def test_another_key_of_a_label_takes_its_quota(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "label", ["", " ", "a b", ".a", "-a", "_a", "a" * 65, "é", "a/b", "a\n", "environment", "alias3", "file12"]
 )
-def test_a_label_that_is_none_is_not_written(tmp_path: Path, label: str) -> None:
+def test_invalid_label_is_not_written(tmp_path: Path, label: str) -> None:
     with pytest.raises(ConfigError):
         key_file.add(tmp_path / "keys", label, "key")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+def test_new_key_file_is_private_and_an_existing_one_keeps_its_mode(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "down" / "keys"
     umask = os.umask(0)
     try:
@@ -229,7 +229,7 @@ def test_a_broken_file_is_not_changed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["keys"]
 
 
-def test_what_the_disk_refuses_is_told(tmp_path: Path) -> None:
+def test_unwritable_key_file_raises_key_file_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KeyFileError, match="file/keys .*Not a directory"):
         key_file.add(tmp_path / "file" / "keys", "ci", KEY)
@@ -243,7 +243,7 @@ def test_what_the_disk_refuses_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "hint"), [("cii", "Did you mean ci?"), ("zzzz", "Its labels are ci, trainer."), (KEY, "Its labels are")]
 )
-def test_a_label_that_is_not_there_is_told_without_repeating_it(tmp_path: Path, label: str, hint: str) -> None:
+def test_unknown_label_error_does_not_repeat_the_label(tmp_path: Path, label: str, hint: str) -> None:
     file = tmp_path / "keys"
     file.write_text("ci a-key-000\ntrainer a-key-111\n")
     with pytest.raises(KeyFileError) as caught:
@@ -252,7 +252,7 @@ def test_a_label_that_is_not_there_is_told_without_repeating_it(tmp_path: Path, 
 
 
 @pytest.mark.process
-def test_two_processes_that_mint_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_two_processes_minting_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     file = tmp_path / "made" / "keys"
     program = (
         "import sys\nfrom pathlib import Path\nfrom taskapp_kit.serve import key_file\n"

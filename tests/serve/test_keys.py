@@ -26,7 +26,7 @@ def labels(keys: Keys, *candidates: bytes) -> list[str | None]:
     return [holder and holder.label for holder in found]
 
 
-def test_labels_say_which_key_it_was() -> None:
+def test_matched_key_has_its_label() -> None:
     keys = Keys.of(
         Settings(environment_api_key="aaa", environment_api_key_aliases=("bbb", "ccc"), dev_environment_api_key="ddd")
     )
@@ -37,12 +37,12 @@ def test_labels_say_which_key_it_was() -> None:
     assert keys.match([]) is None
 
 
-def test_no_key_is_no_key() -> None:
+def test_empty_keys_match_nothing() -> None:
     keys = Keys.of(Settings())
     assert not keys.configured() and keys.match([b""]) is None and repr(keys) == "Keys(none configured)"
 
 
-def test_the_file_takes_bare_labelled_and_hashed_keys_with_and_without_quota(tmp_path: Path) -> None:
+def test_key_file_accepts_bare_labelled_and_hashed_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     digest = hashlib.sha256(b"kept-nowhere").hexdigest()
     file.write_text(
@@ -60,7 +60,7 @@ def test_the_file_takes_bare_labelled_and_hashed_keys_with_and_without_quota(tmp
         assert keys.match([none]) is None
 
 
-def test_a_key_in_a_setting_and_in_the_file_is_the_files(tmp_path: Path) -> None:
+def test_key_in_both_a_setting_and_the_file_has_the_files_label(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"trainer {KEY} max_in_flight=2\n")
     keys = Keys.of(Settings(environment_api_key=KEY, keys_file=file))
@@ -93,7 +93,7 @@ def test_every_candidate_is_compared_with_every_key(where: str) -> None:
     assert compared == 3 * 7
 
 
-def test_nothing_that_keys_hold_shows_a_key(tmp_path: Path) -> None:
+def test_keys_never_show_a_key(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"trainer {ALIAS} max_in_flight=2\n")
     keys = Keys([("a", KEY)], file)
@@ -114,7 +114,7 @@ def test_label_and_quota_reach_the_scope(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.server
-def test_a_running_server_takes_a_minted_key_and_refuses_a_revoked_one(
+def test_running_server_accepts_minted_and_rejects_revoked_keys(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "keys"

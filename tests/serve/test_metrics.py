@@ -104,7 +104,7 @@ async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_numbers_after_real_rollouts(tmp_path: Path, workers: int) -> None:
+def test_metrics_after_real_rollouts(tmp_path: Path, workers: int) -> None:
     found, _ = asyncio.run(_play(app_from(tmp_path, SOURCE), workers))
 
     def rollouts(status: str, boundary: str, key: str, environment: str = "counted") -> float | None:
@@ -166,7 +166,7 @@ def told() -> Metrics:
 
 
 @pytest.mark.parametrize("as_open", [False, True])
-def test_both_formats_can_be_read_and_say_the_same(as_open: bool) -> None:
+def test_both_metric_formats_parse_to_the_same_samples(as_open: bool) -> None:
     accept = (
         "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.1" if as_open else "*/*"
     )
@@ -196,14 +196,14 @@ def test_both_formats_can_be_read_and_say_the_same(as_open: bool) -> None:
         "text/plain;version=oops",
     ],
 )
-def test_no_accept_header_is_too_odd(accept: str) -> None:
+def test_any_accept_header_returns_metrics(accept: str) -> None:
     body, content_type = render(told().snapshot(), accept)
     assert b"taskapp_store_errors_total 1.0" in body
     assert "bad" not in content_type
     assert "9.9" not in content_type
 
 
-def test_what_was_read_stays_as_it_was() -> None:
+def test_snapshot_does_not_change_after_it_was_taken() -> None:
     measures = told()
     before = measures.snapshot()
     text = render(before)[0]
@@ -214,7 +214,7 @@ def test_what_was_read_stays_as_it_was() -> None:
 
 
 @given(st.lists(st.floats(0, 1e4), max_size=30))
-def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[float]) -> None:
+def test_histogram_bucket_includes_its_upper_bound(durations: Iterable[float]) -> None:
     measures = Metrics(["e"], dict)
     for seconds in durations:
         measures.ended(*_ended(seconds))
@@ -224,7 +224,7 @@ def test_a_bucket_counts_what_is_no_longer_than_its_bound(durations: Iterable[fl
         assert value(found, "taskapp_rollout_seconds_bucket", environment="e", le=str(bound)) == expected
 
 
-def test_tokens_are_counted_under_our_own_names() -> None:
+def test_tokens_are_counted_under_the_kits_names() -> None:
     measures = Metrics(["e"], dict)
     course, finished = _ended(1.0)
     finished.usage = {
@@ -264,7 +264,7 @@ def _ended(seconds: float) -> tuple[Any, Any]:
         ("taskapp_kit.asgi, taskapp_kit.serve.app", ("prometheus_client", "opentelemetry.sdk")),
     ],
 )
-def test_what_only_some_need_is_not_loaded_before_they_ask(modules: str, absent: tuple[str, ...]) -> None:
+def test_prometheus_client_is_loaded_at_the_first_scrape(modules: str, absent: tuple[str, ...]) -> None:
     code = f"import sys, {modules}; print([name for name in {absent!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -330,7 +330,7 @@ def test_answers_and_rollouts_of_a_server_are_counted() -> None:
 
 
 @pytest.mark.server
-def test_no_key_and_no_callers_text_is_in_numbers_or_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_and_log_contain_no_key_and_no_caller_text(caplog: pytest.LogCaptureFixture) -> None:
     text = "callers-own-words"
     settings = Settings(environment_api_key=KEY, environment_api_key_aliases=(SECOND,))
     with caplog.at_level(logging.DEBUG), opened(settings) as running:

@@ -129,9 +129,7 @@ def running() -> Iterator[RunningServer]:
     ],
     ids=str,
 )
-def test_a_step_is_refused_as_invalid_exactly_where_the_document_does(
-    running: RunningServer, body: dict[str, Any]
-) -> None:
+def test_step_is_invalid_exactly_where_the_schema_is(running: RunningServer, body: dict[str, Any]) -> None:
     session = running.client.post("/sessions", json={"env_name": "counter"}).json()["session_id"]
     running.client.post(f"/sessions/{session}/reset", json={"seed": 0})
     answer = running.client.post(f"/sessions/{session}/step", json=body)
@@ -141,7 +139,7 @@ def test_a_step_is_refused_as_invalid_exactly_where_the_document_does(
 
 
 @pytest.mark.parametrize("path", [path for path, _ in BODIES if not path.startswith(NEED_A_SESSION)])
-def test_a_body_of_nulls_is_refused_exactly_where_the_document_does(running: RunningServer, path: str) -> None:
+def test_null_members_are_invalid_exactly_where_the_schema_is(running: RunningServer, path: str) -> None:
     name = dict(BODIES)[path]
     body = dict.fromkeys(DOCUMENT["components"]["schemas"][name]["properties"])
     session = running.client.post("/sessions", json={}).json()["session_id"]
@@ -152,7 +150,7 @@ def test_a_body_of_nulls_is_refused_exactly_where_the_document_does(running: Run
 
 
 @pytest.mark.parametrize("name", ["environment", "env_name", "split"])
-def test_names_in_the_query_are_those_that_the_document_lists(running: RunningServer, name: str) -> None:
+def test_query_names_are_the_names_in_the_document(running: RunningServer, name: str) -> None:
     parameters = DOCUMENT["paths"]["/task_info"]["get"]["parameters"]
     (listed,) = [parameter["schema"]["enum"] for parameter in parameters if parameter["name"] == name]
     assert "train" in listed or list(SPEC.environments) == listed
@@ -161,7 +159,7 @@ def test_names_in_the_query_are_those_that_the_document_lists(running: RunningSe
 
 
 @pytest.mark.parametrize("seconds", [5e-324, 0.0009, 0, -1, 86_401, "1"])
-def test_a_time_limit_that_nothing_can_meet_is_422(running: RunningServer, seconds: object) -> None:
+def test_time_limit_below_a_millisecond_returns_422(running: RunningServer, seconds: object) -> None:
     body = {"run_id": "r", "env": {}, "policy": {"config": {"policy": "one"}}, "ops": [], "mode": "eval"}
     answer = running.client.post("/rollout", json={**body, "safety": {"max_time_s": seconds}})
     assert answer.status_code == 422

@@ -19,7 +19,7 @@ def read(**headers: str | bytes) -> RequestPreferences:
     )
 
 
-def test_a_request_without_wishes_is_plain() -> None:
+def test_request_without_preferences_is_plain() -> None:
     assert read() is NONE
     assert read(host="a", x_api_key="k", content_type="application/json") is NONE
     assert read(accept="*/*").plain
@@ -27,14 +27,14 @@ def test_a_request_without_wishes_is_plain() -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "a" * 255, "8e03978e-40d5-43e8-bc93-6894a57f9324", '"quoted"', "!~,;="])
-def test_keys_that_are_taken(key: str) -> None:
+def test_valid_idempotency_keys_are_accepted(key: str) -> None:
     preferences = read(idempotency_key=key)
     assert preferences.idempotency_key == key
     assert not preferences.plain
 
 
 @given(st.binary(max_size=300))
-def test_any_other_key_is_refused_by_name(key: bytes) -> None:
+def test_invalid_idempotency_key_is_rejected(key: bytes) -> None:
     fits = 1 <= len(key) <= 255 and all(0x21 <= byte <= 0x7E for byte in key)
     try:
         assert read(idempotency_key=key).idempotency_key == key.decode()
@@ -46,7 +46,7 @@ def test_any_other_key_is_refused_by_name(key: bytes) -> None:
         assert "Idempotency-Key" in error.message
 
 
-def test_two_keys_are_refused() -> None:
+def test_two_idempotency_keys_are_rejected() -> None:
     with pytest.raises(RequestError, match="Idempotency-Key .*twice"):
         read_preferences([(b"idempotency-key", b"a"), (b"host", b"x"), (b"idempotency-key", b"a")])
 
@@ -95,7 +95,7 @@ def test_preferences_in_two_headers_are_one_list() -> None:
         ("*/*", False),
     ],
 )
-def test_who_is_sent_a_stream(text: str, streams: bool) -> None:
+def test_accept_header_selects_the_stream(text: str, streams: bool) -> None:
     assert read(accept=text).event_stream is streams
 
 
@@ -105,7 +105,7 @@ def test_the_first_event_is_the_one_after_the_last(last: str, first: int) -> Non
 
 
 @pytest.mark.parametrize("last", ["", " ", "-1", "1.0", "x", "1,2", "9999999999", "٣".encode().decode("latin-1")])
-def test_a_last_event_id_that_is_none_of_ours(last: str) -> None:
+def test_invalid_last_event_id_is_rejected(last: str) -> None:
     with pytest.raises(RequestError) as caught:
         read(last_event_id=last)
     assert caught.value.fields[0].loc == ("header", "Last-Event-ID")

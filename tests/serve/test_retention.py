@@ -26,7 +26,7 @@ class Aged(SqliteStore):
 
 @pytest.mark.server
 @pytest.mark.parametrize(("keep", "left"), [(None, 3), ("30d", 0), ("50d", 3), ("2", 2)])
-def test_older_rollouts_go_when_the_server_starts(tmp_path: Path, keep: str | None, left: int) -> None:
+def test_old_rollouts_are_removed_when_the_server_starts(tmp_path: Path, keep: str | None, left: int) -> None:
     with opened(store=Aged(tmp_path / "r.db")) as running:
         for seed in range(3):
             assert running.client.post("/rollout", json=request_body(seed=seed)).status_code == 200
@@ -35,12 +35,12 @@ def test_older_rollouts_go_when_the_server_starts(tmp_path: Path, keep: str | No
         until(lambda: len(running.client.get("/rollouts").json()["rollouts"]) == left, 20)
 
 
-def test_what_says_one_is_read() -> None:
+def test_store_keep_values_are_parsed() -> None:
     assert from_environment({"TASKAPP_STORE_KEEP": "30D"}).store_keep == "30d"
     assert from_environment({"TASKAPP_STORE_KEEP": "100000"}).store_keep == "100000"
 
 
-def test_a_store_that_cannot_prune_does_not_start() -> None:
+def test_server_does_not_start_with_a_store_that_cannot_prune() -> None:
     class Plugin:
         save = load = blob = recent = close = None
 

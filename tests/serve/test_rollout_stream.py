@@ -88,7 +88,7 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-def test_events_come_as_they_happen_and_then_the_result() -> None:
+def test_events_are_streamed_live_followed_by_the_result() -> None:
     async def work(shared: SharedRollout) -> None:
         shared.event_buffer(EVENTS[0])
         wire = Wire(shared, headers=[(b"location", b"/x")])
@@ -167,7 +167,7 @@ def test_a_failure_is_the_last_frame_and_the_same_envelope(end: Callable[[Shared
     streaming(work)
 
 
-def test_silence_is_broken_by_a_comment() -> None:
+def test_silent_stream_sends_comments() -> None:
     async def work(shared: SharedRollout) -> None:
         wire = Wire(shared, alive_seconds=0.02)
         while wire.text.count(ALIVE) < 3:
@@ -182,7 +182,7 @@ def test_silence_is_broken_by_a_comment() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "waiting", "sending"])
-def test_a_caller_that_goes_gives_up_its_seat_and_leaves_nothing(when: str) -> None:
+def test_disconnected_stream_reader_leaves_nothing_behind(when: str) -> None:
     async def work(shared: SharedRollout) -> None:
         shared.task = asyncio.create_task(asyncio.sleep(60))
         wire = Wire(shared)
@@ -217,7 +217,7 @@ def test_a_server_that_stops_ends_the_stream() -> None:
     streaming(work)
 
 
-def test_a_wire_that_breaks_is_told_to_the_server() -> None:
+def test_broken_connection_ends_the_stream() -> None:
     async def work(shared: SharedRollout) -> None:
         subscriber = shared.subscribe()
 
@@ -235,7 +235,7 @@ def test_a_wire_that_breaks_is_told_to_the_server() -> None:
     streaming(work)
 
 
-def test_nothing_more_tells_a_browser_to_stay_away() -> None:
+def test_complete_stream_returns_204() -> None:
     answer = nothing_more()
     assert (answer.status, answer.body) == (204, b"")
 

@@ -203,7 +203,7 @@ def test_the_same_json_in_other_words_is_the_same_body_and_another_is_409(either
 
 
 @pytest.mark.server
-def test_an_answer_that_is_fetched_later(every: Served, tmp_path: Path) -> None:
+def test_respond_async_result_can_be_fetched_later(every: Served, tmp_path: Path) -> None:
     began = time.time()
     taken = every.post(a_body(gate=tmp_path / "gate"), **ASYNC)
     assert taken.status_code == 202
@@ -230,13 +230,13 @@ def test_an_answer_that_is_fetched_later(every: Served, tmp_path: Path) -> None:
     assert "idempotent-replayed" not in again.headers, "a GET repeats nothing"
 
 
-def test_a_quick_one_is_answered_at_once_when_the_caller_waits(either: Served) -> None:
+def test_wait_preference_returns_a_quick_rollout_immediately(either: Served) -> None:
     response = either.post(a_body(), Prefer="respond-async, wait=5")
     assert response.status_code == 200
     assert either.get(f"/rollouts/{response.json()['rollout_id']}").content == response.content
 
 
-def test_what_the_constructor_refuses_is_422_where_the_answer_would_be(either: Served) -> None:
+def test_constructor_error_of_an_async_rollout_returns_422(either: Served) -> None:
     path = either.post_async(a_body(breaks="config"))
     response = either.ended(path)
     assert response.status_code == 422
@@ -246,14 +246,14 @@ def test_what_the_constructor_refuses_is_422_where_the_answer_would_be(either: S
 
 
 @pytest.mark.parametrize("name", ["0" * 32, "x", "A" * 32, "0" * 33, "%2e%2e", "0" * 31 + "%0a", "\u0661" * 32])
-def test_an_id_that_nobody_knows_is_404(either: Served, name: str) -> None:
+def test_unknown_rollout_id_returns_404(either: Served, name: str) -> None:
     for verb in ("GET", "DELETE"):
         response = either.client.request(verb, f"/rollouts/{name}")
         assert response.status_code == 404
         assert error_of(response)["code"] == "not_found"
 
 
-def test_a_plain_rollout_is_as_it_was(either: Served) -> None:
+def test_plain_rollout_is_not_shared(either: Served) -> None:
     response = either.post(a_body())
     assert response.status_code == 200
     assert not {"location", "idempotent-replayed", "preference-applied"} & set(response.headers)
@@ -313,7 +313,7 @@ WAITING = 13
 @pytest.mark.server
 @pytest.mark.parametrize("how", ["GET", "POST"])
 @pytest.mark.parametrize("cut", [0, 1, 6, WAITING])
-def test_a_stream_that_was_cut_goes_on_where_it_was(every: Served, tmp_path: Path, how: str, cut: int) -> None:
+def test_interrupted_stream_resumes_at_the_last_event(every: Served, tmp_path: Path, how: str, cut: int) -> None:
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     body = a_body(gate=tmp_path / "gate", at=2, steps=4, mark=tmp_path / "mark")
     with following(every, body=body, **headers) as stream:
@@ -372,7 +372,7 @@ def test_a_failure_ends_its_stream_and_is_stored_so(
     as_stored(every, frames, path[-32:])
 
 
-def test_what_cannot_begin_is_refused_and_no_stream(either: Served) -> None:
+def test_rollout_that_cannot_begin_is_an_error_and_not_a_stream(either: Served) -> None:
     for body in (a_body(seed=1000), {**a_body(), "mode": "?"}):
         response = either.post(body, **STREAM)
         assert response.status_code == 422
@@ -407,7 +407,7 @@ def test_after_a_restart_everything_is_still_there(tmp_path: Path, workers: int)
     assert marks(tmp_path / "mark", "reset") == 1
 
 
-def test_what_ran_when_the_server_was_killed_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_rollout_of_a_killed_server_returns_server_died(tmp_path: Path) -> None:
     body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
     with Server(tmp_path / "server", app=FILE) as killed:
         headers = {**killed.headers, **ASYNC, "Idempotency-Key": "k"}

@@ -102,7 +102,7 @@ def test_a_seed_that_no_split_has_is_422(running: RunningServer, name: str, seed
      ("environment=none&seed=1", "environment"), ("environment=quiz&env_name=slow", "env_name"),
      ("environment=quiz&seed=2", "seed"), ("&".join(["seed=1"] * 1001), "seeds"), ("&".join(["x=1"] * 2001), "seeds")],
 )  # fmt: skip
-def test_a_wrong_question_is_422_naming_what(running: RunningServer, query: str, field: str) -> None:
+def test_invalid_query_returns_422_naming_the_parameter(running: RunningServer, query: str, field: str) -> None:
     response = running.client.get("/task_info?" + query)
     (problem,) = error_of(response)["fields"]  # type: ignore[misc]
     assert (response.status_code, problem["loc"]) == (422, ["query", field])
@@ -140,7 +140,7 @@ def test_trajectories_may_be_left_out(running: RunningServer) -> None:
     assert body["reward"] == 1.0
 
 
-def test_a_picture_may_be_fetched_by_its_hash(running: RunningServer) -> None:
+def test_image_can_be_fetched_by_its_hash(running: RunningServer) -> None:
     name = hashlib.sha256(PNG).hexdigest()
     running.client.post("/rollout", json=request_body("pictures", "looking"))
     response = running.client.get(f"/blobs/{name}")
@@ -150,7 +150,7 @@ def test_a_picture_may_be_fetched_by_its_hash(running: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["0" * 64, "0" * 63, "A" * 64, "x", "%2e%2e%2fetc", "0" * 64 + ".png", "0" * 5000])
-def test_a_picture_that_is_not_there(running: RunningServer, name: str) -> None:
+def test_unknown_image_returns_404(running: RunningServer, name: str) -> None:
     response = running.client.get(f"/blobs/{name}")
     assert response.status_code == 404
     assert error_of(response)["code"] == "not_found"
@@ -219,7 +219,7 @@ def test_a_correlation_id_with_control_characters_in_the_address_is_422(running:
     assert error_of(response)["fields"][0]["loc"] == ["body", "policy", "config", "inference_url"]
 
 
-def test_other_letters_in_names_are_taken_and_given_back(running: RunningServer) -> None:
+def test_non_ascii_names_are_returned_unchanged(running: RunningServer) -> None:
     body = request_body() | {"run_id": "Läufe 走 \u200d", "trace_correlation_id": "trace/1?x=ä"}
     response = running.client.post("/rollout", json=body)
     assert response.status_code == 200, response.text
@@ -227,7 +227,7 @@ def test_other_letters_in_names_are_taken_and_given_back(running: RunningServer)
     assert (told["run_id"], told["trace_correlation_id"]) == (body["run_id"], body["trace_correlation_id"])
 
 
-def test_an_address_that_is_no_text_is_what_is_refused(running: RunningServer) -> None:
+def test_inference_url_that_is_not_a_string_is_rejected(running: RunningServer) -> None:
     urls = (5, True, ["http://127.0.0.1:9/v1"], {"url": "http://127.0.0.1:9/v1"})
     programs: tuple[list[Any], ...] = ([], [{"tool": "add", "args": {"amount": 1}}])
     for url, policy, ops in itertools.product(urls, ("nobody", "random", None), programs):
@@ -236,7 +236,7 @@ def test_an_address_that_is_no_text_is_what_is_refused(running: RunningServer) -
         assert found == [(["body", "policy", "config", "inference_url"], "type_error")], (url, policy, ops)
 
 
-def test_what_needs_a_store_is_422_without_one(running: RunningServer) -> None:
+def test_routes_that_need_a_store_return_422_without_it(running: RunningServer) -> None:
     body = request_body() | {"policy": {"config": {"policy": "replay", "rollout_id": "x"}}}
     response = running.client.post("/rollout", json=body)
     assert response.status_code == 422 and error_of(response)["code"] == "unavailable"
@@ -251,7 +251,7 @@ class Forgetful(Service):
         return played
 
 
-def test_an_answer_that_cannot_be_written_is_500(caplog: pytest.LogCaptureFixture) -> None:
+def test_unserializable_answer_returns_500(caplog: pytest.LogCaptureFixture) -> None:
     with opened(make=Forgetful) as odd:
         response = odd.client.post("/rollout", json=request_body())
     error = error_of(response)

@@ -82,7 +82,9 @@ def test_an_episode_over_a_socket(live: RunningServer) -> None:
         ('{"type": "state", "data": {"x": "' + "y" * 5_000_000 + '"}}', "body_too_large"),
     ],
 )
-def test_a_wrong_frame_is_an_error_and_the_socket_goes_on(live: RunningServer, frame: str | bytes, code: str) -> None:
+def test_invalid_frame_returns_an_error_and_keeps_the_socket_open(
+    live: RunningServer, frame: str | bytes, code: str
+) -> None:
     session_id = a_session(live)
     with socket(live, session_id) as wire:
         wire.send(frame)
@@ -91,7 +93,7 @@ def test_a_wrong_frame_is_an_error_and_the_socket_goes_on(live: RunningServer, f
         assert ask(wire, "close")["data"]["state"] == "closed"
 
 
-def test_a_socket_that_is_dropped_in_mid_step_finds_its_answer_again(live: RunningServer, tmp_path: Path) -> None:
+def test_answer_of_a_dropped_socket_can_be_fetched_again(live: RunningServer, tmp_path: Path) -> None:
     session_id, gate, mark = a_session(live), tmp_path / "gate", tmp_path / "mark"
     with socket(live, session_id) as wire:
         ask(wire, "reset", seed=0, config={"gate": str(gate), "at": 0, "mark": str(mark)})
@@ -106,7 +108,7 @@ def test_a_socket_that_is_dropped_in_mid_step_finds_its_answer_again(live: Runni
     until(lambda: live_app.marks(mark, "close") == 1, 20)
 
 
-def test_a_second_socket_takes_the_place_of_the_first(live: RunningServer) -> None:
+def test_second_socket_replaces_the_first(live: RunningServer) -> None:
     session_id = a_session(live)
     with socket(live, session_id) as first, socket(live, session_id) as second:
         assert ask(second, "state")["data"]["state"] == "open"

@@ -74,7 +74,7 @@ def test_finish_and_close(stored: RunningServer) -> None:
     assert post(stored, f"{path}/close")["state"] == "closed"
 
 
-def test_text_is_a_decision_where_the_environment_takes_words(stored: RunningServer) -> None:
+def test_text_step_works_in_an_environment_with_a_text_action(stored: RunningServer) -> None:
     path = f"/sessions/{post(stored, '/sessions', {'env_name': 'quiz'})['session_id']}"
     start = post(stored, f"{path}/reset", {"seed": 0})
     assert start["observation"] == {"text": "Two and two?"} and start["actions"][0]["text"] is True
@@ -83,7 +83,7 @@ def test_text_is_a_decision_where_the_environment_takes_words(stored: RunningSer
     post(stored, f"{path}/close")
 
 
-def test_pictures_are_in_the_answers(stored: RunningServer) -> None:
+def test_images_are_inline_in_session_answers(stored: RunningServer) -> None:
     path = f"/sessions/{post(stored, '/sessions', {'env_name': 'pictures'})['session_id']}"
     (block,) = post(stored, f"{path}/reset", {"seed": 0})["observation"]["content"]
     assert block["image_url"]["url"].startswith("data:image/png;base64,")

@@ -57,7 +57,7 @@ def test_a_route_rejects_other_sites(local: RunningServer, method: str, path: st
         assert error_of(answer)["code"] == code
 
 
-def test_there_are_sockets() -> None:
+def test_socket_routes_are_found() -> None:
     assert SOCKETS
 
 

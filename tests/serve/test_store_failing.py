@@ -42,7 +42,7 @@ def refused_unplayed(running: RunningServer, count: int = 20) -> None:
 
 
 @pytest.mark.ci
-def test_a_deleted_file_is_one_lost_rollout_and_not_fifty(tmp_path: Path) -> None:
+def test_deleted_store_file_costs_only_one_rollout(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
     with opened(store=SqliteStore(path)) as running:
         assert status_of(running) == "healthy"
@@ -74,7 +74,7 @@ def test_a_claim_that_cannot_be_written_counts_too(tmp_path: Path) -> None:
         until(lambda: status_of(running) == "healthy")
 
 
-def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) -> None:
+def test_rollout_rejected_by_the_store_does_not_mark_it_failing(tmp_path: Path) -> None:
     class Refuses(SqliteStore):
         async def save(self, rollout: object) -> None:
             rollout.config["x"] = float("nan")  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def test_a_rollout_that_the_store_refuses_is_no_failing_store(tmp_path: Path) ->
 
 
 @pytest.mark.ci
-def test_a_rollout_that_could_be_kept_only_later_is_found(tmp_path: Path) -> None:
+def test_rollout_stored_after_a_retry_can_be_fetched(tmp_path: Path) -> None:
     class FailsOnce(SqliteStore):
         failed = False
 

@@ -124,7 +124,7 @@ def test_a_trial_is_in_no_list_and_its_key_has_its_answer(
     assert live.client.get(f"/rollouts/{played[0]}").status_code == (500 if breaks and found == 200 else found)
 
 
-def test_nothing_private_is_told(live: RunningServer) -> None:
+def test_stored_rollout_contains_nothing_private(live: RunningServer) -> None:
     for row in listed(live, "?limit=500"):
         assert set(row) == {
             "id", "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary",
@@ -177,12 +177,12 @@ def test_filters(live: RunningServer, query: str, fits: Any) -> None:
     ["limit=0", "limit=501", "limit=x", "limit=", "status=done", "boundary=x", "reward_above=nan", "reward_below=x",
      "cursor=x", "cursor=W10", "cursor=%ff", "order=asc", "run_id=a&run_id=a", "run_id=" + "x" * 513],
 )  # fmt: skip
-def test_a_query_that_says_nothing_is_refused(live: RunningServer, query: str) -> None:
+def test_invalid_list_query_is_rejected(live: RunningServer, query: str) -> None:
     answer = live.client.get(f"/rollouts?{query}")
     assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_query")
 
 
-def test_the_client_has_both(live: RunningServer) -> None:
+def test_client_lists_and_loads_stored_rollouts(live: RunningServer) -> None:
     client = SyncTaskAppClient(live.url, KEY)
     page = client.rollouts(limit=2, status="terminated")
     assert len(page["rollouts"]) == 2 and page["next_cursor"]
@@ -222,7 +222,7 @@ class Plugin:
         return None
 
 
-def test_a_plugin_that_cannot_list_says_so_and_finds_by_id() -> None:
+def test_store_that_cannot_list_still_finds_by_id() -> None:
     with opened(store=Plugin()) as running:
         rollout_id = running.client.post("/rollout", json=request_body()).json()["rollout_id"]
         assert running.client.get(f"/rollouts/{rollout_id}").status_code == 200

@@ -237,7 +237,7 @@ def test_the_callers_span_is_the_parent(app: TaskApp) -> None:
 @pytest.mark.parametrize(
     "header", ["", "junk", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 5000, PARENT + "-\x00"]
 )
-def test_a_broken_parent_is_none(app: TaskApp, header: str) -> None:
+def test_invalid_traceparent_is_ignored(app: TaskApp, header: str) -> None:
     (root,) = named(traced(app, caller=Caller(None, None, header, header)), "rollout")
     assert root.parent is None
 
@@ -396,7 +396,7 @@ def _recorded_app() -> TaskApp:
 # -- when it is on ----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_asked_for_traces() -> None:
+def test_no_tracing_without_otel_variables() -> None:
     assert tracing_of(Settings(), "x") is None
     for variables in ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
                       {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "console"}):  # fmt: skip

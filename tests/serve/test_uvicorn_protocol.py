@@ -142,19 +142,19 @@ def test_the_body_before_a_head_is_none_of_its_bytes(server: BackgroundServer) -
     ],
     ids=["no address", "no port", "no chunk", "no method"],
 )
-def test_what_is_no_http_is_told_so(server: BackgroundServer, sent: bytes) -> None:
+def test_invalid_http_returns_400(server: BackgroundServer, sent: bytes) -> None:
     with connect(server, sent) as connection:
         assert ends(connection).startswith(b"HTTP/1.1 400")
 
 
-def test_what_is_no_http_is_not_told_so_before_an_earlier_answer(server: BackgroundServer) -> None:
+def test_invalid_http_is_not_answered_before_an_earlier_response(server: BackgroundServer) -> None:
     GATE.clear()
     with connect(server, get("/gate") + b"\0\r\n\r\n") as connection:
         assert ends(connection) == b""
     GATE.set()
 
 
-def test_what_was_written_leaves_though_the_caller_sends_no_more(server: BackgroundServer) -> None:
+def test_pending_response_is_sent_after_the_client_closed_its_side(server: BackgroundServer) -> None:
     with connect(server) as connection:
         connection.sendall(get("/"))
         connection.shutdown(socket.SHUT_WR)
@@ -167,12 +167,12 @@ def test_what_was_written_leaves_though_the_caller_sends_no_more(server: Backgro
     [(b"", b""), (b"GET / HTTP/1.1\r\nX-Slow: ", b"408"), (b"\r\n", b"408"), (get("/"), b"200")],
     ids=["silent", "half a head", "an empty line", "idle after an answer"],
 )
-def test_no_state_of_a_connection_lasts(strict: BackgroundServer, sent: bytes, status: bytes) -> None:
+def test_each_connection_state_has_a_time_limit(strict: BackgroundServer, sent: bytes, status: bytes) -> None:
     with connect(strict, sent) as connection:
         assert ends(connection)[9:12] == status
 
 
-def test_nor_does_one_when_the_clock_was_set_back(strict: BackgroundServer) -> None:
+def test_connection_time_limits_survive_a_clock_set_back(strict: BackgroundServer) -> None:
     strict._server.last_notified = time.time() + 3600
     with connect(strict) as connection:
         assert ends(connection) == b""
@@ -213,7 +213,7 @@ def test_the_same_answer_after_the_body_came_does_not(server: BackgroundServer) 
     [get("/", "Connection: close"), b"POST /early HTTP/1.1\r\nContent-Length: 99\r\n\r\n{", get("/long")],
     ids=["closed", "answered early", "not read"],
 )
-def test_what_a_connection_held_is_free_without_the_collector(server: BackgroundServer, sent: bytes) -> None:
+def test_closed_connection_is_freed_without_garbage_collection(server: BackgroundServer, sent: bytes) -> None:
     """A server's collector comes seldom, and a body may be large."""
 
     def held() -> int:
@@ -232,7 +232,7 @@ def test_what_a_connection_held_is_free_without_the_collector(server: Background
 
 
 @pytest.mark.parametrize("wrong", [None, "a-wrong-key"])
-def test_who_sends_three_megabytes_with_a_wrong_key_reads_the_401(running: RunningServer, wrong: str | None) -> None:
+def test_client_with_a_wrong_key_and_a_large_body_reads_the_401(running: RunningServer, wrong: str | None) -> None:
     headers = {} if wrong is None else {"X-API-Key": wrong}
     for _ in range(5):
         answer = httpx.post(running.url + "/rollout", content=b" " * 3_000_000, headers=headers, timeout=20)
@@ -251,7 +251,7 @@ def test_who_sends_three_megabytes_with_a_wrong_key_reads_the_401(running: Runni
 
 
 @pytest.mark.parametrize("headers", [(), ("Connection: close",)], ids=["kept", "closed"])
-def test_a_long_answer_comes_whole(server: BackgroundServer, headers: tuple[str, ...]) -> None:
+def test_long_response_is_complete(server: BackgroundServer, headers: tuple[str, ...]) -> None:
     with connect(server, get("/long", *headers)) as connection:
         assert read_answer(connection).partition(b"\r\n\r\n")[2] == LONG
 
@@ -285,7 +285,7 @@ def test_at_the_cap_the_oldest_without_a_key_makes_room(strict: BackgroundServer
         assert all(read_answer(connection).startswith(b"HTTP/1.1 200") for connection in (*keyed, strangers[3]))
 
 
-def test_where_all_have_a_key_the_newest_is_told_to_come_back(strict: BackgroundServer) -> None:
+def test_newest_connection_gets_503_if_all_have_a_key(strict: BackgroundServer) -> None:
     with ExitStack() as held:
         GATE.clear()
         keyed = [held.enter_context(connect(strict, get("/key"))) for _ in range(6)]

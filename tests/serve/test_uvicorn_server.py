@@ -31,7 +31,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.server
 
 
-def test_it_answers_as_soon_as_it_is_entered_and_leaves_nothing() -> None:
+def test_background_server_answers_at_once_and_leaves_nothing() -> None:
     before = signal.getsignal(signal.SIGINT)
     with BackgroundServer(create(Service(app), Settings())) as server:
         assert httpx.get(server.url).status_code == 200
@@ -64,7 +64,7 @@ def test_an_app_that_does_not_start_is_an_error() -> None:
         raise AssertionError
 
 
-def test_what_the_startup_raised_is_told() -> None:
+def test_startup_exception_is_the_cause_of_the_error() -> None:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         raise LookupError("the data is not there")
@@ -137,7 +137,7 @@ def test_code_that_blocks_the_server_outlives_it_and_that_is_said() -> None:
     assert server.stop()
 
 
-def test_an_address_that_is_held_already() -> None:
+def test_address_in_use_is_a_config_error() -> None:
     held = bind("127.0.0.1", 0)
     with BackgroundServer(create(Service(app), Settings()), bound=held) as server:
         assert server.port == held.getsockname()[1]

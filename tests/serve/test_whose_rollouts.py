@@ -147,7 +147,7 @@ def test_rollouts_of_another_app_in_the_same_store_are_unknown(servers: TwoServe
     assert answer.status_code == 200 and answer.json()["rollout_id"] != servers.fetched["alice"]
 
 
-def test_one_under_way_is_seen_and_cancelled_by_its_own_label_alone(servers: TwoServers, tmp_path: Path) -> None:
+def test_running_rollout_is_visible_only_to_its_label(servers: TwoServers, tmp_path: Path) -> None:
     body = a_body(5, gate=tmp_path / "gate", mark=tmp_path / "mark")
     taken = servers.ask("alice", "POST", "/rollout", servers.other, json=body, headers={"Prefer": "respond-async"})
     assert taken.status_code == 202

@@ -66,7 +66,7 @@ ENDLESS = "CREATE VIEW {} AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i
         ("DROP TABLE blobs", "CREATE VIRTUAL TABLE blobs USING fts5(sha256, data, size, created_at)"),
     ],
 )
-def test_tables_that_are_not_ours_are_not_read(statements: tuple[str, ...], database: Path) -> None:
+def test_foreign_tables_are_not_read(statements: tuple[str, ...], database: Path) -> None:
     change(database, *statements)
     with pytest.raises(StoreError):
         open_store(str(database), create=False)
@@ -114,13 +114,13 @@ def test_events_unpack_to_no_more_than_is_ever_written(database: Path) -> None:
         read(database)
 
 
-def test_what_could_not_be_read_again_is_not_written() -> None:
+def test_events_too_large_to_read_are_not_written() -> None:
     assert packed(json.dumps([{}]).encode())[0] == "json"
     with pytest.raises(StoreRefusal):
         to_row(rollout(events=[{"text": "x" * MOST_EVENT_BYTES}]))
 
 
-def test_a_read_that_does_not_end_is_interrupted(tmp_path: Path) -> None:
+def test_endless_read_is_interrupted(tmp_path: Path) -> None:
     database = Database(tmp_path / "r.db", 10.0, read_seconds=0.0)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     try:

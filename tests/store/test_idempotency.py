@@ -195,7 +195,7 @@ def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_addre
 
 
 @LINUX
-def test_only_a_process_that_surely_ended_is_called_dead() -> None:
+def test_only_a_certainly_ended_process_counts_as_dead() -> None:
     script = "import sys; from taskapp_kit.store.idempotency_sql import this_process; print(this_process(), flush=True); input()\n"
     process = child(script)
     assert process.stdout is not None
@@ -262,7 +262,7 @@ def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str
         assert (one, two) in ((None, f"a-{number}"), (f"b-{number}", None))
 
 
-def test_a_lock_held_too_long_is_a_sentence_and_passes(tmp_path: Path) -> None:
+def test_lock_held_too_long_raises_store_error_and_recovers(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
 
     async def use() -> None:
@@ -323,7 +323,7 @@ def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> Non
     with_tickets(shared_address, use)
 
 
-def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
+def test_damaged_result_raises_store_error(shared_address: str) -> None:
 
     async def settle(tickets: SqlIdempotencyStore) -> None:
         for name in ("r1", "r2"):
@@ -331,9 +331,9 @@ def test_an_answer_that_was_damaged_is_told(shared_address: str) -> None:
             await tickets.settle(StoredResult(name, answer=b"a" * 10_000))
 
     async def look(tickets: SqlIdempotencyStore) -> None:
-        with pytest.raises(StoreError, match=r"'r1' .*read: \w+\."):
+        with pytest.raises(StoreError, match=r"'r1' .*read from the store: \w+\."):
             await tickets.look("r1")
-        with pytest.raises(StoreError, match=r"'r1' .*read: \w+\."):
+        with pytest.raises(StoreError, match=r"'r1' .*read from the store: \w+\."):
             await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "r1"))
         assert await tickets.look("r2") is not None
 

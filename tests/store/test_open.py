@@ -64,7 +64,7 @@ def test_memory(url: str) -> None:
         ("sqlite:///rollouts.db?mode=ro", "cannot have options"),
     ],
 )
-def test_an_address_that_says_nothing_is_a_config_error(url: str, sentence: str) -> None:
+def test_invalid_store_address_is_a_config_error(url: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_store(url)
     assert sentence in str(refused.value)

@@ -62,7 +62,7 @@ def refusal(address: str) -> str:
 
 
 @pytest.mark.ci
-def test_each_way_of_not_getting_in_is_a_sentence(postgres: PostgresServer) -> None:
+def test_each_connection_failure_has_its_message(postgres: PostgresServer) -> None:
     address, place = postgres.database(), f"127.0.0.1:{postgres.port}"
     name = name_of(address)
     assert "the user name or password was not accepted" in refusal(postgres.url(name, password="wrong"))
@@ -82,7 +82,7 @@ def test_each_way_of_not_getting_in_is_a_sentence(postgres: PostgresServer) -> N
         assert "the server did not answer in time" in refusal(silent)
 
 
-def test_a_user_without_rights_is_told_what_is_denied_and_may_use_tables_that_exist(postgres: PostgresServer) -> None:
+def test_missing_rights_are_named_and_existing_tables_are_usable(postgres: PostgresServer) -> None:
     address = postgres.database()
     name = name_of(address)
     guest_name = f'"odd ""{name}"'
@@ -140,12 +140,12 @@ def test_unlisted_pictures_are_found_without_comparing_each_with_each(postgres: 
     with_store(postgres.database(), use)
 
 
-def test_a_database_that_cannot_hold_any_text_is_refused(postgres: PostgresServer) -> None:
+def test_database_without_utf8_is_rejected(postgres: PostgresServer) -> None:
     address = postgres.database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     assert "LATIN1" in refusal(address)
 
 
-def test_tables_of_others_may_stand_beside_ours_but_not_under_our_names(postgres: PostgresServer) -> None:
+def test_other_tables_are_allowed_except_with_the_same_names(postgres: PostgresServer) -> None:
     address = postgres.database()
     postgres.execute("CREATE TABLE customers (name text)", name_of(address))
 
@@ -189,7 +189,7 @@ def test_a_newer_database_is_refused_and_an_older_one_is_brought_up_to_date(post
     assert "'0099_future'" in refusal(address)
 
 
-def test_servers_that_start_at_once_make_the_tables_once(postgres: PostgresServer) -> None:
+def test_servers_starting_together_create_the_tables_once(postgres: PostgresServer) -> None:
     address = postgres.database()
     with ThreadPoolExecutor(6) as pool:
         stores = [task.result() for task in [pool.submit(PostgresStore, address) for _ in range(6)]]
@@ -204,7 +204,7 @@ def test_servers_that_start_at_once_make_the_tables_once(postgres: PostgresServe
 # -- what is in a session and in a transaction ------------------------------------------------------------------------
 
 
-def test_nothing_is_left_in_a_session_so_a_pooler_may_stand_between(postgres: PostgresServer) -> None:
+def test_sessions_stay_clean_for_poolers(postgres: PostgresServer) -> None:
     address = postgres.database()
 
     async def use(store: PostgresStore) -> None:
@@ -256,9 +256,7 @@ def test_a_databases_own_settings_weaken_nothing(postgres: PostgresServer) -> No
     with_store(address, use)
 
 
-def test_neither_log_nor_repr_nor_sentence_holds_the_password(
-    postgres: PostgresServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_password_is_in_no_log_repr_or_message(postgres: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg"):
         caplog.set_level(logging.DEBUG, name)
@@ -292,7 +290,7 @@ def test_neither_log_nor_repr_nor_sentence_holds_the_password(
 # -- connections that are lost ----------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_was_cut_while_idle_is_made_anew_and_nobody_notices(postgres: PostgresServer) -> None:
+def test_lost_idle_connection_is_replaced_silently(postgres: PostgresServer) -> None:
     address = postgres.database()
 
     async def use(store: PostgresStore) -> None:
@@ -314,7 +312,7 @@ def test_a_connection_that_was_cut_while_idle_is_made_anew_and_nobody_notices(po
     with_store(address, use)
 
 
-def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(postgres: PostgresServer) -> None:
+def test_commit_with_a_lost_answer_happens_exactly_once(postgres: PostgresServer) -> None:
     address = postgres.database()
 
     async def use(store: PostgresStore) -> None:
@@ -350,7 +348,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(postgres:
 
 
 @pytest.mark.ci
-def test_a_server_that_is_away_is_told_and_found_again(postgres: PostgresServer) -> None:
+def test_outage_raises_store_error_and_recovers(postgres: PostgresServer) -> None:
     address = postgres.database()
 
     async def use(store: PostgresStore) -> None:
@@ -391,7 +389,7 @@ def test_a_short_restart_is_waited_for(postgres: PostgresServer) -> None:
     with_store(address, use, retry_seconds=60)
 
 
-def test_a_lock_that_is_held_too_long_is_a_sentence_and_passes(postgres: PostgresServer) -> None:
+def test_lock_held_too_long_raises_store_error_and_recovers(postgres: PostgresServer) -> None:
     address = postgres.database()
 
     async def use(store: PostgresStore) -> None:
@@ -408,7 +406,7 @@ def test_a_lock_that_is_held_too_long_is_a_sentence_and_passes(postgres: Postgre
     with_store(address, use, statement_seconds=0.3, save_seconds=0.3)
 
 
-def test_tables_that_went_are_told(postgres: PostgresServer) -> None:
+def test_missing_tables_raise_store_error(postgres: PostgresServer) -> None:
     address = postgres.database()
 
     async def use(store: PostgresStore) -> None:
@@ -423,7 +421,7 @@ def test_tables_that_went_are_told(postgres: PostgresServer) -> None:
 # -- several servers --------------------------------------------------------------------------------------------------
 
 
-def test_two_servers_that_keep_the_same_pictures_never_wait_in_a_ring(postgres: PostgresServer) -> None:
+def test_two_servers_storing_the_same_images_never_deadlock(postgres: PostgresServer) -> None:
     address = postgres.database()
     shades = list(range(40))
 

@@ -33,7 +33,7 @@ def told(text: str) -> list[str]:
         ("postgresql:///runs?host=/run/pg&user=u", "/run/pg/runs (Postgres)", "postgresql:///runs (rest hidden)"),
     ],
 )  # fmt: skip
-def test_what_an_address_says_and_how_it_is_shown(url: str, place: str, seen: str) -> None:
+def test_postgres_address_is_parsed_and_shown_without_password(url: str, place: str, seen: str) -> None:
     assert place_of(read_address(url)) == place
     assert shown(url) == seen
 
@@ -67,7 +67,7 @@ def test_options_and_a_password_in_percent_codes_reach_the_driver() -> None:
         f"host=db.example user=tester password={PASSWORD} dbname=runs",
     ],
 )
-def test_what_cannot_be_read_without_doubt_is_refused_and_nothing_of_it_is_told(url: str) -> None:
+def test_ambiguous_address_is_rejected_without_quoting_it(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_store(url)
     assert told(str(refused.value)) == []

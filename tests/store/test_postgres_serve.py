@@ -138,7 +138,7 @@ def test_two_servers_share_keys_results_and_rollouts(postgres: PostgresServer, t
 
 
 @pytest.mark.ci
-def test_a_database_that_is_not_there_is_one_sentence(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_missing_database_ends_the_command_with_one_sentence(postgres: PostgresServer, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     done = subprocess.run(
         [sys.executable, "-m", "taskapp_kit", "serve", "app.py", "--port", "0", "--store", postgres.url("absent")],

@@ -33,7 +33,7 @@ def exactly(value: Any) -> Any:
 
 
 @given(any_rollout("r1"))
-def test_what_is_not_refused_comes_back_equal(made: StoredRollout) -> None:
+def test_accepted_rollout_is_read_back_equal(made: StoredRollout) -> None:
     back = from_row(to_row(made).values)
     assert back == replace(made, blobs={})
     for name in ("config", "private", "events", "scorecard", "failure"):
@@ -49,7 +49,7 @@ faults = st.sampled_from(
 
 
 @given(faults, st.lists(json_values, max_size=3), st.sampled_from(["config", "private", "events", "scorecard"]))
-def test_what_json_cannot_hold_is_refused_by_name(fault: Any, before: list[Any], name: str) -> None:
+def test_value_that_is_not_json_is_rejected_by_name(fault: Any, before: list[Any], name: str) -> None:
     held: Any = {"deep": {"list": [*before, fault]}}
     with pytest.raises(StoreRefusal, match=name):
         to_row(rollout(**{name: [held] if name == "events" else held}))
@@ -72,7 +72,7 @@ class Colour(Enum):
         ({"reward": float("nan")}, "reward is nan"),
         ({"total_reward": float("-inf")}, "total_reward is -inf"),
         ({"total_reward": None}, "total_reward is NoneType"),
-        ({"outcome_score": 2**53 + 1}, "outcome_score is an integer that a float cannot hold"),
+        ({"outcome_score": 2**53 + 1}, "outcome_score is an integer that a float cannot represent"),
         ({"seed": 2**63}, "seed is an integer beyond 64 bits"),
         ({"seed": True}, "seed is bool"),
         ({"length": 1.0}, "length is float"),
@@ -87,7 +87,7 @@ class Colour(Enum):
         ({"blobs": {hashlib.sha256(b"x").hexdigest(): bytearray(b"x")}}, "expected bytes"),
     ],
 )
-def test_a_field_of_the_wrong_kind_is_refused_by_name(changes: dict[str, Any], sentence: str) -> None:
+def test_field_of_the_wrong_type_is_rejected_by_name(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(StoreRefusal) as refused:
         to_row(rollout(**changes))
     assert sentence in str(refused.value)
@@ -106,7 +106,7 @@ def test_only_long_events_are_compressed_and_the_row_says_so() -> None:
     assert len(column(long, "events")) < written / 4
 
 
-def test_the_columns_to_search_by_are_taken_from_where_they_stand() -> None:
+def test_filter_columns_are_derived_from_policy_and_failure() -> None:
     made = rollout(
         policy={"name": "random", "model": "gpt-x", "inference_url": "https://models.example/v1?cid=trace_1"},
         failure={"boundary": "policy", "code": "unreachable", "message": "…", "error_id": "e1"},
@@ -117,7 +117,7 @@ def test_the_columns_to_search_by_are_taken_from_where_they_stand() -> None:
     assert (row["policy_name"], row["model"], row["failure_boundary"]) == ("noop", None, None)
 
 
-def test_pictures_are_listed_by_hash_and_those_not_given_are_called_lacking() -> None:
+def test_images_are_listed_by_hash_and_missing_bytes_are_noted() -> None:
     made = pictured("r1", 1, 2)
     assert to_row(made).lacking == []
     one, two = (hashlib.sha256(png(shade)).hexdigest() for shade in (1, 2))
@@ -127,10 +127,10 @@ def test_pictures_are_listed_by_hash_and_those_not_given_are_called_lacking() ->
     assert row.values[COLUMNS.index("blob_hashes")] == orjson.dumps(sorted([one, two])).decode()
 
 
-def test_a_damaged_row_is_told_as_such() -> None:
+def test_damaged_row_raises_store_error() -> None:
     values = list(to_row(rollout(events=episode(100))).values)
     values[COLUMNS.index("events")] = values[COLUMNS.index("events")][:-20]
-    with pytest.raises(StoreError, match="'r1' is in the store but cannot be read"):
+    with pytest.raises(StoreError, match="'r1' cannot be read from the store"):
         from_row(values)
 
 
@@ -200,7 +200,7 @@ def kept_and_read(shown: list[Any]) -> tuple[StoredRollout, list[Any]]:
 
 
 @given(st.lists(observations(), min_size=1, max_size=3))
-def test_an_authors_observation_comes_back_from_the_store_as_json_has_it(shown: list[dict[str, Any]]) -> None:
+def test_stored_observation_equals_its_json(shown: list[dict[str, Any]]) -> None:
     back, told = kept_and_read(shown)
     read = [from_json(body) for body in back.events]
     seen = [event.observation if isinstance(event, Observed) else event.step.observation for event in read[1::2]]
@@ -237,9 +237,7 @@ unkeepable = st.sampled_from(
 
 
 @given(unkeepable, authors_values, st.integers(0, 50))
-def test_what_cannot_be_kept_is_refused_where_it_stands_and_never_becomes_a_row(
-    fault: tuple[Any, str], beside: Any, depth: int
-) -> None:
+def test_unstorable_value_is_rejected_with_its_path(fault: tuple[Any, str], beside: Any, depth: int) -> None:
     value, sentence = fault
     with pytest.raises(NotJson) as refused:
         content({"beside": beside, "wrong": deep([beside, value], depth)})

@@ -236,9 +236,7 @@ def test_pruning_removes_the_old_of_one_app_and_pictures_that_nobody_shows(addre
         (RolloutQuery(app="adder", key_label="a", group_id="g"), "rollouts_by_group"),
     ],
 )
-def test_a_page_reads_an_index_and_sorts_no_more_than_a_run_or_a_group(
-    tmp_path: Path, wanted: RolloutQuery, index: str
-) -> None:
+def test_list_query_uses_an_index(tmp_path: Path, wanted: RolloutQuery, index: str) -> None:
     SqliteStore(tmp_path / "r.db")._finish()
     statement = matching(SUMMARY, wanted).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
     with closing(sqlite3.connect(tmp_path / "r.db")) as file:

@@ -54,7 +54,7 @@ def test_write_ahead_log_and_full_flush_are_on(tmp_path: Path) -> None:
     with_store(tmp_path / "rollouts.db", use)
 
 
-def test_what_was_kept_is_there_after_reopening_under_a_path_with_odd_characters(tmp_path: Path) -> None:
+def test_rollout_survives_reopening_at_an_unusual_path(tmp_path: Path) -> None:
     path = tmp_path / "é?#% file:x" / "rollouts.db"
 
     async def save(store: SqliteStore) -> None:

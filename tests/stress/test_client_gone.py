@@ -38,7 +38,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.mark.parametrize(("server", "environment", "playing", "how"), CASES, indirect=["server"])
-def test_eight_of_eight_are_cancelled_within_a_second(
+def test_disconnected_rollouts_are_cancelled(
     server: Server, environment: str, playing: int, how: Cut, tmp_path: Path
 ) -> None:
     """Of those with a process of their own, four at least play at once; the others are cancelled in line."""
@@ -75,7 +75,7 @@ def test_eight_of_eight_are_cancelled_within_a_second(
 
 
 @pytest.mark.parametrize("server", ["threads", pytest.param("workers", marks=pytest.mark.exhaustive)], indirect=True)
-def test_those_who_hang_up_in_line_are_kept_as_cancelled_too(server: Server, tmp_path: Path) -> None:
+def test_clients_that_disconnect_while_waiting_are_stored_as_cancelled(server: Server, tmp_path: Path) -> None:
     callers = THREADS + 16
     journal = tmp_path / "journal"
     before = {row.rollout_id for row in recent(server.store)}

@@ -99,7 +99,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_a_thousand_sockets_without_a_key_shut_nobody_out(few: Server) -> None:
+def test_keyless_connections_do_not_block_keyed_clients(few: Server) -> None:
     held_by_strangers(
         listener(few.url),
         b"/rollout",
@@ -134,7 +134,7 @@ def backend(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.ci
-def test_nor_at_a_backend(tmp_path: Path) -> None:
+def test_backend_accepts_keys_during_a_connection_flood(tmp_path: Path) -> None:
     with backend(tmp_path) as (url, key):
         headers = {"Authorization": f"Bearer {key}"}
         held_by_strangers(

@@ -46,7 +46,7 @@ async def _with_sigterm(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
-def test_sixteen_of_sixteen_are_answered(tmp_path: Path, workers: str) -> None:
+def test_running_rollouts_are_answered_during_drain(tmp_path: Path, workers: str) -> None:
     journal = tmp_path / "journal"
     with Server(tmp_path / "server", "--workers", workers) as server:
         digest = server.rollout(seed=3).json()["digest"]

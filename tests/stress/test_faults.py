@@ -130,7 +130,7 @@ def _traceback(server: Server, error_id: str) -> str:
 
 
 @pytest.mark.parametrize(("place", "breaks"), each(NEIGHBOURS), indirect=["place"])
-def test_a_bad_neighbour_spoils_nobody_elses_rollout(place: Place, breaks: str) -> None:
+def test_failing_rollout_does_not_affect_other_rollouts(place: Place, breaks: str) -> None:
     answer = place.server.rollout(environment=place.environment, seed=LONG, breaks=breaks)
     assert (answer.status_code, answer.json().get("digest")) == (200, place.digests[LONG]), answer.text
     told = answer.json()

@@ -61,7 +61,7 @@ def lines(journal: Path, what: str) -> int:
 
 
 @pytest.mark.process
-def test_whoever_plays_the_same_conversations_make_the_same_episodes(threads: Server, workers: Server) -> None:
+def test_equal_conversations_give_equal_episodes(threads: Server, workers: Server) -> None:
     seeds = range(100, 132)
     played = digests(threads, seeds)
     assert digests(workers, seeds) == played
@@ -122,7 +122,7 @@ def test_a_model_that_hangs_is_told_at_the_deadline(server: Server, tmp_path: Pa
     until(lambda: lines(journal, "close") == lines(journal, "reset") == 8, 10, "every environment closed")
 
 
-def test_a_model_that_is_not_there(server: Server) -> None:
+def test_unreachable_model_fails_the_rollout(server: Server) -> None:
     with socket.socket() as taken:  # bound and not listening: nobody else gets the port
         taken.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -145,7 +145,7 @@ def test_a_model_that_refuses_is_asked_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_caller_who_goes_while_the_model_is_awaited(server: Server, how: Any, tmp_path: Path) -> None:
+def test_disconnecting_during_a_model_call_cancels_the_rollout(server: Server, how: Any, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     callers = 8
     before = {row.rollout_id for row in recent(server.store)}

@@ -20,7 +20,7 @@ SEEDS = range(40)
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.exhaustive)])
-def test_twice_the_load(tmp_path: Path, workers: str) -> None:
+def test_overload_is_rejected_with_retry_after(tmp_path: Path, workers: str) -> None:
     with Server(tmp_path / "server", "--max-concurrent", str(PLACES), "--workers", workers) as server:
         digests = {seed: server.rollout(seed=seed).json()["digest"] for seed in SEEDS}
         answers = asyncio.run(_overload(server))

@@ -115,7 +115,7 @@ def test_no_page_is_mounted_outside_the_gate() -> None:
         assert len(uses) == 2, f"{page} has another caller than Viewer._answer: {uses}"
 
 
-def test_no_attack_on_the_key_logs_in(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_key_never_logs_in(running: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     host = running.url.removeprefix("http://")
     with load_test(running, caplog) as attack:
         for name, data in ATTACKS.items():

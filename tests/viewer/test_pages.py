@@ -124,7 +124,7 @@ def test_a_rollout_is_one_file_without_scripts_and_without_anything_from_elsewhe
         assert target[1:] in ids
 
 
-def test_nothing_private_is_on_the_page(plain: tuple[RolloutDetails, str]) -> None:
+def test_page_contains_nothing_private(plain: tuple[RolloutDetails, str]) -> None:
     assert SECRET not in plain[1]
 
 
@@ -172,6 +172,6 @@ def test_a_report_is_a_page_of_plots_and_escaped_values() -> None:
     assert "<b>x</b>" in found.text
 
 
-def test_a_plain_text_is_no_body() -> None:
+def test_standalone_rejects_a_plain_str_body() -> None:
     with pytest.raises(TypeError):
         standalone("t", "<p>who escaped this?</p>")  # type: ignore[arg-type]

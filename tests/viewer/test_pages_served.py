@@ -79,7 +79,7 @@ def about(ids: list[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("who", KEYS)
 @pytest.mark.parametrize("whose", ["alice", "bob"])
-def test_everyone_sees_their_own_and_admins_see_all(viewed: ViewedServer, who: str, whose: str) -> None:
+def test_each_label_sees_its_own_rollouts_and_admins_see_all(viewed: ViewedServer, who: str, whose: str) -> None:
     sees = who in (whose, "root", "operator")
     mine = viewed.ids[whose]
     for name, path in about(mine).items():
@@ -132,7 +132,7 @@ def test_filters_and_orders(viewed: ViewedServer, query: str, count: int) -> Non
     "path", ["rollouts/" + UNKNOWN, "run", "run?run_id=none", "group", "group?group_id=none", f"blobs/{'0' * 64}.png",
              "live/" + UNKNOWN, "nothing", "rollouts/x", "static/../app.py", "static/base.html", "report"],
 )  # fmt: skip
-def test_what_does_not_exist_is_404(viewed: ViewedServer, path: str) -> None:
+def test_unknown_page_returns_404(viewed: ViewedServer, path: str) -> None:
     assert viewed.get(path).status_code == 404
 
 

@@ -342,7 +342,7 @@ def test_a_start_sent_twice_begins_one_episode(arcade: RunningServer) -> None:
     game.leave()
 
 
-def test_only_who_began_it_sees_and_plays_it(arcade: RunningServer) -> None:
+def test_only_the_player_sees_and_plays_a_sitting(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk", key=LABEL_KEYS["alice"])
     form = {"at": hidden(game.page, "at"), "which": "0", "args": '{"way":"right"}'}
     for who in ("bob", "root"):
@@ -368,7 +368,7 @@ def test_another_site_can_not_play(arcade: RunningServer) -> None:
     assert browser.post(game.address, data=form, headers={"Origin": arcade.url}).status_code == 303
 
 
-def test_a_session_of_the_api_is_no_game(arcade: RunningServer) -> None:
+def test_api_session_cannot_be_played_in_the_viewer(arcade: RunningServer) -> None:
     opened_by_api = arcade.client.post("/sessions", json={"env_name": "walk", "run_id": "play-" + "a" * 16}).json()
     assert arcade.client.get("/ui/play/" + "a" * 16).status_code == 404
     arcade.client.delete(f"/sessions/{opened_by_api['session_id']}")
@@ -428,7 +428,7 @@ def test_without_a_store_and_in_worker_processes(workers: int) -> None:
         assert game.http.get(game.address).status_code == 404
 
 
-def test_a_view_of_a_store_plays_nothing(tmp_path: Path) -> None:
+def test_viewer_of_a_store_cannot_play(tmp_path: Path) -> None:
     from taskapp_kit.serve.auth import Keys
     from taskapp_kit.viewer.source import UiSource
     from taskapp_kit.viewer.viewer import Viewer

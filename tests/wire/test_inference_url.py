@@ -39,7 +39,7 @@ def test_userinfo_is_stripped(url: str, bare: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_is_accepted_without_an_exception(text: str) -> None:
     assert len(without_userinfo(text)) <= len(text)
     assert without_userinfo(without_userinfo(text)) == without_userinfo(text)
     stored_url(text)
@@ -61,7 +61,7 @@ def test_the_store_keeps_the_address_and_cid(url: str, kept: str) -> None:
     assert stored_url(url) == kept
 
 
-def test_where_the_address_stands() -> None:
+def test_inference_url_location() -> None:
     assert inference_url({"inference_url": "https://u:p@a"}, "https://b") == "https://a"
     assert inference_url({}, "https://u:p@b/v1") == "https://b/v1"
     assert inference_url({"inference_url": None}, "https://b") == "https://b"
@@ -71,7 +71,7 @@ def test_where_the_address_stands() -> None:
     assert caught.value.fields[0].loc == INFERENCE_URL
 
 
-def test_where_the_correlation_id_stands() -> None:
+def test_correlation_id_location() -> None:
     url = "https://h/v1?trace=t&cid=c"
     assert correlation_id({"trace_correlation_id": "1", "trace": "2"}, url, "3") == "1"
     assert correlation_id({"trace": "2"}, url, "3") == "2"

@@ -69,7 +69,7 @@ def test_a_wrong_request_names_its_field(change: dict[str, Any], loc: tuple[Any,
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
-def test_what_a_request_must_have(name: str) -> None:
+def test_request_without_a_required_field_is_rejected(name: str) -> None:
     with pytest.raises(pydantic.ValidationError) as caught:
         RolloutRequest.model_validate({key: value for key, value in GOOD.items() if key != name})
     assert [(error["loc"], error["type"]) for error in caught.value.errors()] == [((name,), "missing")]

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.requests import Request
 
-from taskapp_kit.errors import FieldProblem, RequestError, RolloutFailed
+from taskapp_kit.errors import RequestError, RolloutFailed
 from taskapp_kit.net.body import read_json, while_connected
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
@@ -26,7 +26,7 @@ from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
 from taskapp_kit.serve.openapi_models import Ended, Pending
 from taskapp_kit.serve.rollout_stream import EventStream, nothing_more
-from taskapp_kit.serve.route import RouteContext, RouteSpec, parameter, parsed
+from taskapp_kit.serve.route import RouteContext, RouteSpec, invalid_field, parameter, parsed
 from taskapp_kit.wire.rollout import RolloutRequest, RolloutResponse
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
@@ -123,8 +123,7 @@ def _ascii(value: bytes | None) -> str | None:
 
 
 def _refused(header: str, problem: str) -> RequestError:
-    message = f"The header {header} {problem}"
-    return RequestError(message, fields=(FieldProblem(("header", header), message),), code="invalid_header")
+    return invalid_field(("header", header), f"The header {header} {problem}", code="invalid_header")
 
 
 # -- POST /rollout ---------------------------------------------------------------------------------------------------
@@ -262,8 +261,7 @@ def _events_asked(request: Request) -> bool:
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     # strict: the answer to `?event=1` would silently lack the events
     if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
-        message = "GET /rollouts/{rollout_id} takes one query parameter: events, which must be 0 or 1."
-        raise RequestError(message, fields=(FieldProblem(("query", "events"), message),), code="invalid_query")
+        raise invalid_field(("query", "events"), "must be 0 or 1, and is the only one", code="invalid_query")
     return bool(pairs) and pairs[0][1] == "1"
 
 

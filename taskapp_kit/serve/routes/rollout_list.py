@@ -12,13 +12,13 @@ import orjson
 from pydantic import BaseModel, create_model
 from starlette.requests import Request
 
-from taskapp_kit.errors import Boundary, FieldProblem, RequestError
+from taskapp_kit.errors import Boundary, RequestError
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.records.protocols import LISTED, RolloutQuery, RolloutRow, StoredRollout
 from taskapp_kit.records.trajectory import Status
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.route import RouteContext, RouteSpec, parameter
+from taskapp_kit.serve.route import RouteContext, RouteSpec, invalid_field, parameter
 
 LIMIT, MAX_LIMIT = 50, 500
 """Rollouts per page: the default and the maximum."""
@@ -135,11 +135,7 @@ def _before(text: str) -> tuple[float, str]:
 
 
 def _wrong(name: str, found: str) -> RequestError:
-    return RequestError(
-        f"Query parameter {name} {found}.",
-        fields=(FieldProblem(("query", name), found),),
-        code="invalid_query",
-    )
+    return invalid_field(("query", name), found, code="invalid_query")
 
 
 def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:

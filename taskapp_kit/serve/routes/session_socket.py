@@ -20,7 +20,7 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from taskapp_kit.errors import FieldProblem, RequestError, SessionError
+from taskapp_kit.errors import RequestError, SessionError
 from taskapp_kit.net.auth import POLICY_VIOLATION
 from taskapp_kit.net.body import THREAD_BYTES, read_object
 from taskapp_kit.net.error_response import RequestRefused
@@ -28,7 +28,7 @@ from taskapp_kit.records.content import Json, as_object
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.errors import error_answer
-from taskapp_kit.serve.route import RouteContext, parsed
+from taskapp_kit.serve.route import RouteContext, invalid_field, parsed
 from taskapp_kit.serve.routes.sessions import (
     FinishSession,
     ResetSession,
@@ -138,16 +138,13 @@ async def _frame(received: Message, max_bytes: int) -> dict[str, Any]:
     """Return a frame. Raises RequestError, RequestRefused."""
     frame = await read_frame(received, max_bytes)
     if frame.get("type") not in TYPES:
-        message = f"A frame's type must be one of {', '.join(TYPES)}."
-        raise RequestError(message, fields=(FieldProblem(("body", "type"), message),))
+        raise invalid_field(("body", "type"), f"A frame's type must be one of {', '.join(TYPES)}.")
     if not isinstance(frame.get("id"), str | int | float | None):
-        message = "A frame's id must be a string or a number."
         # the id is repeated in the answer, so objects of any size are not allowed
         frame["id"] = None
-        raise RequestError(message, fields=(FieldProblem(("body", "id"), message),))
+        raise invalid_field(("body", "id"), "A frame's id must be a string or a number.")
     if not isinstance(frame.get("data", {}), dict):
-        message = "A frame's data must be an object."
-        raise RequestError(message, fields=(FieldProblem(("body", "data"), message),))
+        raise invalid_field(("body", "data"), "A frame's data must be an object.")
     return frame
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.requests import Request
 
-from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.records.content import Content, Json
@@ -19,7 +18,7 @@ from taskapp_kit.records.trajectory import PlayedStep
 from taskapp_kit.rollout.response import PictureRoom, wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, SessionStep
 from taskapp_kit.serve.auth import caller_of
-from taskapp_kit.serve.route import RouteContext, RouteSpec, parsed
+from taskapp_kit.serve.route import RouteContext, RouteSpec, invalid_field, parsed
 from taskapp_kit.wire.rollout import (
     NO_CONTROL_CHARACTERS,
     SHORTEST_SECONDS,
@@ -267,9 +266,9 @@ async def step_with(session: EnvironmentSession, wanted: StepSession) -> dict[st
     forms = [wanted.tool is not None, wanted.actions is not None, wanted.text is not None]
     # checked here, because a validator of the whole model could not name the wrong member
     if sum(forms) != 1:
-        raise _invalid("tool", "The body must have exactly one of tool (with args), actions and text.")
+        raise invalid_field(("body", "tool"), "The body must have exactly one of tool (with args), actions and text.")
     if wanted.args is not None and wanted.tool is None:
-        raise _invalid("args", "args are only allowed with tool.")
+        raise invalid_field(("body", "args"), "args are only allowed with tool.")
     actions: list[tuple[str, Json]] = [(action.tool, action.args) for action in wanted.actions or ()]
     if wanted.tool is not None:
         actions = [(wanted.tool, {} if wanted.args is None else wanted.args)]
@@ -304,10 +303,6 @@ def _found(context: RouteContext, request: Request, *, drives: bool = True) -> E
 async def _read(context: RouteContext, request: Request, model: type[M], *, required: bool = False) -> M:
     body = await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
     return parsed(model, body)
-
-
-def _invalid(name: str, message: str) -> RequestError:
-    return RequestError(message, fields=(FieldProblem(("body", name), message),))
 
 
 def _started(session: EnvironmentSession, start: SessionStart) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.net.response import EncodedResponse, json_answer
 from taskapp_kit.records.seeds import SEED_LIMIT
 from taskapp_kit.serve.openapi_models import TaskInfo, Taskset
-from taskapp_kit.serve.route import RouteContext, RouteSpec
+from taskapp_kit.serve.route import RouteContext, RouteSpec, invalid_field
 from taskapp_kit.wire.rollout import ENVIRONMENT, SPLIT
 
 MAX_SEEDS = 1000
@@ -101,12 +101,8 @@ def _seed(name: str, text: str, ranges: str) -> int:
 
 
 def _wrong(name: str, found: str, kind: str) -> RequestError:
-    return RequestError(
-        f"Query parameter {name} {found}.",
-        fields=(FieldProblem(("query", name), found, kind),),
-        code="invalid_query",
-        hint="GET /task_info without parameters lists splits and their seeds.",
-    )
+    hint = "GET /task_info without parameters lists splits and their seeds."
+    return invalid_field(("query", name), found, code="invalid_query", kind=kind, hint=hint)
 
 
 SEEDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": SEED_LIMIT - 1}, "maxItems": MAX_SEEDS}

@@ -43,7 +43,7 @@ def test_check_says_what_is_damaged(run: Run, store: str) -> None:
         file.commit()
     done = run("store", "check", store, status=1)
     assert "not sound" in done.output
-    assert "'r1' is in the store but cannot be read" in done.output and "is missing" in done.output
+    assert "'r1' cannot be read from the store" in done.output and "is missing" in done.output
     assert run("store", "check", store, "--json").exit_code == 1
 
 

@@ -56,7 +56,7 @@ def test_a_label_that_is_there_needs_another(run: Run, tmp_path: Path) -> None:
     first = run("keys", "mint", "ci", "--max-in-flight", "2").stdout.strip()
     refused = run("keys", "mint", "ci", status=1)
     assert refused.stdout == ""
-    assert "ci in .taskapp/keys" in refused.stderr and "--another" in refused.stderr
+    assert ".taskapp/keys already has a key with the label ci" in refused.stderr and "--another" in refused.stderr
     second = run("keys", "mint", "ci", "--another").stdout.strip()
     keys = Keys(file=tmp_path / ".taskapp" / "keys")
     assert keys.match([first.encode()]) == keys.match([second.encode()]) == KeyHolder("ci", 2)
@@ -127,11 +127,11 @@ def test_revoke_removes_a_label_and_nothing_else(run: Run, tmp_path: Path) -> No
 def test_a_key_is_rotated(run: Run, tmp_path: Path) -> None:
     old, new = run("keys", "mint", "ci").stdout.strip(), run("keys", "mint", "ci", "--another").stdout.strip()
     done = run("keys", "revoke", "ci", "--keep-newest")
-    assert done.stdout == "Revoked 1 key of ci in .taskapp/keys; 1 key left.\n"
+    assert done.stdout == "Revoked 1 key of .taskapp/keys already has a key with the label ci; 1 key left.\n"
     keys = Keys(file=tmp_path / ".taskapp" / "keys")
     assert keys.match([new.encode()]) == KeyHolder("ci") and keys.match([old.encode()]) is None
     again = run("keys", "revoke", "ci", "--keep-newest", status=1)
-    assert "that is its newest" in again.stderr
+    assert "no older key to revoke" in again.stderr
 
 
 def test_a_label_that_is_not_there(run: Run, tmp_path: Path) -> None:
