@@ -194,7 +194,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> DeployPlan:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("key", "words"), [("another-key", "not the one in the Secret"), (None, "its key is not known here")]
+    ("key", "words"), [("another-key", "not the key in the Secret"), (None, "its key is not known here")]
 )
 def test_a_wrong_key_here_is_told_and_no_rollout_tried(
     planned: DeployPlan, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str
