@@ -201,7 +201,7 @@ def test_a_wrong_key_here_is_told_and_no_rollout_tried(
 ) -> None:
     assert look_at(planned, served, key) is None
     told = capsys.readouterr().err
-    assert words in told and "no rollout was tried" in told
+    assert words in told and "No rollout was played" in told
     assert key is None or key not in told
 
 
