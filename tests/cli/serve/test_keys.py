@@ -127,7 +127,7 @@ def test_revoke_removes_a_label_and_nothing_else(run: Run, tmp_path: Path) -> No
 def test_a_key_is_rotated(run: Run, tmp_path: Path) -> None:
     old, new = run("keys", "mint", "ci").stdout.strip(), run("keys", "mint", "ci", "--another").stdout.strip()
     done = run("keys", "revoke", "ci", "--keep-newest")
-    assert done.stdout == "Revoked 1 key of .taskapp/keys already has a key with the label ci; 1 key left.\n"
+    assert done.stdout == "Revoked 1 key of ci in .taskapp/keys; 1 key left.\n"
     keys = Keys(file=tmp_path / ".taskapp" / "keys")
     assert keys.match([new.encode()]) == KeyHolder("ci") and keys.match([old.encode()]) is None
     again = run("keys", "revoke", "ci", "--keep-newest", status=1)
