@@ -64,7 +64,7 @@ def test_what_the_episode_got_beside_its_steps_is_the_last_turns() -> None:
         (of_steps(1.0, True), 2.0, "not a number"),
         (of_steps(1.0, float("nan")), 1.0, "not a number"),
         (of_events(answered(), "x"), 0.0, "not a JSON object"),
-        (of_steps(None, None), 1.0, "add up to 0, but the episode's is 1"),
+        (of_steps(None, None), 1.0, "add up to 0, but the episode's reward is 1"),
     ],
 )
 def test_an_answer_that_does_not_say_it_is_refused(answer: dict[str, Any], reward: float, words: str) -> None:
