@@ -119,7 +119,9 @@ def test_vllm_is_refused_where_there_is_none_and_whole_weights_at_a_server(tmp_p
     assert "this backend does not have. Set TASKAPP_VLLM" in problems(None, "full")
     server = VllmPlace(url="http://127.0.0.1:8000")
     assert problems(server, "lora") == problems(VllmPlace(environment="/env"), "full") == ""
-    assert '[model] trainer_mode: found "full"; expected "lora" with a vLLM server' in problems(server, "full")
+    assert '[model] trainer_mode: found "full"; expected "lora", because a running vLLM server' in problems(
+        server, "full"
+    )
 
 
 @pytest.mark.parametrize(
