@@ -198,7 +198,7 @@ def test_credit_per_turn_compares_turns_of_one_index() -> None:
     advantages = [[value for value in row.advantages if value] for row in batch.rows]
     assert advantages == [[0.5], [-0.5, -0.5], [0.5]]
     assert batch.rows[0].advantages == (0.0, 0.0, 0.0, 0.5), "half of the return of 1 is the mean of the first turns"
-    with pytest.raises(ValueError, match="one for each"):
+    with pytest.raises(ValueError, match="one reward for each turn"):
         training_batch([dataclasses.replace(episodes[0], turn_rewards=())], RowOptions(credit="turn"))
 
 
