@@ -602,12 +602,12 @@ CODE_LINES = {
     "errors": 146,
     "evaluate": 4455,
     "grading": 125,
-    "interop": 7337,
+    "interop": 7336,
     "jobs": 5185,
     "logs": 178,
     "net": 1667,
     "records": 1966,
-    "rollout": 11003,
+    "rollout": 11004,
     "sandbox": 2382,
     "serve": 3535,
     "services": 1995,
@@ -617,7 +617,7 @@ CODE_LINES = {
     "train": 9318,
     "version": 25,
     "viewer": 2178,
-    "wire": 925,
+    "wire": 928,
 }
 """The budget of each package. A commit that raises a number says what for."""
 

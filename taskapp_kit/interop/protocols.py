@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import Request
 
 from taskapp_kit.declare.specs import AppSpec, EnvironmentSpec
-from taskapp_kit.errors import ConfigError, FieldProblem, RequestError, closest
+from taskapp_kit.errors import ConfigError, RequestError, closest
 from taskapp_kit.net.body import read_json
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.records.content import Json
@@ -76,12 +76,6 @@ def check_environment(session: EnvironmentSession, environment: EnvironmentSpec,
     if session.environment.name != environment.name:
         own, other = session.environment.name, environment.name
         raise RequestError(f"The session belongs to environment {own!r}, not to {other!r}.", hint=hint)
-
-
-def invalid_member(body: str, member: str, message: str, *path: str, hint: str = "") -> RequestError:
-    """Return the error of a member of a body. path: from the body to the member."""
-    fields = (FieldProblem(("body", *path, member), message),)
-    return RequestError(f"The {body} is invalid: {member} {message}.", fields=fields, hint=hint)
 
 
 async def body_of(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from taskapp_kit.errors import FieldProblem
+from taskapp_kit.errors import FieldProblem, RequestError
 
 if TYPE_CHECKING:
     import pydantic
+
+
+def invalid_member(body: str, member: str, message: str, *path: str, hint: str = "") -> RequestError:
+    """Return the error of a member of a body. path: from the body to the member."""
+    fields = (FieldProblem(("body", *path, member), message),)
+    return RequestError(f"The {body} is invalid: {member} {message}.", fields=fields, hint=hint)
 
 
 def body_problems(error: pydantic.ValidationError, body: Any) -> tuple[FieldProblem, ...]:

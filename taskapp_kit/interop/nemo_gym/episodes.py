@@ -11,7 +11,7 @@ from typing import Any
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import RequestError, RolloutFailed, SessionError, UndefinedReward
-from taskapp_kit.interop.protocols import check_environment, invalid_member
+from taskapp_kit.interop.protocols import check_environment
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.admission import Caller
@@ -20,6 +20,7 @@ from taskapp_kit.rollout.policy.conversation import words_of
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.route import RouteContext, parsed
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode
+from taskapp_kit.wire.field_problems import invalid_member
 
 log = logging.getLogger("taskapp_kit.service")
 

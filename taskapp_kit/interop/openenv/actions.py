@@ -13,8 +13,8 @@ from typing import Any
 
 from taskapp_kit.declare.specs import EnvironmentSpec
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.interop.protocols import invalid_member
 from taskapp_kit.records.content import Json
+from taskapp_kit.wire.field_problems import invalid_member
 
 METADATA = "metadata"
 """A field of OpenEnv's actions for the client's own use. It is ignored."""

@@ -11,7 +11,6 @@ from taskapp_kit.interop.openenv.models import MAX_EPISODE_ID
 from taskapp_kit.interop.protocols import (
     check_environment,
     environment_of_path,
-    invalid_member,
     step_metadata,
     tools_of,
 )
@@ -22,6 +21,7 @@ from taskapp_kit.rollout.response import wire_observation
 from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.route import RouteContext, parsed
 from taskapp_kit.serve.routes.sessions import ResetSession, begin_with, described_episode
+from taskapp_kit.wire.field_problems import invalid_member
 
 PROTOCOL = "openenv"
 RESERVED = ("reward", "done", METADATA)

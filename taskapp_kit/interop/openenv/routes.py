@@ -27,7 +27,7 @@ from taskapp_kit.interop.openenv.models import (
     OpenEnvStep,
 )
 from taskapp_kit.interop.openenv.socket import socket_routes
-from taskapp_kit.interop.protocols import ENVIRONMENT_PARAMETERS, READING, body_of, invalid_member
+from taskapp_kit.interop.protocols import ENVIRONMENT_PARAMETERS, READING, body_of
 from taskapp_kit.interop.split_tasks import TASK_VERBS, SplitType, splits_of, task_answer
 from taskapp_kit.net.error_response import RequestRefused
 from taskapp_kit.net.response import EncodedResponse, Headers, json_answer
@@ -36,6 +36,7 @@ from taskapp_kit.rollout.session import EnvironmentSession
 from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import Handler, RouteContext, RouteSpec, direct_answer, direct_routes, parsed
 from taskapp_kit.serve.routes.sessions import FinishSession
+from taskapp_kit.wire.field_problems import invalid_member
 
 SESSION_HEADER = "X-Session-ID"
 SESSION_SENT = {SESSION_HEADER: "The id of the session, for the next requests."}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.protocols import Tool
-from taskapp_kit.rollout.policy.options import PolicyOptions
+
+if TYPE_CHECKING:
+    from taskapp_kit.rollout.policy.options import PolicyOptions
 
 
 def response_format(options: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
