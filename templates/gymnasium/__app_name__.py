@@ -52,7 +52,7 @@ def arrived(trajectory: Trajectory) -> float:
 # A metric is recorded, but does not affect the reward.
 @app.metric
 def squares_seen(trajectory: Trajectory) -> float:
-    """The number of different squares that were visited."""
+    """How many different squares were stood on."""
     return float(len({trajectory.initial, *(step.observation for step in trajectory.steps)}))
 
 

@@ -103,7 +103,7 @@ def closer(step: PlayedStep) -> float:
 
 @app.metric
 def pulls(trajectory: Trajectory) -> float:
-    """The number of times that the handle was pulled."""
+    """How many times the handle was pulled."""
     return float(sum(step.refused is None for step in trajectory.actions("pull")))
 
 

@@ -51,7 +51,7 @@ def brief(answer_text: str) -> float:
 
 @app.metric
 def words(answer_text: str) -> float:
-    """The number of words in the answer."""
+    """How many words were written."""
     return float(len(answer_text.split()))
 
 

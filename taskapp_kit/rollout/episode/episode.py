@@ -242,7 +242,7 @@ class Episode:
         if name == "default_max_turns":
             self.warnings.append(
                 f"the episode was cut after {value:g} turns, the limit of an environment that declares none. Give "
-                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None means no limit."
+                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None is no limit."
             )
         yield Limited(name, float(value))
         raise _Over("truncated", name)
