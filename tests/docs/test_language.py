@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_PER_10_000_WORDS = 115
+MOST_PER_10_000_WORDS = 20
 PHRASES = {
     "also X, not: X, too": r", too\b",
     "in progress, running": r"\bunder way\b",
