@@ -39,7 +39,7 @@ def quick(trajectory: Trajectory) -> float:
 
 
 @app.policy("gold")
-def halve(observation: str, rng: random.Random) -> dict[str, dict[str, int]]:
+def halve(observation: str) -> dict[str, dict[str, int]]:
     """Guess the middle of the range."""
     low, high = (int(word) for word in observation.split() if word.isdigit())
     return {"guess": {"number": (low + high) // 2}}
