@@ -603,7 +603,7 @@ CODE_LINES = {
     "evaluate": 4455,
     "grading": 125,
     "interop": 7336,
-    "jobs": 5185,
+    "jobs": 5189,
     "logs": 178,
     "net": 1667,
     "records": 1966,

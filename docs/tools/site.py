@@ -68,7 +68,7 @@ def stage() -> None:
 
 
 def navigation() -> list[dict[str, object]]:
-    """Return the groups: in each, the pages in the order of the index, then those that it doesn't link to."""
+    """Return the groups: in each, the pages in the order of the index, then the pages that it doesn't link to."""
     index = [
         (ROOT / "docs" / target.partition("#")[0]).resolve()
         for target in LINK.findall((ROOT / "docs" / "README.md").read_text("utf-8"))

@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Train and deploy": {
         "train": "Submit an RL job and follow it until it ends, or fine-tune a model on this machine.",
         "jobs": "List, follow, cancel and restart the jobs of a backend.",
-        "models": "List, export, import and remove the trained models of this machine.",
+        "models": "List, export, import and remove the trained models on this machine.",
         "backend": "Serve a backend for training jobs.",
         "setup": "Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.",
         "modal-serve": "Run an app on Modal until Ctrl-C, with live reload.",

@@ -47,6 +47,21 @@ PHRASES = {
     "so does the X": r"\bso (?:is|are|does|do|has|have) (?:the|a|an|its?|they|what)\b",
     "only": r"\bnothing but\b|\bno other than\b",
     "where, what": r"\b(?:wherever|whatever)\b",
+    "belong in": r"\bbelongs? into\b",
+    "X does not include, is not in any Y": r"\b(?:is|are|was|were) in no\b",
+    "name the thing: the app's URL, not the app's": r"\b(?:the|an?|its|their|another) \w+'s(?=[.,;:)]|$)",
+    "an X other than, a different X": r"\b(?:another|other) \w+ than\b",
+    "repeat the noun: agents that": r"\bthose (?:with|without|in|from|which|who|that)\b",
+    "trailing, ends with": r"\bat (?:its|their) end\b",
+    "local, on this machine": r"\bof this machine\b",
+    "does not X any Y": r"\b(?:updates?|imports?|knows?|plays?|grants?|gets?|reads?|sees?|writes?|changes?|checks?|creates?) no\b",
+    "by default": r"\b(?:when|if|where) left out\b",
+    "instead of": r"\bin place of\b",
+    "your X, our X": r"\bof (?:yours|ours|theirs)\b",
+    "repeat the noun: the URL of": r"\bthe one (?:of|in|from|at|with)\b",
+    "is rejected with 422, causes a warning": r"\bis an? (?:\d{3}|warning)\b",
+    "reasoning": r"\bthoughts\b",
+    "even after, including": r", also (?:on|for|if|when|where|after|at|with|in)\b",
 }
 """What to write instead, and the phrase."""
 FOR_MODELS = Path(__file__).with_name("strings_that_models_see.txt")

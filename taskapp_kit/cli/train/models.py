@@ -56,7 +56,7 @@ def _here(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(epilog=example(LIST_EXAMPLE, EXPORT_EXAMPLES[0], IMPORT_EXAMPLE))
 def command() -> None:
-    """List, export, import and remove the trained models of this machine.
+    """List, export, import and remove the trained models on this machine.
 
     NAME is rl:MODEL:JOB:CHECKPOINT, as printed in a job's results, or ft:MODEL:JOB:CHECKPOINT for a fine-tuned model. Pass it
     to `eval` and `rollout` as --model.

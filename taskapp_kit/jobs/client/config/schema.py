@@ -135,11 +135,11 @@ class Topology(ConfigSection):
     gpus_for_training: Count | None = required("GPUs that train", "6")
     gpus_for_ref: Whole | None = required("GPUs of the reference model", "0")
     tensor_parallel: Count | None = required("GPUs that one copy of the policy is spread over", "2")
-    reference_placement: Text | None = optional('where the reference model runs; "none" when left out', '"none"')
+    reference_placement: Text | None = optional('where the reference model runs; "none" by default', '"none"')
 
 
 class Compute(ConfigSection):
-    """The GPUs; not needed for the trainer of this machine."""
+    """The GPUs; not needed for the trainer on this machine."""
 
     gpu_type: Text | None = required("the model of GPU", '"H100"')
     gpu_count: Count | None = required("GPUs of one machine", "8")
@@ -157,7 +157,7 @@ class RolloutSection(ConfigSection):
     max_concurrent_rollouts: Count | None = required("rollouts at the same time", "4")
     env_config: Table | None = optional("arguments of the environment", "{ low = 5 }")
     environments: Environments | None = optional(
-        "several environments, or task apps, in place of one, by weights",
+        "several environments, or task apps, instead of one, by weights",
         '[{ env_name = "adder", weight = 3 }, { env_name = "words", weight = 1 }]',
     )
     policy_config: Table | None = optional("the policy's own settings", "{ temperature = 0.7 }")
@@ -212,7 +212,7 @@ class PpoSection(ConfigSection):
     gae_lambda: Share | None = optional("how much the error of a later token's value counts one token earlier", "1.0")
     passes: Count | None = optional("how often an update goes through its minibatches", "2")
     value_learning_rate: PositiveShare | None = optional("size of a step of the value head", "0.01")
-    value_clip: Positive | None = optional("how far a value may move in one update; any distance when left out", "0.2")
+    value_clip: Positive | None = optional("how far a value may move in one update; not limited by default", "0.2")
 
 
 class Training(ConfigSection):
@@ -268,7 +268,7 @@ class CurriculumSection(ConfigSection):
 
     levels: Levels | None = required("values of a task's difficulty, the easiest first", '["easy", "medium", "hard"]')
     up: Number | None = required("the mean reward from which the next level is played", "0.8")
-    down: Number | None = optional("the mean reward up to which the level before is played; never when left out", "0.2")
+    down: Number | None = optional("the mean reward up to which the level before is played; by default never", "0.2")
     window: Count | None = optional("iterations at one level whose mean decides", "1")
 
 
@@ -354,7 +354,7 @@ class Vllm(ConfigSection):
 class Reference(ConfigSection):
     """The reference model."""
 
-    placement: Text | None = optional('where it runs; "none" when left out', '"none"')
+    placement: Text | None = optional('where it runs; "none" by default', '"none"')
 
 
 class Tags(ConfigSection):

@@ -36,9 +36,13 @@ class SftData(ConfigSection):
     """The conversations. Paths are relative to the working directory."""
 
     train: Text | None = required("the file of `taskapp export --format sft`", '"gold.jsonl"')
-    held_out: Text | None = optional("such a file whose loss is measured and not learned from", '"held_out.jsonl"')
-    held_out_share: Share | None = optional("in place of it, a share of the seeds of `train`; 0.1 when left out", "0.1")
-    min_reward: Number | None = optional("leaves out conversations with a lower reward, and those without one", "1.0")
+    held_out: Text | None = optional(
+        "a second file in the same format, whose loss is measured but not learned from", '"held_out.jsonl"'
+    )
+    held_out_share: Share | None = optional(
+        "instead of `held_out`, the share of the seeds of `train` that are held out; 0.1 by default", "0.1"
+    )
+    min_reward: Number | None = optional("leaves out conversations with a lower reward or without a reward", "1.0")
     rl_config: Text | None = optional("an RL config: conversations of its [evaluation] seeds are left out", '"rl.toml"')
 
 
