@@ -81,7 +81,8 @@ class PairedDifference:
         sign_p: Exact two-sided sign test over clusters with a difference; 1 if no cluster differs, None without pairs.
         permutation_p: Two-sided permutation test that changes the signs of clusters; as `sign_p`.
         clusters_needed: The number of clusters with which a difference of this size and spread would be found at the
-            interval's confidence with probability POWER; None below two clusters and for a mean difference of 0.
+            interval's confidence with probability POWER, by t and by the permutation test if the same share of clusters
+            differs; None below two clusters and for a mean difference of 0.
     """
 
     interval: Interval
@@ -184,7 +185,7 @@ def paired_difference(
         losses=losses,
         sign_p=sign_test(sums),
         permutation_p=permutation_test(sums, resamples=resamples),
-        clusters_needed=_clusters_needed(interval),
+        clusters_needed=_clusters_needed(interval, sum(abs(total) > TIE for total in sums)),
     )
 
 
@@ -302,10 +303,24 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[before] + (place - before) * (ordered[after] - ordered[before])
 
 
-def _clusters_needed(interval: Interval) -> int | None:
+def _clusters_needed(interval: Interval, differing: int) -> int | None:
+    """Return the larger of what t and what the permutation test needs. differing: the number of clusters that differ."""
     mean, error = interval.mean, interval.standard_error
     if not mean or error is None:
         return None
     normal = NormalDist()
     reach = normal.inv_cdf((1 + interval.confidence) / 2) + normal.inv_cdf(POWER)
-    return max(2, math.ceil((reach * error / mean) ** 2 * interval.clusters))
+    needed = math.ceil((reach * error / mean) ** 2 * interval.clusters)
+    # With k clusters that differ, all with the same sign, the permutation test's p is 2/2^k, and never less.
+    fewest = math.floor(1 + math.log2(1 / (1 - interval.confidence))) + 1
+    share, needed = differing / interval.clusters, max(needed, fewest)
+    while _chance_of_fewer(fewest, needed, share) > 1 - POWER:
+        needed += 1
+    return needed
+
+
+def _chance_of_fewer(fewest: int, clusters: int, share: float) -> float:
+    """Return the probability that fewer than `fewest` of the clusters differ, if each does with probability `share`."""
+    return math.fsum(
+        math.comb(clusters, count) * share**count * (1 - share) ** (clusters - count) for count in range(fewest)
+    )

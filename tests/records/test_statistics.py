@@ -155,6 +155,18 @@ def test_the_number_of_clusters_that_would_decide() -> None:
     assert made.clusters_needed == math.ceil((2.8015852 * stdev(differences) / fmean(differences)) ** 2)
 
 
+@pytest.mark.parametrize(("differing", "needed"), [(5, 6), (4, 9)])
+def test_no_fewer_clusters_decide_than_the_permutation_test_needs(differing: int, needed: int) -> None:
+    """Five clusters without spread have an interval of width 0, and a p of 2/32: a sixth that differs has 2/64."""
+    losses = [-1.0] * differing + [0.0] * (5 - differing)
+    assert paired_difference([0.0] * 5, losses, range(5)).clusters_needed == needed
+    probability = sum(
+        math.comb(needed, k) * (differing / 5) ** k * (1 - differing / 5) ** (needed - k) for k in range(6, needed + 1)
+    )
+    assert probability >= 0.8
+    assert permutation_test([-1.0] * 5) > 0.05 > permutation_test([-1.0] * 6)
+
+
 # -- what the intervals promise ---------------------------------------------------------------------------------------
 
 NOMINAL, SMALL, LARGE = 0.95, 0.05, 0.3
