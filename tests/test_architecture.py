@@ -606,7 +606,7 @@ CODE_LINES = {
     "jobs": 5189,
     "logs": 178,
     "net": 1667,
-    "records": 1966,
+    "records": 1975,
     "rollout": 11004,
     "sandbox": 2382,
     "serve": 3535,
