@@ -614,7 +614,7 @@ CODE_LINES = {
     "store": 2246,
     "system": 410,
     "testing": 1897,
-    "train": 9318,
+    "train": 9319,
     "version": 25,
     "viewer": 2178,
     "wire": 928,

@@ -146,17 +146,18 @@ def generate(model: Any, requests: Sequence[GenerationRequest], ended: Callable[
         positions = (mask.cumsum(dim=-1) - 1).clamp(min=0)
         rows = list(requests)
         going = set(rows)
-        cache = None
+        cache: dict[str, Any] = {}
         while going:
             output = model(
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
+                **cache,
             )
-            cache = output.past_key_values
+            name = "cache" if "cache" in output else "past_key_values"  # before transformers 5.24
+            cache = {name: output[name]}
             tokens, chances = draw_tokens(
                 output.logits[:, -1],
                 [row.temperature for row in rows],
@@ -179,5 +180,5 @@ def generate(model: Any, requests: Sequence[GenerationRequest], ended: Callable[
                 left = [index for index, row in enumerate(rows) if row in going]
                 rows = [rows[index] for index in left]
                 indices = torch.tensor(left, device=device)
-                cache.batch_select_indices(indices)
+                cache[name].batch_select_indices(indices)
                 ids, positions, mask = ids[indices], positions[indices], mask[indices]

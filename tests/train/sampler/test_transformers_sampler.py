@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -159,6 +160,19 @@ def test_rows_that_ended_leave_the_batch_and_are_answered_at_once() -> None:
 
     assert asyncio.run(main()) == [4, 4, *[1] * 38]
     assert ended[-1] == 40
+
+
+def test_no_name_that_transformers_will_remove_is_used() -> None:
+    """Releases from 5.24 warn of `past_key_values`, and 5.40 will not have it."""
+
+    async def main() -> Sampled:
+        with TransformersSampler(tiny_model()) as sampler:
+            return await sample(sampler, PROMPTS[2], "a", stop_ids=frozenset())
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+    assert [str(each.message) for each in warned if issubclass(each.category, FutureWarning)] == []
 
 
 async def test_weights_are_swapped_between_batches_and_every_answer_has_one_version() -> None:
