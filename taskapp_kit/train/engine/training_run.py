@@ -279,7 +279,8 @@ def model_loaded(loaded: LoadedModel, settings: TrainingSettings) -> Event:
     if loaded.source.alias_note:
         words.append(loaded.source.alias_note)
     if loaded.differences:
-        words.append(f"Its chat template renders {', '.join(loaded.differences)} differently from this engine.")
+        named = " and ".join(loaded.differences)
+        words.append(f"Its chat template renders {named} differently from this engine; prompts without them are equal.")
     facts: Mapping[str, Any] = {
         **model_facts(loaded.source),
         "parameters": parameters,
