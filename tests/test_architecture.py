@@ -593,7 +593,7 @@ CODE_LINES = {
     "__init__": 37,
     "__main__": 4,
     "asgi": 66,
-    "cli": 7646,
+    "cli": 7648,
     "client": 1098,
     "config": 376,
     "declare": 2778,

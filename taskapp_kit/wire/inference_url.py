@@ -20,6 +20,7 @@ SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while it runs (`train/serving/`), each time on another port."""
 # a resumed evaluation must be the same although its model has another port
 _SERVED_HERE = re.compile(rf"^http://127\.0\.0\.1:\d+(?={SERVED_HERE})")
+_HERE = re.compile(rf"http://127\.0\.0\.1(?::\d+)?{SERVED_HERE}")
 CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
 """Members of `policy.config`; the first that is present wins."""
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
@@ -52,6 +53,11 @@ def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | Non
     """
     given = given_url(config, top_level)
     return None if given is None else shown_url(given[0], config)
+
+
+def where(url: str) -> str:
+    """Return where a model is, for readers: `at https://…`, or `on this machine` if a command serves it while it runs."""
+    return "on this machine" if _HERE.fullmatch(url) else f"at {url}"
 
 
 def shown_url(url: str, config: Mapping[str, Any]) -> str:

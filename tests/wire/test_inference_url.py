@@ -13,6 +13,7 @@ from taskapp_kit.wire.inference_url import (
     correlation_id,
     inference_url,
     stored_url,
+    where,
     without_userinfo,
 )
 
@@ -61,7 +62,18 @@ def test_the_store_keeps_the_address_and_cid(url: str, kept: str) -> None:
     assert stored_url(url) == kept
 
 
-def test_inference_url_location() -> None:
+def test_readers_are_told_that_a_model_is_on_this_machine() -> None:
+    for port in ("", ":4711"):
+        assert where(f"http://127.0.0.1{port}/served-here/v1") == "on this machine"
+    for elsewhere in (
+        "http://h/served-here/v1",
+        "http://127.0.0.1:8100/v1",
+        "https://h/http://127.0.0.1/served-here/v1",
+    ):
+        assert where(elsewhere) == f"at {elsewhere}"
+
+
+def test_where_the_address_stands() -> None:
     assert inference_url({"inference_url": "https://u:p@a"}, "https://b") == "https://a"
     assert inference_url({}, "https://u:p@b/v1") == "https://b/v1"
     assert inference_url({"inference_url": None}, "https://b") == "https://b"

@@ -11,6 +11,7 @@ from taskapp_kit.records.scorecard import POLICY, tokens_of, unpriced_words
 from taskapp_kit.records.statistics import FEWEST_FOR_INTERVAL
 from taskapp_kit.records.trajectory import KIT_METRICS
 from taskapp_kit.records.words import counted, dollars
+from taskapp_kit.wire.inference_url import where
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -215,7 +216,7 @@ def _policy(policy: Mapping[str, Any]) -> str:
     """Describe a policy and its options: `random`, or `model qwen at http://…, temperature 0.5`."""
     named = ("policy", "model", "inference_url", "others")
     if "inference_url" in policy:
-        name = f"model {policy.get('model', '')}".strip() + f" at {policy['inference_url']}"
+        name = f"model {policy.get('model', '')}".strip() + f" {where(policy['inference_url'])}"
     else:
         name = str(policy.get("policy") or policy.get("model") or "")
     return ", ".join([name, *(f"{key} {value}" for key, value in policy.items() if key not in named)])

@@ -19,6 +19,7 @@ from taskapp_kit.records.scorecard import POLICY
 from taskapp_kit.records.words import counted, dollars, utc_time
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
 from taskapp_kit.rollout.policy.options import MODEL
+from taskapp_kit.wire.inference_url import where
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -242,7 +243,9 @@ def _policy(details: RolloutDetails) -> str:
     own = {name: value for name, value in details.policy_config.items() if name not in ("policy", "model", "sample")}
     address = own.pop("inference_url", None)
     name = details.policy if details.model is None else f"{details.policy} {details.model}"
-    return ", ".join([f"{name} at {address}" if address else name, *(f"{key} {value}" for key, value in own.items())])
+    return ", ".join(
+        [f"{name} {where(address)}" if address else name, *(f"{key} {value}" for key, value in own.items())]
+    )
 
 
 def _print_steps(details: RolloutDetails, *, full: bool, width: int | None) -> None:
