@@ -9,7 +9,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.rows import check_by, chosen
 from taskapp_kit.evaluate.runners import EvaluatedApp, Runner
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.seeds import FIRST_SEEDS, Seeds
+from taskapp_kit.records.seeds import FIRST_SEEDS, Seeds, size
 
 SEEDS_AT_ONCE = 500
 """The number of seeds whose rows are read together."""
@@ -54,6 +54,14 @@ async def select_seeds(
         filters += [f"tags {', '.join(tags)}"] if tags else []
         raise ConfigError(f"No row of these seeds has {' and '.join(filters)}.", hint="`taskapp info APP` lists them.")
     return Seeds(range(seed, seed + 1) for seed in found)
+
+
+def unplayed(about: EvaluatedApp, split: str | None, seeds: Seeds) -> str:
+    """Return words that say how to play a whole split of which only `seeds` are; empty if it is played."""
+    whole = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
+    if not whole or size(whole) <= len(seeds) or whole.step != 1:
+        return ""
+    return f" of {size(whole):,} (--seeds {whole[0]}-{whole[-1]} plays all)"
 
 
 async def check_groups(

@@ -36,7 +36,7 @@ from taskapp_kit.evaluate.plan import EvalPlan
 from taskapp_kit.evaluate.report import write_report
 from taskapp_kit.evaluate.run import MOST_AT_ONCE, AutoConcurrency, configuration, evaluate, summarise
 from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
-from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds
+from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds, unplayed
 from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.evaluate.summary import SummaryOptions
 from taskapp_kit.records.words import counted
@@ -239,6 +239,7 @@ class Session:
     def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
         """Print what will be played, and what was played before."""
         name = " ".join(filter(None, (about.app, about.version)))
+        left_out = unplayed(about, plan.split, plan.seeds) if self._evaluation.seeds is None else ""
         note = f" ({self._note})" if self._note else ""
         seeds = one_line(str(plan.seeds), 60)
         self.display.several = len(plan.names) > 1
@@ -246,7 +247,7 @@ class Session:
         who = "policy" if len(plan.names) == 1 else "policies"
         self.display.say(
             clean(
-                f"{name}, {who} {', '.join(plan.names)}{note}, seeds {seeds}: {count}; results go to {directory.path}"
+                f"{name}, {who} {', '.join(plan.names)}{note}, seeds {seeds}{left_out}: {count}; results go to {directory.path}"
             )
         )
         if not directory.done:

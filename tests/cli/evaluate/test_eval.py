@@ -41,7 +41,9 @@ def test_json_is_the_summary_and_nothing_else(run: Run, tmp_path: Path) -> None:
 
 def test_the_first_try_needs_no_flag(run: Run, tmp_path: Path) -> None:
     told = run("eval", ADDER, status=0)
-    assert "policy random (no --policy was given), seeds 0-9: 10 rollouts" in told.stderr
+    assert (
+        "policy random (no --policy was given), seeds 0-9 of 100 (--seeds 0-99 plays all): 10 rollouts" in told.stderr
+    )
     (place,) = (tmp_path / ".taskapp" / "evals").iterdir()
     assert re.fullmatch(r"adder-random-\d{8}-\d{6}", place.name)
     told = run("eval", "--app-id", ADDER, "--split", "test", "--json", "--out", "t")
