@@ -33,7 +33,9 @@ def combinations() -> list[tuple[str, str]]:
 COMBINATIONS = combinations()
 
 
-@app.environment("keys", splits={"train": range(72), "test": range(72, 96)}, max_steps=1, prompt="Which key?")
+@app.environment(
+    "keys", splits={"train": range(72), "test": range(72, 96)}, max_steps=1, reward_range=(0, 1), prompt="Which key?"
+)
 class Keys:
     """Press the key of the thing."""
 
