@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from taskapp_kit.store.sql import SqlStore
+from tests.store.opened_stores import opened
 from tests.store.postgres_server import PostgresServer, server
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture
@@ -28,6 +36,14 @@ def _address(kind: str, folder: Path) -> str:
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty store of each kind."""
     return _address(request.param, tmp_path)
+
+
+@pytest.fixture
+async def store(address: str) -> AsyncIterator[SqlStore]:
+    """An open, empty store of each kind."""
+    made = opened(address)
+    yield made
+    await made.close()
 
 
 @pytest.fixture(params=["file", "postgres"])

@@ -1,12 +1,10 @@
-"""A store in use on an event loop, and programs that use one in processes of their own."""
+"""An open store, and programs that use one in processes of their own."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
@@ -16,19 +14,6 @@ def opened(address: str) -> SqlStore:
     store = open_store(address)
     assert isinstance(store, SqlStore)
     return store
-
-
-def with_store(address: str, use: Callable[[SqlStore], Awaitable[None]]) -> None:
-    """Opens a store, uses it on a fresh event loop, closes it."""
-
-    async def run() -> None:
-        store = opened(address)
-        try:
-            await use(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
 
 
 def child(script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
