@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from taskapp_kit.store.sql import SqlStore
-from tests.store.opened_stores import opened
+from tests.store.opened_stores import in_use, opened
 from tests.store.postgres_server import PostgresServer, server
 
 
@@ -41,9 +41,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def store(address: str) -> AsyncIterator[SqlStore]:
     """An open, empty store of each kind."""
-    made = opened(address)
-    yield made
-    await made.close()
+    async with in_use(opened(address)) as made:
+        yield made
 
 
 @pytest.fixture(params=["file", "postgres"])

@@ -5,15 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sql import SqlStore
+
+S = TypeVar("S", bound=SqlStore)
 
 
 def opened(address: str) -> SqlStore:
     store = open_store(address)
     assert isinstance(store, SqlStore)
     return store
+
+
+@asynccontextmanager
+async def in_use(store: S) -> AsyncIterator[S]:
+    """The store, closed at the end."""
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def child(script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:

@@ -8,7 +8,8 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,11 +30,11 @@ from taskapp_kit.store.idempotency_sql import (
 from taskapp_kit.store.sql import SqlStore
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.idempotency_contract import HandClock
-from tests.store.opened_stores import child, opened
+from tests.store.opened_stores import child, in_use, opened
 from tests.store.postgres_server import name_of, server
 from tests.store.stored_samples import rollout
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.server]
 
 LINUX = pytest.mark.skipif(this_process() is None, reason="a holder's death is read from Linux's /proc")
 
@@ -44,42 +45,30 @@ def coordinated(store: SqlStore, clock: Clock) -> SqlIdempotencyStore:
     return tickets
 
 
-def with_two(
-    address: str,
-    use: Callable[[SqlIdempotencyStore, SqlIdempotencyStore, HandClock], Awaitable[None]],
-    *,
-    renew_seconds: float = RENEW_SECONDS,
-) -> None:
+@asynccontextmanager
+async def two_holders(
+    address: str, *, renew_seconds: float = RENEW_SECONDS
+) -> AsyncIterator[tuple[SqlIdempotencyStore, SqlIdempotencyStore, HandClock]]:
     """Two holders on one store, and the clock that both read."""
-
-    async def run() -> None:
-        clock, store, other = HandClock(), opened(address), opened(address)
+    clock = HandClock()
+    async with in_use(opened(address)) as store, in_use(opened(address)) as other:
         one = SqlIdempotencyStore(store._database, clock, renew_seconds=renew_seconds)
         two = coordinated(other, clock)
         try:
-            await use(one, two, clock)
+            yield one, two, clock
         finally:
-            for coordinator in (one, two):
-                await coordinator.close()
-            await store.close()
-            await other.close()
-
-    asyncio.run(run())
+            await one.close()
+            await two.close()
 
 
-def with_tickets(
-    address: str, use: Callable[[SqlIdempotencyStore], Awaitable[None]], clock: Clock | None = None
-) -> None:
-    async def run() -> None:
-        store = opened(address)
+@asynccontextmanager
+async def tickets_at(address: str, clock: Clock | None = None) -> AsyncIterator[SqlIdempotencyStore]:
+    async with in_use(opened(address)) as store:
         tickets = coordinated(store, clock or SystemClock())
         try:
-            await use(tickets)
+            yield tickets
         finally:
             await tickets.close()
-            await store.close()
-
-    asyncio.run(run())
 
 
 def asked(address: str, statement: str) -> float:
@@ -94,20 +83,17 @@ def asked(address: str, statement: str) -> float:
     return float(str(rows[0][0])) if rows else 0.0
 
 
-def test_a_store_in_memory_keeps_no_tickets() -> None:
-    async def use() -> None:
-        store = SqliteStore(None)
-        assert store.coordinator(SystemClock()) is None
-        await store.close()
-
-    asyncio.run(use())
+async def test_a_store_in_memory_keeps_no_tickets() -> None:
+    store = SqliteStore(None)
+    assert store.coordinator(SystemClock()) is None
+    await store.close()
 
 
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> None:
-    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
+async def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> None:
+    async with two_holders(shared_address) as (one, two, clock):
         await one.claim(IdempotencyRecord("r1", "body", clock.now(), "key"))
         for back, state in ((LEASE_SECONDS, "running"), (3600.0, "lost")):
             clock.at -= back
@@ -115,11 +101,9 @@ def test_a_clock_set_back_keeps_no_dead_holders_lease(shared_address: str) -> No
             assert found is not None and found.state == state
         assert await two.claim(IdempotencyRecord("r2", "body", clock.now(), "key")) is None
 
-    with_two(shared_address, use)
 
-
-def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
-    async def use(one: SqlIdempotencyStore, two: SqlIdempotencyStore, clock: HandClock) -> None:
+async def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
+    async with two_holders(shared_address, renew_seconds=0.05) as (one, two, clock):
         first = IdempotencyRecord("r1", "body", clock.now(), "key")
         await one.claim(first)
         await one.claim(IdempotencyRecord("over", "body", clock.now()))
@@ -131,8 +115,6 @@ def test_leases_are_renewed_while_tickets_run(shared_address: str) -> None:
                     await asyncio.sleep(0.02)
             assert await two.look("r1") == Claim(first, "running")
         assert _lease_until(shared_address, "over") == 1_000_000.0 + LEASE_SECONDS
-
-    with_two(shared_address, use, renew_seconds=0.05)
 
 
 def _lease_until(address: str, rollout_id: str) -> float:
@@ -159,26 +141,15 @@ asyncio.run(main(sys.argv[1]))
 
 
 @LINUX
-def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_address: str) -> None:
+async def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_address: str) -> None:
     process = child(HOLDER, shared_address)
     assert process.stdout is not None
-
-    async def alive(tickets: SqlIdempotencyStore) -> None:
-        found = await tickets.look("running")
-        assert found is not None and found.state == "running"
-        assert (await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1"))) == found
-
-    async def dead(tickets: SqlIdempotencyStore) -> None:
-        found = await tickets.look("running")
-        assert found is not None and found.state == "lost"
-        assert await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1")) is None
-        kept = await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "key-2"))
-        assert kept is not None
-        assert kept.settled == StoredResult("settled", answer=b"a" * 10_000)
-
     try:
         assert process.stdout.readline() == "settled\n", process.communicate()
-        with_tickets(shared_address, alive)
+        async with tickets_at(shared_address) as tickets:
+            found = await tickets.look("running")
+            assert found is not None and found.state == "running"
+            assert (await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1"))) == found
         os.kill(process.pid, signal.SIGKILL)
         # A process that was killed and not yet waited for has a pid still, and threads for a moment.
         until = time.monotonic() + 20
@@ -188,7 +159,13 @@ def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared_addre
                 break
             assert time.monotonic() < until
             time.sleep(0.005)
-        with_tickets(shared_address, dead)
+        async with tickets_at(shared_address) as tickets:
+            found = await tickets.look("running")
+            assert found is not None and found.state == "lost"
+            assert await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1")) is None
+            kept = await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "key-2"))
+            assert kept is not None
+            assert kept.settled == StoredResult("settled", answer=b"a" * 10_000)
     finally:
         process.kill()
         process.communicate(timeout=20)
@@ -262,57 +239,50 @@ def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str
         assert (one, two) in ((None, f"a-{number}"), (f"b-{number}", None))
 
 
-def test_lock_held_too_long_raises_store_error_and_recovers(tmp_path: Path) -> None:
+async def test_lock_held_too_long_raises_store_error_and_recovers(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.db"
-
-    async def use() -> None:
-        store = SqliteStore(path, busy_timeout_seconds=0.2)
-        tickets = coordinated(store, SystemClock())
-        locker = sqlite3.connect(path, isolation_level=None)
-        locker.execute("BEGIN IMMEDIATE")
-        calls = (tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time())) for n in range(3))
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(outcome, StoreError)
-            assert f"could not write the store {path}: another process has held the write lock" in str(outcome)
-        locker.execute("COMMIT")
-        locker.close()
-        assert await tickets.claim(IdempotencyRecord("r0", "body", time.time())) is None
-        await tickets.close()
-        await store.close()
-
-    asyncio.run(use())
+    store = SqliteStore(path, busy_timeout_seconds=0.2)
+    tickets = coordinated(store, SystemClock())
+    locker = sqlite3.connect(path, isolation_level=None)
+    locker.execute("BEGIN IMMEDIATE")
+    calls = (tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time())) for n in range(3))
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(outcome, StoreError)
+        assert f"could not write the store {path}: another process has held the write lock" in str(outcome)
+    locker.execute("COMMIT")
+    locker.close()
+    assert await tickets.claim(IdempotencyRecord("r0", "body", time.time())) is None
+    await tickets.close()
+    await store.close()
 
 
-def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> None:
-    async def use() -> None:
-        store = opened(shared_address)
-        tickets = coordinated(store, SystemClock())
+async def test_tickets_and_rollouts_are_written_side_by_side(shared_address: str) -> None:
+    store = opened(shared_address)
+    tickets = coordinated(store, SystemClock())
 
-        async def one(name: str) -> None:
-            assert await tickets.claim(IdempotencyRecord(name, "body", time.time(), f"key-{name}")) is None
-            await store.save(rollout(name))
-            await tickets.settle(StoredResult(name, answer=name.encode()))
+    async def one(name: str) -> None:
+        assert await tickets.claim(IdempotencyRecord(name, "body", time.time(), f"key-{name}")) is None
+        await store.save(rollout(name))
+        await tickets.settle(StoredResult(name, answer=name.encode()))
 
-        await asyncio.gather(*(one(f"r{number}") for number in range(200)))
-        for number in range(200):
-            found = await tickets.look(f"r{number}")
-            assert found is not None and found.settled is not None
-            assert found.settled.answer == f"r{number}".encode()
-        await store.close()  # whichever is closed first
-        await tickets.close()
-        again = opened(shared_address)
-        report = await again.check()
-        assert report.ok and report.rollouts == 200
-        await again.close()
-
-    asyncio.run(use())
+    await asyncio.gather(*(one(f"r{number}") for number in range(200)))
+    for number in range(200):
+        found = await tickets.look(f"r{number}")
+        assert found is not None and found.settled is not None
+        assert found.settled.answer == f"r{number}".encode()
+    await store.close()  # whichever is closed first
+    await tickets.close()
+    again = opened(shared_address)
+    report = await again.check()
+    assert report.ok and report.rollouts == 200
+    await again.close()
 
 
 # -- faults, and what is removed --------------------------------------------------------------------------------------
 
 
-def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> None:
-    async def use(tickets: SqlIdempotencyStore) -> None:
+async def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> None:
+    async with tickets_at(shared_address) as tickets:
         now = time.time()
         names = ["r1", "bad \ud800", "r2", "r1b"]
         claims = [IdempotencyRecord(name, "body", now, "key" if name == "r1" else None) for name in names]
@@ -320,29 +290,22 @@ def test_one_that_cannot_be_written_is_refused_alone(shared_address: str) -> Non
         assert [type(outcome) for outcome in outcomes] == [type(None), StoreError, type(None), type(None)]
         assert all([await tickets.look(name) for name in ("r1", "r2", "r1b")])
 
-    with_tickets(shared_address, use)
 
-
-def test_damaged_result_raises_store_error(shared_address: str) -> None:
-
-    async def settle(tickets: SqlIdempotencyStore) -> None:
+async def test_damaged_result_raises_store_error(shared_address: str) -> None:
+    async with tickets_at(shared_address) as tickets:
         for name in ("r1", "r2"):
             await tickets.claim(IdempotencyRecord(name, "body", time.time(), name))
             await tickets.settle(StoredResult(name, answer=b"a" * 10_000))
-
-    async def look(tickets: SqlIdempotencyStore) -> None:
+    asked(shared_address, "UPDATE idempotency_keys SET answer = substr(answer, 1, 9) WHERE rollout_id = 'r1'")
+    async with tickets_at(shared_address) as tickets:
         with pytest.raises(StoreError, match=r"'r1' .*read from the store: \w+\."):
             await tickets.look("r1")
         with pytest.raises(StoreError, match=r"'r1' .*read from the store: \w+\."):
             await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "r1"))
         assert await tickets.look("r2") is not None
 
-    with_tickets(shared_address, settle)
-    asked(shared_address, "UPDATE idempotency_keys SET answer = substr(answer, 1, 9) WHERE rollout_id = 'r1'")
-    with_tickets(shared_address, look)
 
-
-def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shared_address: str) -> None:
+async def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shared_address: str) -> None:
     clock = HandClock()
 
     def count() -> int:
@@ -353,13 +316,14 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
             while count() != number:
                 await asyncio.sleep(0.01)
 
-    async def many(tickets: SqlIdempotencyStore) -> None:
+    async with tickets_at(shared_address, clock) as tickets:
         old = [IdempotencyRecord(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
         await asyncio.gather(*map(tickets.claim, old))
         for ahead in range(3):  # a clock that was wrong for a while
             await tickets.claim(IdempotencyRecord(f"ahead-{ahead}", "body", clock.at + 10 * RECORD_SECONDS))
-
-    async def later(tickets: SqlIdempotencyStore) -> None:
+    assert count() == 2 * PURGED_AT_ONCE + 10 + 3
+    clock.at += RECORD_SECONDS
+    async with tickets_at(shared_address, clock) as tickets:
         await tickets.claim(IdempotencyRecord("new-1", "body", clock.at - RECORD_SECONDS + PURGE_SECONDS))
         await becomes(1)
         clock.at += PURGE_SECONDS - 1
@@ -369,11 +333,6 @@ def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hour(shar
         await becomes(2)
         assert await tickets.look("new-1") is None
         assert await tickets.look("new-2") is not None
-
-    with_tickets(shared_address, many, clock)
-    assert count() == 2 * PURGED_AT_ONCE + 10 + 3
-    clock.at += RECORD_SECONDS
-    with_tickets(shared_address, later, clock)
 
 
 def test_every_statement_uses_an_index(tmp_path: Path) -> None:

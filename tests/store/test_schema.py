@@ -6,7 +6,6 @@ own code. They have rows of every kind.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import sqlite3
 from contextlib import closing
@@ -53,56 +52,51 @@ class Then:
     monotonic = SystemClock.monotonic
 
 
-def test_an_older_store_is_brought_up_to_date(rollouts: Path, tmp_path: Path) -> None:
-    async def use() -> None:
-        store = SqliteStore(rollouts)
-        assert (await store.check()).ok
-        rows = await store.listed(RolloutQuery())
-        assert {row.rollout_id: row.status for row in rows} == {
-            "plain": "terminated", "pictured": "terminated", "failed": "failed", "session": "terminated"
-        }  # fmt: skip
-        shown = await store.load("pictured")
-        assert shown == replace(pictured("pictured", 1, 2), blobs={})
-        session = await store.load("session")
-        assert session is not None and session.policy["protocol"] == "openenv"
-        assert {name: item.reward for name, item in (await store.scores("v2")).items()} == {"plain": 0.5}
-        assert [item.score for item in await store.annotations()] == [0.5]
-        records = store.coordinator(Then())
-        assert records is not None
-        states = {name: await records.look(name) for name in ("plain", "failed", "running")}
-        assert {name: claim and claim.state for name, claim in states.items()} == {
-            "plain": "settled", "failed": "settled", "running": "lost"
-        }  # fmt: skip
-        plain = states["plain"]
-        assert plain is not None and plain.settled is not None and plain.settled.answer == b'{"answer": "plain"}'
-        assert await records.claim(IdempotencyRecord("again", "f", Then.now(), "key of running")) is None
-        await records.close()
-        await store.save(rollout("new"))
-        await store.close()
-
-    asyncio.run(use())
+@pytest.mark.anyio
+async def test_an_older_store_is_brought_up_to_date(rollouts: Path, tmp_path: Path) -> None:
+    store = SqliteStore(rollouts)
+    assert (await store.check()).ok
+    rows = await store.listed(RolloutQuery())
+    assert {row.rollout_id: row.status for row in rows} == {
+        "plain": "terminated", "pictured": "terminated", "failed": "failed", "session": "terminated"
+    }  # fmt: skip
+    shown = await store.load("pictured")
+    assert shown == replace(pictured("pictured", 1, 2), blobs={})
+    session = await store.load("session")
+    assert session is not None and session.policy["protocol"] == "openenv"
+    assert {name: item.reward for name, item in (await store.scores("v2")).items()} == {"plain": 0.5}
+    assert [item.score for item in await store.annotations()] == [0.5]
+    records = store.coordinator(Then())
+    assert records is not None
+    states = {name: await records.look(name) for name in ("plain", "failed", "running")}
+    assert {name: claim and claim.state for name, claim in states.items()} == {
+        "plain": "settled", "failed": "settled", "running": "lost"
+    }  # fmt: skip
+    plain = states["plain"]
+    assert plain is not None and plain.settled is not None and plain.settled.answer == b'{"answer": "plain"}'
+    assert await records.claim(IdempotencyRecord("again", "f", Then.now(), "key of running")) is None
+    await records.close()
+    await store.save(rollout("new"))
+    await store.close()
     SqliteStore(tmp_path / "fresh.db")._finish()
     migrated, fresh = tables(rollouts), tables(tmp_path / "fresh.db")
     assert migrated == fresh
 
 
-def test_an_older_store_of_jobs_is_opened(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_an_older_store_of_jobs_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.write_bytes(gzip.decompress((SCHEMAS / "jobs.db.gz").read_bytes()))
-
-    async def use() -> None:
-        jobs = JobStore(JobDatabase(path))
-        assert {job.job_id: job.status for job in await jobs.jobs("org", limit=9)} == {
-            "rl_1": "queued", "rl_2": "succeeded"
-        }  # fmt: skip
-        assert len(await jobs.events("rl_1", since_seq=0, limit=9)) == 2
-        assert [row.point.value for row in await jobs.points("rl_1", after_step=None, limit=9)] == [0.5]
-        assert [item.rollout_id for item in await jobs.stored("rl_1", "train", 1)] == ["r1"]
-        assert await jobs.keys("org") == [("app", "sealed")]
-        assert jobs.minted(None) == {"org"}
-        await jobs.close()
-
-    asyncio.run(use())
+    jobs = JobStore(JobDatabase(path))
+    assert {job.job_id: job.status for job in await jobs.jobs("org", limit=9)} == {
+        "rl_1": "queued", "rl_2": "succeeded"
+    }  # fmt: skip
+    assert len(await jobs.events("rl_1", since_seq=0, limit=9)) == 2
+    assert [row.point.value for row in await jobs.points("rl_1", after_step=None, limit=9)] == [0.5]
+    assert [item.rollout_id for item in await jobs.stored("rl_1", "train", 1)] == ["r1"]
+    assert await jobs.keys("org") == [("app", "sealed")]
+    assert jobs.minted(None) == {"org"}
+    await jobs.close()
 
 
 def add_flag(connection: Connection) -> None:
