@@ -84,6 +84,12 @@ async def running(store: Store | None = None, **options: Any) -> AsyncIterator[S
         await server.close()
 
 
+@pytest.fixture
+async def server() -> AsyncIterator[SharingServer]:
+    async with running() as made:
+        yield made
+
+
 async def answer_of(shared: SharedRollout) -> bytes:
     settled = await shared.result()
     assert settled is not None and settled.failure is None, settled
@@ -137,58 +143,56 @@ async def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
         await until_async(lambda: marks(tmp_path / "mark", "close") == 1)
 
 
-async def test_who_comes_back_within_the_grace_finds_it_running(tmp_path: Path) -> None:
-    async with running() as server:
-        shared = server.start(a_body(gate=tmp_path / "gate"))
-        shared.subscribe(1.0).leave()
-        await asyncio.sleep(0.05)
-        subscriber = shared.subscribe(1.0)
-        await asyncio.sleep(1.1)
-        assert not shared.cancelled
-        subscriber.leave()
-        await asyncio.sleep(0.05)
-        shared.subscribe(0.05).leave()
-        await asyncio.sleep(0.1)
-        assert not shared.cancelled, "the second time has a whole grace of its own"
-        (tmp_path / "gate").touch()
-        assert await answer_of(shared)
+async def test_who_comes_back_within_the_grace_finds_it_running(server: SharingServer, tmp_path: Path) -> None:
+    shared = server.start(a_body(gate=tmp_path / "gate"))
+    shared.subscribe(1.0).leave()
+    await asyncio.sleep(0.05)
+    subscriber = shared.subscribe(1.0)
+    await asyncio.sleep(1.1)
+    assert not shared.cancelled
+    subscriber.leave()
+    await asyncio.sleep(0.05)
+    shared.subscribe(0.05).leave()
+    await asyncio.sleep(0.1)
+    assert not shared.cancelled, "the second time has a whole grace of its own"
+    (tmp_path / "gate").touch()
+    assert await answer_of(shared)
 
 
-async def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(tmp_path: Path) -> None:
-    async with running() as server:
-        shared = server.start(a_body(gate=tmp_path / "gate"))
-        patient, other = shared.subscribe(1.0), shared.subscribe()
-        patient.leave()
-        other.leave()
-        await asyncio.sleep(0.1)
-        assert not shared.cancelled
-        began = time.monotonic()
-        await shared.ended()
-        assert time.monotonic() - began > 0.05, "abandoned in the end, and not at once"
-        assert (await failure_of(shared))["code"] == "cancelled"
-        (tmp_path / "gate").touch()
+async def test_who_leaves_later_with_less_patience_does_not_end_anothers_grace(
+    server: SharingServer, tmp_path: Path
+) -> None:
+    shared = server.start(a_body(gate=tmp_path / "gate"))
+    patient, other = shared.subscribe(1.0), shared.subscribe()
+    patient.leave()
+    other.leave()
+    await asyncio.sleep(0.1)
+    assert not shared.cancelled
+    began = time.monotonic()
+    await shared.ended()
+    assert time.monotonic() - began > 0.05, "abandoned in the end, and not at once"
+    assert (await failure_of(shared))["code"] == "cancelled"
+    (tmp_path / "gate").touch()
 
 
-async def test_one_that_is_detached_needs_nobody(tmp_path: Path) -> None:
-    async with running() as server:
-        shared = server.start(a_body(gate=tmp_path / "gate"))
-        subscriber = shared.subscribe()
-        assert server.start(a_body(gate=tmp_path / "gate"), detached=True) is shared, "a joiner may detach it"
-        subscriber.leave()
-        await asyncio.sleep(0.05)
-        (tmp_path / "gate").touch()
-        assert await answer_of(shared)
+async def test_one_that_is_detached_needs_nobody(server: SharingServer, tmp_path: Path) -> None:
+    shared = server.start(a_body(gate=tmp_path / "gate"))
+    subscriber = shared.subscribe()
+    assert server.start(a_body(gate=tmp_path / "gate"), detached=True) is shared, "a joiner may detach it"
+    subscriber.leave()
+    await asyncio.sleep(0.05)
+    (tmp_path / "gate").touch()
+    assert await answer_of(shared)
 
 
-async def test_cancelled_before_its_first_step_it_is_over_too() -> None:
-    async with running() as server:
-        shared = server.start()
-        shared.subscribe().leave()
-        with pytest.raises(RolloutFailed) as caught:
-            await shared.admitted()
-        assert caught.value.boundary == "cancelled"
-        assert shared.over
-        assert await answer_of(server.start())
+async def test_cancelled_before_its_first_step_it_is_over_too(server: SharingServer) -> None:
+    shared = server.start()
+    shared.subscribe().leave()
+    with pytest.raises(RolloutFailed) as caught:
+        await shared.admitted()
+    assert caught.value.boundary == "cancelled"
+    assert shared.over
+    assert await answer_of(server.start())
 
 
 # -- the same key --------------------------------------------------------------------------------------------------
@@ -208,26 +212,24 @@ async def test_a_hundred_with_one_key_are_one_episode(tmp_path: Path, kept: str)
         assert marks(tmp_path / "mark", "reset") == 1
 
 
-async def test_another_body_is_refused_while_it_runs_and_afterwards(tmp_path: Path) -> None:
-    async with running() as server:
-        shared = server.start(a_body(gate=tmp_path / "gate"))
-        with pytest.raises(IdempotencyKeyReused):
-            server.start(a_body(seed=1))
-        (tmp_path / "gate").touch()
-        await shared.result()
-        late = server.start(a_body(seed=1))
-        with pytest.raises(IdempotencyKeyReused):
-            await late.admitted()
-        with pytest.raises(IdempotencyKeyReused):
-            await late.result()
-        assert await answer_of(server.start(a_body(gate=tmp_path / "gate"))) == await answer_of(shared)
+async def test_another_body_is_refused_while_it_runs_and_afterwards(server: SharingServer, tmp_path: Path) -> None:
+    shared = server.start(a_body(gate=tmp_path / "gate"))
+    with pytest.raises(IdempotencyKeyReused):
+        server.start(a_body(seed=1))
+    (tmp_path / "gate").touch()
+    await shared.result()
+    late = server.start(a_body(seed=1))
+    with pytest.raises(IdempotencyKeyReused):
+        await late.admitted()
+    with pytest.raises(IdempotencyKeyReused):
+        await late.result()
+    assert await answer_of(server.start(a_body(gate=tmp_path / "gate"))) == await answer_of(shared)
 
 
-async def test_a_key_belongs_to_a_label(tmp_path: Path) -> None:
-    async with running() as server:
-        bodies = [server.start(a_body(seed), label=label) for seed, label in ((0, "a"), (1, "b"), (2, ""))]
-        assert len({await answer_of(shared) for shared in bodies}) == 3
-        assert len({shared.rollout_id for shared in bodies}) == 3
+async def test_a_key_belongs_to_a_label(server: SharingServer, tmp_path: Path) -> None:
+    bodies = [server.start(a_body(seed), label=label) for seed, label in ((0, "a"), (1, "b"), (2, ""))]
+    assert len({await answer_of(shared) for shared in bodies}) == 3
+    assert len({shared.rollout_id for shared in bodies}) == 3
 
 
 @pytest.mark.parametrize("breaks", ["reset", "step", "rubric"])
@@ -244,13 +246,12 @@ async def test_a_failure_is_repeated_as_that_failure(tmp_path: Path, breaks: str
 
 
 @pytest.mark.parametrize("wrong", [{"seed": 1000}, {"breaks": "config"}])
-async def test_a_refused_request_is_not_remembered(wrong: dict[str, Any]) -> None:
-    async with running() as server:
-        refused = server.start(a_body(**wrong))
-        with pytest.raises(RequestError):
-            await refused.result()
-        assert await answer_of(server.start(a_body()))
-        assert server.service.in_flight == 0
+async def test_a_refused_request_is_not_remembered(server: SharingServer, wrong: dict[str, Any]) -> None:
+    refused = server.start(a_body(**wrong))
+    with pytest.raises(RequestError):
+        await refused.result()
+    assert await answer_of(server.start(a_body()))
+    assert server.service.in_flight == 0
 
 
 async def test_saturation_is_not_remembered(tmp_path: Path) -> None:
@@ -287,30 +288,28 @@ async def test_repeating_a_cancelled_rollout_plays_it_again(tmp_path: Path, work
         await until_async(lambda: marks(tmp_path / "mark", "close") == 2)
 
 
-async def test_without_a_key_each_is_its_own() -> None:
-    async with running() as server:
-        lives = [server.start(key=None) for _ in range(5)]
-        assert len({await answer_of(shared) for shared in lives}) == 5
+async def test_without_a_key_each_is_its_own(server: SharingServer) -> None:
+    lives = [server.start(key=None) for _ in range(5)]
+    assert len({await answer_of(shared) for shared in lives}) == 5
 
 
 # -- found again ---------------------------------------------------------------------------------------------------
 
 
-async def test_it_is_found_by_its_id_while_it_runs_and_afterwards(tmp_path: Path) -> None:
-    async with running() as server:
-        shared = server.start(a_body(gate=tmp_path / "gate"), None, detached=True)
-        await shared.admitted()
-        assert await server.shared.find(shared.rollout_id, ANYONE) is shared
-        assert await server.shared.find("0" * 32, ANYONE) is None
-        assert await shared.result(0.0) is None
-        assert await shared.result(0.01) is None
-        (tmp_path / "gate").touch()
-        answer = await answer_of(shared)
-        for with_events in (True, False):
-            again = await server.shared.find(shared.rollout_id, ANYONE, with_events=with_events)
-            assert again is not None and again is not shared
-            assert await answer_of(again) == answer
-            assert again.event_buffer.lines == (shared.event_buffer.lines if with_events else [])
+async def test_it_is_found_by_its_id_while_it_runs_and_afterwards(server: SharingServer, tmp_path: Path) -> None:
+    shared = server.start(a_body(gate=tmp_path / "gate"), None, detached=True)
+    await shared.admitted()
+    assert await server.shared.find(shared.rollout_id, ANYONE) is shared
+    assert await server.shared.find("0" * 32, ANYONE) is None
+    assert await shared.result(0.0) is None
+    assert await shared.result(0.01) is None
+    (tmp_path / "gate").touch()
+    answer = await answer_of(shared)
+    for with_events in (True, False):
+        again = await server.shared.find(shared.rollout_id, ANYONE, with_events=with_events)
+        assert again is not None and again is not shared
+        assert await answer_of(again) == answer
+        assert again.event_buffer.lines == (shared.event_buffer.lines if with_events else [])
 
 
 @pytest.mark.parametrize("kept", ["memory", "sqlite", "sqlite in memory"])
@@ -602,11 +601,10 @@ async def test_a_drain_ends_what_hangs_and_says_so_everywhere(tmp_path: Path, wo
         (tmp_path / "never").touch()
 
 
-async def test_a_drain_still_repeats_what_is_known(tmp_path: Path) -> None:
-    async with running() as server:
-        answer = await answer_of(server.start())
-        await server.service.drain(0.0)
-        assert await answer_of(server.start()) == answer
+async def test_a_drain_still_repeats_what_is_known(server: SharingServer, tmp_path: Path) -> None:
+    answer = await answer_of(server.start())
+    await server.service.drain(0.0)
+    assert await answer_of(server.start()) == answer
 
 
 async def test_closing_ends_everything(tmp_path: Path) -> None:

@@ -56,6 +56,20 @@ async def pool(
         assert made.counters()["alive"] == 0
 
 
+def opened(**options: Any) -> Any:
+    """A fixture of such a pool."""
+
+    @pytest.fixture
+    async def of_options() -> AsyncIterator[ProcessPool]:
+        async with pool(**options) as made:
+            yield made
+
+    return of_options
+
+
+made, both, lone = opened(), opened(exclusive=1), opened(shared=0, exclusive=1)
+
+
 class Frames:
     """An `on_frame` that stores the frames."""
 
@@ -110,12 +124,11 @@ def _only_its_own_children() -> None:
 # -- jobs that go well --------------------------------------------------------------------------------------------
 
 
-async def test_a_job_and_its_blob_come_back() -> None:
+async def test_a_job_and_its_blob_come_back(made: ProcessPool) -> None:
     blob = os.urandom(3_000_000)
-    async with pool() as made:
-        frame, back = await run(made, "echo", what={"ä": [1, None, 2.5]}, blob=blob)
-        assert frame["echo"] == {"ä": [1, None, 2.5]}
-        assert back == blob
+    frame, back = await run(made, "echo", what={"ä": [1, None, 2.5]}, blob=blob)
+    assert frame["echo"] == {"ä": [1, None, 2.5]}
+    assert back == blob
 
 
 async def test_many_jobs_at_once_each_get_their_own_answer_and_both_children_work() -> None:
@@ -125,14 +138,13 @@ async def test_many_jobs_at_once_each_get_their_own_answer_and_both_children_wor
         assert len({frame["pid"] for frame, _ in answers}) == 2
 
 
-async def test_frames_arrive_in_order_and_before_the_result() -> None:
+async def test_frames_arrive_in_order_and_before_the_result(made: ProcessPool) -> None:
     told = Frames()
-    async with pool() as made:
-        assert (await run(made, "count", to=5000, on_frame=told))[0] == {"counted": 5000}
-        assert [frame["number"] for frame in told.frames] == list(range(5000))
+    assert (await run(made, "count", to=5000, on_frame=told))[0] == {"counted": 5000}
+    assert [frame["number"] for frame in told.frames] == list(range(5000))
 
 
-async def test_slow_listener_delays_only_its_job_and_misses_nothing() -> None:
+async def test_slow_listener_delays_only_its_job_and_misses_nothing(made: ProcessPool) -> None:
     seen = 0
     may_go = asyncio.Event()
 
@@ -141,51 +153,48 @@ async def test_slow_listener_delays_only_its_job_and_misses_nothing() -> None:
         await may_go.wait()
         seen += 1
 
-    async with pool() as made:
-        job = asyncio.create_task(run(made, "flood", on_frame=slow, seconds=0.8))
-        await until_async(lambda: any(job.held for child in made._shared.children for job in child.jobs.values()))
-        (child,) = made._shared.children
-        (running,) = child.jobs.values()
-        held = len(running.queued)
-        assert (await run(made, "echo", what="another job"))[0]["echo"] == "another job"
-        assert len(running.queued) == held
-        assert running.queued_bytes < 16_000_000
-        may_go.set()
-        frame, _ = await job
-        assert frame["sent"] - seen in (0, 1)  # what was being awaited at the deadline was cancelled
-        assert seen > held
+    job = asyncio.create_task(run(made, "flood", on_frame=slow, seconds=0.8))
+    await until_async(lambda: any(job.held for child in made._shared.children for job in child.jobs.values()))
+    (child,) = made._shared.children
+    (running,) = child.jobs.values()
+    held = len(running.queued)
+    assert (await run(made, "echo", what="another job"))[0]["echo"] == "another job"
+    assert len(running.queued) == held
+    assert running.queued_bytes < 16_000_000
+    may_go.set()
+    frame, _ = await job
+    assert frame["sent"] - seen in (0, 1)  # what was being awaited at the deadline was cancelled
+    assert seen > held
 
 
-async def test_a_listener_that_never_ends_makes_no_job_hang_and_the_deadline_holds() -> None:
+async def test_a_listener_that_never_ends_makes_no_job_hang_and_the_deadline_holds(both: ProcessPool) -> None:
     async def never(frame: dict[str, Any], blob: bytes) -> None:
         await asyncio.sleep(60)
 
-    async with pool(exclusive=1) as made:
-        for exclusive in (True, False):
-            await run(made, "echo", exclusive=exclusive)  # its process is there
-            began = time.monotonic()
-            frame, _ = await run(made, "count", to=2000, on_frame=never, seconds=0.3, exclusive=exclusive)
-            assert frame == {"counted": 2000}
-            assert time.monotonic() - began < 5
-        assert made.counters()["replaced"] == made.counters()["hung"] == 0
+    for exclusive in (True, False):
+        await run(both, "echo", exclusive=exclusive)  # its process is there
+        began = time.monotonic()
+        frame, _ = await run(both, "count", to=2000, on_frame=never, seconds=0.3, exclusive=exclusive)
+        assert frame == {"counted": 2000}
+        assert time.monotonic() - began < 5
+    assert both.counters()["replaced"] == both.counters()["hung"] == 0
 
 
-async def test_frames_before_a_crash_arrive_before_the_error() -> None:
+async def test_frames_before_a_crash_arrive_before_the_error(lone: ProcessPool) -> None:
     seen = []
 
     async def slow(frame: dict[str, Any], blob: bytes) -> None:
         await asyncio.sleep(0.1)
         seen.append(frame)
 
-    async with pool(shared=0, exclusive=1) as made:
-        with pytest.raises(WorkerDied):
-            await run(made, "segfault", exclusive=True, on_frame=slow)
-        assert seen == [{"before": "the fall"}]
-        assert made.counters()["in_flight"] == 0
+    with pytest.raises(WorkerDied):
+        await run(lone, "segfault", exclusive=True, on_frame=slow)
+    assert seen == [{"before": "the fall"}]
+    assert lone.counters()["in_flight"] == 0
 
 
 @pytest.mark.parametrize("kind", ["plain", "awaited"])
-async def test_a_child_asks_and_hears_the_answer(kind: str) -> None:
+async def test_a_child_asks_and_hears_the_answer(made: ProcessPool, kind: str) -> None:
     def plain(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
         return {"answer": frame["question"] * 10}
 
@@ -193,46 +202,42 @@ async def test_a_child_asks_and_hears_the_answer(kind: str) -> None:
         await asyncio.sleep(0.001)
         return plain(frame, blob)
 
-    async with pool() as made:
-        frame, _ = await run(made, "ask", times=20, on_frame=plain if kind == "plain" else awaited)
-        assert frame == {"heard": [n * 10 for n in range(20)]}
+    frame, _ = await run(made, "ask", times=20, on_frame=plain if kind == "plain" else awaited)
+    assert frame == {"heard": [n * 10 for n in range(20)]}
 
 
-async def test_exception_of_on_frame_ends_the_job_and_not_the_child() -> None:
+async def test_exception_of_on_frame_ends_the_job_and_not_the_child(made: ProcessPool) -> None:
     def broken(frame: dict[str, Any], blob: bytes) -> None:
         raise LookupError("no such listener")
 
     async def broken_later(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
         raise LookupError("no such listener")
 
-    async with pool() as made:
-        for on_frame in (broken, broken_later):
-            with pytest.raises(LookupError, match="no such listener"):
-                await run(made, "ask", times=1, on_frame=on_frame)
-        await until_async(lambda: made.counters()["in_flight"] == 0)
-        assert (await run(made, "echo"))[0]["exclusive"] is False
-        assert made.counters()["replaced"] == 0
+    for on_frame in (broken, broken_later):
+        with pytest.raises(LookupError, match="no such listener"):
+            await run(made, "ask", times=1, on_frame=on_frame)
+    await until_async(lambda: made.counters()["in_flight"] == 0)
+    assert (await run(made, "echo"))[0]["exclusive"] is False
+    assert made.counters()["replaced"] == 0
 
 
-async def test_exception_of_a_handler_reaches_the_caller_and_not_the_child() -> None:
-    async with pool() as made:
-        with pytest.raises(JobRaised) as caught:
-            await run(made, "raise")
-        assert caught.value.frame["error"] == "ValueError"
-        assert caught.value.frame["message"] == "the cat \udc00 sat"
-        assert "job_program.py" in caught.value.frame["traceback"]
-        with pytest.raises(JobRaised, match="BadFrame"):
-            await run(made, "too large")
-        assert (await run(made, "nan"))[0] == {"value": 2**70, "text": "\udc00"}
-        assert made.counters()["replaced"] == 0
+async def test_exception_of_a_handler_reaches_the_caller_and_not_the_child(made: ProcessPool) -> None:
+    with pytest.raises(JobRaised) as caught:
+        await run(made, "raise")
+    assert caught.value.frame["error"] == "ValueError"
+    assert caught.value.frame["message"] == "the cat \udc00 sat"
+    assert "job_program.py" in caught.value.frame["traceback"]
+    with pytest.raises(JobRaised, match="BadFrame"):
+        await run(made, "too large")
+    assert (await run(made, "nan"))[0] == {"value": 2**70, "text": "\udc00"}
+    assert made.counters()["replaced"] == 0
 
 
-async def test_a_job_that_json_cannot_say_is_the_callers_error() -> None:
-    async with pool(exclusive=1) as made:
-        for exclusive in (False, True):
-            with pytest.raises(TypeError):
-                await run(made, "echo", what=object(), exclusive=exclusive)
-            assert (await run(made, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
+async def test_a_job_that_json_cannot_say_is_the_callers_error(both: ProcessPool) -> None:
+    for exclusive in (False, True):
+        with pytest.raises(TypeError):
+            await run(both, "echo", what=object(), exclusive=exclusive)
+        assert (await run(both, "echo", exclusive=exclusive))[0]["exclusive"] is exclusive
 
 
 async def test_prints_and_reads_in_a_child_do_not_disturb_the_parent(capfd: pytest.CaptureFixture[str]) -> None:
@@ -257,28 +262,26 @@ async def test_a_child_has_the_environment_that_was_given_and_no_other(monkeypat
 
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("exclusive", [False, True])
-async def test_job_that_stops_at_its_deadline_returns_its_result(exclusive: bool) -> None:
-    async with pool(exclusive=1) as made:
-        began, seconds = time.monotonic(), 2.0  # enough for a process to start beside others
-        assert (await run(made, "wait", exclusive=exclusive, seconds=seconds))[0] == {"stopped": "timeout"}
-        assert time.monotonic() - began >= seconds
-        assert made.counters()["replaced"] == 0
+async def test_job_that_stops_at_its_deadline_returns_its_result(both: ProcessPool, exclusive: bool) -> None:
+    began, seconds = time.monotonic(), 2.0  # enough for a process to start beside others
+    assert (await run(both, "wait", exclusive=exclusive, seconds=seconds))[0] == {"stopped": "timeout"}
+    assert time.monotonic() - began >= seconds
+    assert both.counters()["replaced"] == 0
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
-async def test_cancelled_caller_returns_immediately_and_its_job_ends(exclusive: bool) -> None:
+async def test_cancelled_caller_returns_immediately_and_its_job_ends(both: ProcessPool, exclusive: bool) -> None:
     told = Frames()
-    async with pool(exclusive=1) as made:
-        job = asyncio.create_task(run(made, "wait", exclusive=exclusive, on_frame=told))
-        await told.first.wait()
-        job.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await job
-        await until_async(lambda: made.counters()["in_flight"] == 0)
-        assert made.counters()["replaced"] == 0
+    job = asyncio.create_task(run(both, "wait", exclusive=exclusive, on_frame=told))
+    await told.first.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    await until_async(lambda: both.counters()["in_flight"] == 0)
+    assert both.counters()["replaced"] == 0
 
 
-async def test_a_job_that_asks_is_stopped_while_its_answer_is_awaited() -> None:
+async def test_a_job_that_asks_is_stopped_while_its_answer_is_awaited(made: ProcessPool) -> None:
     cancelled = asyncio.Event()
 
     async def never(frame: dict[str, Any], blob: bytes) -> dict[str, Any]:
@@ -288,93 +291,86 @@ async def test_a_job_that_asks_is_stopped_while_its_answer_is_awaited() -> None:
             cancelled.set()
         return {}
 
-    async with pool() as made:
-        with pytest.raises(JobRaised) as caught:
-            await run(made, "ask", times=1, seconds=0.2, on_frame=never)
-        assert caught.value.frame["error"] == "Stopped"
-        assert cancelled.is_set()
+    with pytest.raises(JobRaised) as caught:
+        await run(made, "ask", times=1, seconds=0.2, on_frame=never)
+    assert caught.value.frame["error"] == "Stopped"
+    assert cancelled.is_set()
 
 
-async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced() -> None:
+async def test_a_job_that_hangs_alone_is_killed_after_its_deadline_and_replaced(lone: ProcessPool) -> None:
     told = Frames()
-    async with pool(shared=0, exclusive=1) as made:
-        began = time.monotonic()
-        with pytest.raises(WorkerDied, match=r"0\.3 s .*0\.2 s$") as caught:
-            await run(made, "hang", exclusive=True, seconds=0.2, on_frame=told)
-        assert 0.5 <= time.monotonic() - began < 5
-        assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
-        assert (await run(made, "echo", exclusive=True))[0]["pid"] != told.frames[0]["pid"]
-        await until_async(lambda: not alive(told.frames[0]["pid"]))
-        assert made.counters()["killed"] == made.counters()["hung"] == 1
+    began = time.monotonic()
+    with pytest.raises(WorkerDied, match=r"0\.3 s .*0\.2 s$") as caught:
+        await run(lone, "hang", exclusive=True, seconds=0.2, on_frame=told)
+    assert 0.5 <= time.monotonic() - began < 5
+    assert (caught.value.killed_for, caught.value.signal_name) == ("deadline", "SIGKILL")
+    assert (await run(lone, "echo", exclusive=True))[0]["pid"] != told.frames[0]["pid"]
+    await until_async(lambda: not alive(told.frames[0]["pid"]))
+    assert lone.counters()["killed"] == lone.counters()["hung"] == 1
 
 
-async def test_a_job_cancelled_while_it_hangs_in_c_is_killed_and_frees_its_place() -> None:
+async def test_a_job_cancelled_while_it_hangs_in_c_is_killed_and_frees_its_place(lone: ProcessPool) -> None:
     told = Frames()
-    async with pool(shared=0, exclusive=1) as made:
-        job = asyncio.create_task(run(made, "hang in C", exclusive=True, on_frame=told))
-        await told.first.wait()
-        job.cancel()
-        frame, _ = await run(made, "echo", exclusive=True, what="next in line")
-        assert frame["echo"] == "next in line"
-        assert made.counters()["killed"] == 1
+    job = asyncio.create_task(run(lone, "hang in C", exclusive=True, on_frame=told))
+    await told.first.wait()
+    job.cancel()
+    frame, _ = await run(lone, "echo", exclusive=True, what="next in line")
+    assert frame["echo"] == "next in line"
+    assert lone.counters()["killed"] == 1
 
 
 @pytest.mark.parametrize("how", ["hang", "hang in C"])
-async def test_a_step_that_takes_too_long_is_killed_at_that_time(how: str) -> None:
-    async with pool(shared=0, exclusive=1) as made:
-        await run(made, "echo", exclusive=True)
-        began = time.monotonic()
-        with pytest.raises(WorkerDied, match=r"^killed: step .*0\.3 s$") as caught:
-            await run(made, how, exclusive=True, step_seconds=0.3)
-        assert 0.3 <= time.monotonic() - began < 5
-        assert caught.value.killed_for == "step"
+async def test_a_step_that_takes_too_long_is_killed_at_that_time(lone: ProcessPool, how: str) -> None:
+    await run(lone, "echo", exclusive=True)
+    began = time.monotonic()
+    with pytest.raises(WorkerDied, match=r"^killed: step .*0\.3 s$") as caught:
+        await run(lone, how, exclusive=True, step_seconds=0.3)
+    assert 0.3 <= time.monotonic() - began < 5
+    assert caught.value.killed_for == "step"
 
 
-async def test_step_limit_applies_to_each_step_only() -> None:
-    async with pool(exclusive=1) as made:
-        for exclusive in (True, False):
-            frame, _ = await run(made, "steps", exclusive=exclusive, times=10, each=0.04, step_seconds=0.3)
-            assert frame == {"stepped": 10}
+async def test_step_limit_applies_to_each_step_only(both: ProcessPool) -> None:
+    for exclusive in (True, False):
+        frame, _ = await run(both, "steps", exclusive=exclusive, times=10, each=0.04, step_seconds=0.3)
+        assert frame == {"stepped": 10}
 
 
 @pytest.mark.ci
-async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well() -> None:
-    async with pool() as made:
-        good = asyncio.create_task(run(made, "wait", seconds=1))
-        with pytest.raises(JobHung, match=r"step .*0\.2 s") as caught:
-            await run(made, "hang", step_seconds=0.2)
-        assert caught.value.hung_in == "step"
-        hung = made.counters()
-        assert (hung["hung"], hung["in_flight"], hung["alive"]) == (1, 1, 1)
-        assert (await run(made, "echo"))[0]["echo"] is None  # in the replacement
-        (old,) = [child.pid for child in made._all_children() if child.retiring]
-        assert (await good)[0] == {"stopped": "timeout"}
-        await until_async(lambda: not alive(old))
-        assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
-        with pytest.raises(JobHung, match=r"0\.3 s .*deadline"):
-            await run(made, "hang", seconds=0.1)
-        assert (await run(made, "echo"))[0]["echo"] is None
+async def test_a_hung_job_in_a_shared_child_is_given_up_and_the_others_end_well(made: ProcessPool) -> None:
+    good = asyncio.create_task(run(made, "wait", seconds=1))
+    with pytest.raises(JobHung, match=r"step .*0\.2 s") as caught:
+        await run(made, "hang", step_seconds=0.2)
+    assert caught.value.hung_in == "step"
+    hung = made.counters()
+    assert (hung["hung"], hung["in_flight"], hung["alive"]) == (1, 1, 1)
+    assert (await run(made, "echo"))[0]["echo"] is None  # in the replacement
+    (old,) = [child.pid for child in made._all_children() if child.retiring]
+    assert (await good)[0] == {"stopped": "timeout"}
+    await until_async(lambda: not alive(old))
+    assert (made.counters()["alive"], made.counters()["replaced"]) == (1, 1)
+    with pytest.raises(JobHung, match=r"0\.3 s .*deadline"):
+        await run(made, "hang", seconds=0.1)
+    assert (await run(made, "echo"))[0]["echo"] is None
 
 
-async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts() -> None:
+async def test_exclusive_jobs_wait_in_line_and_the_time_in_line_counts(lone: ProcessPool) -> None:
     told = Frames()
-    async with pool(shared=0, exclusive=1) as made:
-        first = asyncio.create_task(run(made, "wait", exclusive=True, seconds=0.8, on_frame=told))
-        await told.first.wait()
-        order: list[int] = []
+    first = asyncio.create_task(run(lone, "wait", exclusive=True, seconds=0.8, on_frame=told))
+    await told.first.wait()
+    order: list[int] = []
 
-        async def later(number: int) -> None:
-            await run(made, "echo", exclusive=True)
-            order.append(number)
+    async def later(number: int) -> None:
+        await run(lone, "echo", exclusive=True)
+        order.append(number)
 
-        waiting = [asyncio.create_task(later(number)) for number in range(3)]
-        with pytest.raises(NeverBegan, match=r"0\.2 s"):
-            await run(made, "echo", exclusive=True, seconds=0.2)
-        waiting[0].cancel()
-        await until_async(lambda: made.counters()["waiting"] == 2)
-        await first
-        await asyncio.wait(waiting)
-        assert order == [1, 2]
+    waiting = [asyncio.create_task(later(number)) for number in range(3)]
+    with pytest.raises(NeverBegan, match=r"0\.2 s"):
+        await run(lone, "echo", exclusive=True, seconds=0.2)
+    waiting[0].cancel()
+    await until_async(lambda: lone.counters()["waiting"] == 2)
+    await first
+    await asyncio.wait(waiting)
+    assert order == [1, 2]
 
 
 async def test_shared_jobs_beyond_the_childs_threads_wait_in_line() -> None:
@@ -415,16 +411,15 @@ async def test_a_shared_child_that_dies_fails_exactly_its_jobs() -> None:
         await until_async(lambda: made.counters()["alive"] == 2)
 
 
-async def test_error_of_a_killed_child_mentions_memory() -> None:
+async def test_error_of_a_killed_child_mentions_memory(made: ProcessPool) -> None:
     told = Frames()
-    async with pool() as made:
-        job = asyncio.create_task(run(made, "hang", on_frame=told))
-        await told.first.wait()
-        os.kill(told.frames[0]["pid"], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="SIGKILL from outside, as the kernel does when memory runs out"):
-            await job
-        assert made.counters()["killed"] == 0
-        assert (await run(made, "echo"))[0]["echo"] is None
+    job = asyncio.create_task(run(made, "hang", on_frame=told))
+    await told.first.wait()
+    os.kill(told.frames[0]["pid"], signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="SIGKILL from outside, as the kernel does when memory runs out"):
+        await job
+    assert made.counters()["killed"] == 0
+    assert (await run(made, "echo"))[0]["echo"] is None
 
 
 async def test_dead_idle_child_is_replaced_before_the_next_job() -> None:
@@ -448,41 +443,38 @@ async def test_idle_exclusive_children_end_except_one() -> None:
         assert (made.counters()["replaced"], made.counters()["killed"]) == (0, 0)
 
 
-async def test_invalid_frame_kills_the_child_and_not_the_server() -> None:
-    async with pool(exclusive=1) as made:
-        with pytest.raises(WorkerDied, match="frame .* bytes") as caught:
-            await run(made, "lie", exclusive=True)
-        assert caught.value.killed_for == "frame"
-        assert (await run(made, "echo", exclusive=True))[0]["exclusive"] is True
+async def test_invalid_frame_kills_the_child_and_not_the_server(both: ProcessPool) -> None:
+    with pytest.raises(WorkerDied, match="frame .* bytes") as caught:
+        await run(both, "lie", exclusive=True)
+    assert caught.value.killed_for == "frame"
+    assert (await run(both, "echo", exclusive=True))[0]["exclusive"] is True
 
 
-async def test_a_flood_neither_grows_the_front_nor_stops_others() -> None:
-    async with pool(exclusive=1) as made:
-        tracemalloc.start()
-        flood = asyncio.create_task(run(made, "flood", exclusive=True, seconds=0.6))
-        slowest = 0.0
-        while not flood.done():
-            began = time.monotonic()
-            await run(made, "echo")
-            slowest = max(slowest, time.monotonic() - began)
-            await asyncio.sleep(0.02)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert (await flood)[0]["sent"] > 300
-        assert peak < 5_000_000
-        assert slowest < 2
+async def test_a_flood_neither_grows_the_front_nor_stops_others(both: ProcessPool) -> None:
+    tracemalloc.start()
+    flood = asyncio.create_task(run(both, "flood", exclusive=True, seconds=0.6))
+    slowest = 0.0
+    while not flood.done():
+        began = time.monotonic()
+        await run(both, "echo")
+        slowest = max(slowest, time.monotonic() - began)
+        await asyncio.sleep(0.02)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (await flood)[0]["sent"] > 300
+    assert peak < 5_000_000
+    assert slowest < 2
 
 
-async def test_kill_also_ends_grandchildren() -> None:
+async def test_kill_also_ends_grandchildren(both: ProcessPool) -> None:
     told = Frames()
-    async with pool(exclusive=1) as made:
-        job = asyncio.create_task(run(made, "grandchild", exclusive=True, on_frame=told))
-        await told.first.wait()
-        (child,) = [child for child in made._exclusive.children if child.jobs]
-        child.kill("closing", "for the test")
-        with pytest.raises(WorkerDied, match="for the test"):
-            await job
-        await until_async(lambda: not alive(told.frames[0]["pid"]))
+    job = asyncio.create_task(run(both, "grandchild", exclusive=True, on_frame=told))
+    await told.first.wait()
+    (child,) = [child for child in both._exclusive.children if child.jobs]
+    child.kill("closing", "for the test")
+    with pytest.raises(WorkerDied, match="for the test"):
+        await job
+    await until_async(lambda: not alive(told.frames[0]["pid"]))
 
 
 @pytest.mark.ci
@@ -549,45 +541,42 @@ async def test_once_it_starts_again_jobs_run_again(tmp_path: Path) -> None:
         assert made._failures == 0
 
 
-async def test_close_lets_running_jobs_end_and_refuses_new_ones() -> None:
-    async with pool(exclusive=1) as made:
-        jobs = [asyncio.create_task(run(made, "wait", exclusive=alone, seconds=0.4)) for alone in (True, False)]
-        await until_async(lambda: made.counters()["in_flight"] == 2)
-        closing = asyncio.create_task(made.close(5))
-        await asyncio.sleep(0.05)
-        with pytest.raises(NeverBegan, match="closing"):
-            await run(made, "echo")
-        assert [frame for frame, _ in await asyncio.gather(*jobs)] == [{"stopped": "timeout"}] * 2
-        began = time.monotonic()
-        await closing
-        assert time.monotonic() - began < 5
-        assert children() == []
+async def test_close_lets_running_jobs_end_and_refuses_new_ones(both: ProcessPool) -> None:
+    jobs = [asyncio.create_task(run(both, "wait", exclusive=alone, seconds=0.4)) for alone in (True, False)]
+    await until_async(lambda: both.counters()["in_flight"] == 2)
+    closing = asyncio.create_task(both.close(5))
+    await asyncio.sleep(0.05)
+    with pytest.raises(NeverBegan, match="closing"):
+        await run(both, "echo")
+    assert [frame for frame, _ in await asyncio.gather(*jobs)] == [{"stopped": "timeout"}] * 2
+    began = time.monotonic()
+    await closing
+    assert time.monotonic() - began < 5
+    assert children() == []
 
 
-async def test_close_stops_and_then_kills_jobs_after_the_grace_period() -> None:
-    async with pool(exclusive=1) as made:
-        stops = asyncio.create_task(run(made, "wait"))
-        hangs = asyncio.create_task(run(made, "hang in C", exclusive=True))
-        await until_async(lambda: made.counters()["in_flight"] == 2)
-        began = time.monotonic()
-        await made.close(0.2)
-        assert time.monotonic() - began < 10
-        assert (await stops)[0] == {"stopped": "cancelled"}
-        with pytest.raises(WorkerDied, match="killed"):
-            await hangs
-        assert children() == []
+async def test_close_stops_and_then_kills_jobs_after_the_grace_period(both: ProcessPool) -> None:
+    stops = asyncio.create_task(run(both, "wait"))
+    hangs = asyncio.create_task(run(both, "hang in C", exclusive=True))
+    await until_async(lambda: both.counters()["in_flight"] == 2)
+    began = time.monotonic()
+    await both.close(0.2)
+    assert time.monotonic() - began < 10
+    assert (await stops)[0] == {"stopped": "cancelled"}
+    with pytest.raises(WorkerDied, match="killed"):
+        await hangs
+    assert children() == []
 
 
-async def test_sigterm_and_ctrl_c_are_the_fronts_business() -> None:
+async def test_sigterm_and_ctrl_c_are_the_fronts_business(made: ProcessPool) -> None:
     told = Frames()
-    async with pool() as made:
-        job = asyncio.create_task(run(made, "wait", seconds=0.5, on_frame=told))
-        await told.first.wait()
-        (child,) = made._all_children()
-        os.kill(child.pid, signal.SIGTERM)
-        os.kill(child.pid, signal.SIGINT)
-        assert (await job)[0] == {"stopped": "timeout"}
-        assert os.getpgid(child.pid) == child.pid
+    job = asyncio.create_task(run(made, "wait", seconds=0.5, on_frame=told))
+    await told.first.wait()
+    (child,) = made._all_children()
+    os.kill(child.pid, signal.SIGTERM)
+    os.kill(child.pid, signal.SIGINT)
+    assert (await job)[0] == {"stopped": "timeout"}
+    assert os.getpgid(child.pid) == child.pid
 
 
 FRONT = """
