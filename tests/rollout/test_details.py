@@ -137,7 +137,6 @@ def test_pictures_stand_where_they_were_by_their_hash() -> None:
 
 def test_rows_of_earlier_releases_lack_members() -> None:
     stored = stored_show(steps=1)
-    assert stored.scorecard is not None
     del stored.scorecard["criteria"][0]["normalised"], stored.scorecard["criteria"][0]["spread"]
     stored.tokens = stored.cost = stored.observation_digest = None
     for event in stored.events:

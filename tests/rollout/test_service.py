@@ -12,58 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from taskapp_kit import Image, RequestError, RolloutFailed, RolloutSummary, Step, TaskApp, Text, Trajectory, action
 from taskapp_kit.errors import Saturated, StoreError, Unavailable
 from taskapp_kit.records.events import fold, from_json
-from taskapp_kit.records.protocols import Clock, StoredRollout, SystemClock
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.admission import HUNG_LIMIT, Caller, RunningRollout
 from taskapp_kit.rollout.response import response_body
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.store.open import open_store
+from tests.plain_store import PlainStore
 from tests.rollouts import a_request, app_from, served, serving
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.anyio
 SECRET = "sentinel-private"
-
-
-class MemoryStore:
-    """A store of rollouts in memory, which may be full."""
-
-    def __init__(self) -> None:
-        self.rollouts: dict[str, StoredRollout] = {}
-        self.blobs: dict[str, bytes] = {}
-        self.closed = False
-        self.full = False
-
-    async def save(self, rollout: StoredRollout) -> None:
-        if self.full:
-            raise StoreError("the store is full.")
-        orjson.dumps(list(rollout.events))
-        self.rollouts[rollout.rollout_id] = rollout
-        self.blobs.update(rollout.blobs)
-
-    async def load(self, rollout_id: str) -> StoredRollout | None:
-        return self.rollouts.get(rollout_id)
-
-    async def blob(self, sha256: str) -> bytes | None:
-        return self.blobs.get(sha256)
-
-    async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        return list(self.rollouts.values())[-limit:]
-
-    def coordinator(self, clock: Clock) -> None:
-        return None
-
-    async def close(self) -> None:
-        self.closed = True
-
-    def last(self) -> StoredRollout:
-        return list(self.rollouts.values())[-1]
 
 
 class Gate:
@@ -130,12 +94,12 @@ def app() -> TaskApp:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> PlainStore:
+    return PlainStore()
 
 
 @pytest.fixture
-async def service(app: TaskApp, store: MemoryStore) -> AsyncIterator[Service]:
+async def service(app: TaskApp, store: PlainStore) -> AsyncIterator[Service]:
     async with serving(app, store=store) as service:
         yield service
 
@@ -215,7 +179,7 @@ async def test_saturated_server_rejects_immediately(app: TaskApp, gate: Gate) ->
     [({"breaks": "reset"}, "environment", "environment_raised"), ({"breaks": "rubric"}, "scoring", "criterion_failed")],
 )
 def test_failure_has_one_error_id_in_store_response_and_log(
-    app: TaskApp, store: MemoryStore, config: dict[str, Any], boundary: str, code: str, caplog: pytest.LogCaptureFixture
+    app: TaskApp, store: PlainStore, config: dict[str, Any], boundary: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(RolloutFailed) as caught:
         served(app, a_request("noop", config=config), store=store)
@@ -238,7 +202,7 @@ def test_failure_has_one_error_id_in_store_response_and_log(
 
 @pytest.mark.parametrize(("safety", "of_server"), [({"max_time_s": 0.07}, 3600.0), ({}, 0.07)])
 def test_the_deadline_fails_and_is_never_scored(
-    app: TaskApp, store: MemoryStore, safety: dict[str, float], of_server: float
+    app: TaskApp, store: PlainStore, safety: dict[str, float], of_server: float
 ) -> None:
     request = a_request("noop", config={"slow": 0.05}, safety=safety)
     with pytest.raises(RolloutFailed) as caught:
@@ -248,7 +212,7 @@ def test_the_deadline_fails_and_is_never_scored(
     assert (store.last().status, store.last().stop_reason) == ("failed", "deadline")
 
 
-async def test_hung_environment_fails_only_its_own_rollout(service: Service, store: MemoryStore, gate: Gate) -> None:
+async def test_hung_environment_fails_only_its_own_rollout(service: Service, store: PlainStore, gate: Gate) -> None:
     service.pinned_threads.grace_seconds = 0.05
     with pytest.raises(RolloutFailed) as caught:
         await service.rollout(gate.short_request)
@@ -278,7 +242,7 @@ async def test_so_many_hung_threads_drain_the_server(service: Service, gate: Gat
     assert (await service.rollout(a_request("noop"))).trajectory.length == 3
 
 
-async def test_rollout_without_a_free_thread_fails_with_no_thread(app: TaskApp, store: MemoryStore, gate: Gate) -> None:
+async def test_rollout_without_a_free_thread_fails_with_no_thread(app: TaskApp, store: PlainStore, gate: Gate) -> None:
     async with serving(app, threads=1, store=store) as service:
         first = asyncio.create_task(service.rollout(gate.request))
         await until_async(gate.entered.is_set)
@@ -291,7 +255,7 @@ async def test_rollout_without_a_free_thread_fails_with_no_thread(app: TaskApp, 
         await first
 
 
-async def test_a_cancelled_rollout_stops_closes_and_is_kept(service: Service, store: MemoryStore, gate: Gate) -> None:
+async def test_a_cancelled_rollout_stops_closes_and_is_kept(service: Service, store: PlainStore, gate: Gate) -> None:
     task = asyncio.create_task(service.rollout(gate.request))
     await until_async(gate.entered.is_set)
     task.cancel()
@@ -302,13 +266,12 @@ async def test_a_cancelled_rollout_stops_closes_and_is_kept(service: Service, st
     gate.leave.set()
     await until_async(gate.closed.is_set)
     stored = store.last()
-    assert stored.failure is not None
     assert (stored.status, stored.failure["boundary"]) == ("failed", "cancelled")
     assert stored.reward is None
     assert stored.seconds > 0
 
 
-async def test_stored_row_has_every_column(app: TaskApp, store: MemoryStore) -> None:
+async def test_stored_row_has_every_column(app: TaskApp, store: PlainStore) -> None:
     config = {
         "inference_url": "https://user:pw@host/v1?cid=c1&key=k",
         "api_key": SECRET,
@@ -337,7 +300,7 @@ async def test_stored_row_has_every_column(app: TaskApp, store: MemoryStore) -> 
 
 
 @pytest.mark.parametrize("config", [{}, {"rollout_id": 3}, {"rollout_id": "none"}], ids=repr)
-def test_a_replay_of_nothing_is_the_callers_mistake(app: TaskApp, store: MemoryStore, config: dict[str, Any]) -> None:
+def test_a_replay_of_nothing_is_the_callers_mistake(app: TaskApp, store: PlainStore, config: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
         served(app, a_request("replay", policy_config=config), store=store)
     assert caught.value.fields[0].loc[-1] == "rollout_id"
@@ -350,7 +313,7 @@ def test_a_replay_without_a_store(app: TaskApp) -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 async def test_pictures_are_served_by_name_with_and_without_a_store(app: TaskApp, stored: bool) -> None:
-    async with serving(app, store=MemoryStore() if stored else None) as service:
+    async with serving(app, store=PlainStore() if stored else None) as service:
         rollout = await service.rollout(a_request("noop", config={"image": True}))
         for step in rollout.trajectory.steps:
             picture = step.observation[1]
@@ -384,7 +347,6 @@ async def test_observation_digest_distinguishes_images_from_actions(tmp_path: Pa
 
         async def told(**given: Any) -> tuple[str, str | None]:
             rollout = await service.rollout(a_request("noop", seed=1, **given))
-            assert service.store is not None
             kept = await service.store.load(rollout.rollout_id)
             assert kept is not None
             body = response_body(rollout)
@@ -409,7 +371,7 @@ def test_a_request_whose_every_action_is_scripted_needs_no_policy(app: TaskApp) 
         served(app, a_request(None, ops=["agent"]))
 
 
-def test_a_wrong_request_runs_nothing(app: TaskApp, store: MemoryStore) -> None:
+def test_a_wrong_request_runs_nothing(app: TaskApp, store: PlainStore) -> None:
     for wrong in (
         {"seed": 10},
         {"env_name": "f"},
@@ -474,14 +436,6 @@ async def test_events_are_told_as_they_happen(service: Service) -> None:
     assert told.count("stepped") == 3
 
 
-def test_the_clock_can_be_held(app: TaskApp) -> None:
-    class Noon(SystemClock):
-        def now(self) -> float:
-            return 43_200.0
-
-    assert served(app, a_request("noop"), clock=Noon()).created_at == 43_200.0
-
-
 async def test_many_rollouts_leave_no_threads_behind(app: TaskApp) -> None:
     before = threading.active_count()
 
@@ -513,7 +467,7 @@ async def test_a_drain_with_nothing_to_wait_for_is_over_at_once(service: Service
     assert caught.value.retry_after_seconds >= 1
 
 
-async def test_drain_waits_for_running_rollouts(service: Service, store: MemoryStore, gate: Gate) -> None:
+async def test_drain_waits_for_running_rollouts(service: Service, store: PlainStore, gate: Gate) -> None:
     running = await at_the_gate(service, gate, 3)
     draining = asyncio.create_task(service.drain(20.0))
     await until_async(lambda: service.health()["status"] == "draining")
@@ -528,7 +482,7 @@ async def test_drain_waits_for_running_rollouts(service: Service, store: MemoryS
 
 
 async def test_drain_cancels_and_stores_rollouts_after_the_grace_period(
-    app: TaskApp, store: MemoryStore, gate: Gate
+    app: TaskApp, store: PlainStore, gate: Gate
 ) -> None:
     async with serving(app, store=store, threads=1) as service:
         running = await at_the_gate(service, gate, 3)  # one in a step that hangs, two in line for its thread
@@ -542,7 +496,6 @@ async def test_drain_cancels_and_stores_rollouts_after_the_grace_period(
             failure = caught.value.failure
             assert (failure.boundary, failure.code) == ("cancelled", "server_stopping")
             stored = store.rollouts[caught.value.rollout_id]
-            assert stored.failure is not None
             assert (stored.status, stored.failure["error_id"]) == ("failed", failure.error_id)
             assert stored.events[-1]["code"] == "server_stopping"
             assert stored.reward is None
@@ -564,7 +517,7 @@ async def test_a_second_drain_may_be_less_patient(service: Service, gate: Gate) 
 
 
 async def test_client_that_disconnects_during_a_drain_cancels_its_rollout(
-    service: Service, store: MemoryStore, gate: Gate
+    service: Service, store: PlainStore, gate: Gate
 ) -> None:
     running = await at_the_gate(service, gate)
     draining = asyncio.create_task(service.drain(20.0))
@@ -622,7 +575,7 @@ async def test_a_place_is_given_back_however_it_ends(
 
 @pytest.mark.ci
 async def test_capacity_is_released_after_a_disconnect_or_a_store_failure(
-    service: Service, store: MemoryStore, gate: Gate
+    service: Service, store: PlainStore, gate: Gate
 ) -> None:
     one = Caller("blue", max_in_flight=1)
     (running,) = await at_the_gate(service, gate, 1, one)
@@ -642,7 +595,7 @@ async def test_capacity_is_released_after_a_disconnect_or_a_store_failure(
 
 
 async def test_a_watcher_is_given_each_rollout_that_is_over_once(
-    service: Service, store: MemoryStore, gate: Gate
+    service: Service, store: PlainStore, gate: Gate
 ) -> None:
     seen: list[tuple[RunningRollout, Rollout]] = []
 

@@ -117,7 +117,6 @@ async def same_as_rollout(service: Service, *, seed: int, environment: str, conf
         assert [(content_to_json(step.observation), step.reward, step.refused) for step in last.steps] == [
             (content_to_json(step.observation), step.reward, step.refused) for step in turn.steps
         ]
-    assert last is not None
     end = last.end or (await session.finish()).end
     assert end is not None
     if last.end is None:  # the random policy was cut by a limit of the request

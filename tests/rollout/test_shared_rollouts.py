@@ -109,7 +109,6 @@ def kinds(shared: SharedRollout) -> list[str]:
 
 
 async def stored(server: SharingServer, rollout_id: str) -> StoredRollout:
-    assert server.service.store is not None
     found = await server.service.store.load(rollout_id)
     assert found is not None
     return found
@@ -135,7 +134,6 @@ async def test_the_last_to_leave_cancels_it(tmp_path: Path) -> None:
         failure = await failure_of(shared)
         assert (failure["boundary"], failure["code"]) == ("cancelled", "cancelled")
         kept = await stored(server, shared.rollout_id)
-        assert kept.failure is not None
         assert (kept.status, kept.failure["error_id"]) == ("failed", failure["error_id"])
         assert [event["kind"] for event in kept.events] == kinds(shared)
         assert kinds(shared)[-1] == "failed"
@@ -320,7 +318,6 @@ async def test_the_events_afterwards_are_those_that_were_told(tmp_path: Path, ke
         shared = server.start(a_body(image=True), None, detached=True)
         answer = json.loads(await answer_of(shared))
         found = await server.shared.find(shared.rollout_id, ANYONE, with_events=True)
-        assert found is not None
         assert found.event_buffer.lines == shared.event_buffer.lines
         told = [json.loads(line) for line in shared.event_buffer.lines]
         assert [event["seq"] for event in told] == list(range(len(told)))
@@ -425,7 +422,6 @@ async def test_what_another_process_lost_is_played_here(
     joined, watched = other.start(body), await other.shared.find(shared.rollout_id, ANYONE)
     assert watched is not None
     await joined.admitted()
-    assert one.coordinator is not None
     await one.coordinator.close()  # as its process dies: from now on nobody holds the ticket
     subscriber.leave()
     await shared.ended()
@@ -446,7 +442,6 @@ async def test_what_another_process_stored_before_it_died_is_the_answer_of_its_k
     body = a_body(gate=tmp_path / "gate", mark=tmp_path / "mark")
     shared = one.start(body)
     await shared.admitted()
-    assert one.coordinator is not None
     await one.coordinator.close()
     (tmp_path / "gate").touch()
     with pytest.raises(StoreError):
@@ -652,7 +647,6 @@ async def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_pat
                     shared.cancel()
             else:
                 settled = await shared.result()
-                assert settled is not None
                 if settled.answer is not None:
                     answers.setdefault(settled.rollout_id, set()).add(settled.answer)
         except (RolloutFailed, Saturated):
@@ -663,7 +657,6 @@ async def test_whatever_callers_do_all_hear_the_same_and_nothing_is_left(tmp_pat
         found = await server.shared.find(shared.rollout_id, ANYONE, with_events=True) if shared.rollout_id else None
         if found is not None:
             settled = await found.result()
-            assert settled is not None
             if settled.answer is not None:
                 answers.setdefault(settled.rollout_id, set()).add(settled.answer)
 

@@ -10,6 +10,11 @@ from tests.serve.running_server import RunningServer, opened
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def running() -> Iterator[RunningServer]:
     """The server that tests share: they leave it as they found it."""
     with opened() as found:

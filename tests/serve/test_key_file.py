@@ -7,8 +7,6 @@ import os
 import re
 import secrets
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.serve import key_file
 from taskapp_kit.serve.key_file import KeyFileError, KeyHolder
 from tests.serve.running_server import KEY, fragments
+from tests.store.opened_stores import child
 
 HERE = Path("keys")
 HEX = hashlib.sha256(KEY.encode()).hexdigest()
@@ -260,21 +259,10 @@ def test_two_processes_minting_at_the_same_time_lose_no_key(tmp_path: Path) -> N
         "for n in range(20):\n"
         "    key_file.add(Path(sys.argv[1]), f'{sys.argv[2]}-{n}', f'key-{sys.argv[2]}-{n}')\n"
     )
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(file), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("a", "b")
-    ]
+    both = [child(program, str(file), name) for name in ("a", "b")]
     for process in both:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in both:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     for process in both:

@@ -168,12 +168,6 @@ def well_formed(frames: list[Frame]) -> None:
     assert SECRET not in json.dumps([frame.data for frame in frames])
 
 
-def pictures_of(frame: Frame) -> list[str]:
-    part = frame.data["step"] if frame.kind == "stepped" else frame.data
-    shown = part.get("observation", [])
-    return [block["image"] for block in shown if isinstance(block, dict)] if isinstance(shown, list) else []
-
-
 def as_stored(every: Served, frames: list[Frame], rollout_id: str) -> None:
     """The stream, the store and the stream afterwards are the same."""
     *events, last = frames
@@ -275,7 +269,6 @@ def test_a_rollout_can_be_cancelled(every: Served, tmp_path: Path) -> None:
     assert error_of(every.get(path)) == error
     if every.file is not None:
         row = stored(every.file, path[-32:])
-        assert row.failure is not None
         assert (row.status, row.failure["boundary"]) == ("failed", "cancelled")
         assert row.failure["error_id"] == error["error_id"]
         assert row.events[-1]["kind"] == "failed"
@@ -382,29 +375,6 @@ def test_rollout_that_cannot_begin_is_an_error_and_not_a_stream(either: Served) 
 
 
 # -- servers of their own ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_after_a_restart_everything_is_still_there(tmp_path: Path, workers: int) -> None:
-    good, bad = a_body(image=True, mark=tmp_path / "mark"), a_body(breaks="step")
-    with serving(tmp_path / "kept.db", workers) as before:
-        answer = before.post(good, **{"Idempotency-Key": "a"})
-        failure = before.post(bad, **{"Idempotency-Key": "b"})
-        frames = followed(before, body=good, **{"Idempotency-Key": "a"})
-        path = before.post_async(a_body(seed=9))
-        fetched = before.ended(path)
-    with serving(tmp_path / "kept.db", 1 - workers) as after:
-        again = after.post(good, **{"Idempotency-Key": "a"})
-        assert (again.status_code, again.content) == (200, answer.content)
-        assert again.headers["idempotent-replayed"] == "true"
-        assert error_of(after.post(bad, **{"Idempotency-Key": "b"})) == error_of(failure)
-        assert after.post(bad, **{"Idempotency-Key": "a"}).status_code == 409
-        assert after.get(path).content == fetched.content
-        assert followed(after, f"/rollouts/{answer.json()['rollout_id']}", **{"Last-Event-ID": "3"}) == frames[4:]
-        names = [name for frame in frames for name in pictures_of(frame)]
-        assert names and all(after.client.get(f"/blobs/{name}").status_code == 200 for name in names)
-    assert marks(tmp_path / "mark", "reset") == 1
 
 
 def test_rollout_of_a_killed_server_returns_server_died(tmp_path: Path) -> None:

@@ -236,12 +236,6 @@ def test_inference_url_that_is_not_a_string_is_rejected(running: RunningServer) 
         assert found == [(["body", "policy", "config", "inference_url"], "type_error")], (url, policy, ops)
 
 
-def test_routes_that_need_a_store_return_422_without_it(running: RunningServer) -> None:
-    body = request_body() | {"policy": {"config": {"policy": "replay", "rollout_id": "x"}}}
-    response = running.client.post("/rollout", json=body)
-    assert response.status_code == 422 and error_of(response)["code"] == "unavailable"
-
-
 class Forgetful(Service):
     """A service whose answers are not JSON."""
 

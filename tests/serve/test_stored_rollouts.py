@@ -13,9 +13,9 @@ from taskapp_kit import TaskApp
 from taskapp_kit.client import SyncTaskAppClient
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.errors import TaskAppError
-from taskapp_kit.records.protocols import Clock, StoredRollout
 from taskapp_kit.store import open_store
 from tests.live_app import SECRET, a_body
+from tests.plain_store import PlainStore
 from tests.serve.running_server import KEY, RunningServer, error_of, opened, request_body
 from tests.store.postgres_server import server
 from tests.stress.server import stored
@@ -197,33 +197,8 @@ def test_client_lists_and_loads_stored_rollouts(live: RunningServer) -> None:
     assert broken.value.boundary == "scoring"
 
 
-class Plugin:
-    """A store that does no more than the protocol asks for."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, StoredRollout] = {}
-
-    async def save(self, rollout: StoredRollout) -> None:
-        self.kept[rollout.rollout_id] = rollout
-
-    async def load(self, rollout_id: str) -> StoredRollout | None:
-        return self.kept.get(rollout_id)
-
-    async def blob(self, sha256: str) -> bytes | None:
-        return None
-
-    async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        return list(self.kept.values())[:limit]
-
-    def coordinator(self, clock: Clock) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
-
-
 def test_store_that_cannot_list_still_finds_by_id() -> None:
-    with opened(store=Plugin()) as running:
+    with opened(store=PlainStore()) as running:
         rollout_id = running.client.post("/rollout", json=request_body()).json()["rollout_id"]
         assert running.client.get(f"/rollouts/{rollout_id}").status_code == 200
         answer = running.client.get("/rollouts")

@@ -75,7 +75,6 @@ class PostgresServer:
                 psycopg.connect(self.url("postgres"), connect_timeout=5).close()
                 return
             except psycopg.OperationalError:
-                assert self.process is not None
                 assert self.process.poll() is None, (self.folder / "log.txt").read_text()[-4000:]
                 assert time.monotonic() < end, (self.folder / "log.txt").read_text()[-4000:]
                 time.sleep(0.05)

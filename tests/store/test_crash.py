@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import tempfile
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 from tests.store.opened_stores import child
+from tests.stress.server import missing
 
 pytestmark = pytest.mark.process
 
@@ -37,33 +36,19 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
 
 
-def found_in(path: Path, names: list[str]) -> tuple[StoreCheck, list[str]]:
-    """What check() says, and which of `names` cannot be loaded."""
-
-    async def look() -> tuple[StoreCheck, list[str]]:
-        store = SqliteStore(path)
-        try:
-            return await store.check(), [name for name in names if await store.load(name) is None]
-        finally:
-            await store.close()
-
-    return asyncio.run(look())
-
-
 @pytest.mark.parametrize(
     "after_saves", [40, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (1, 400))]
 )
 def test_every_acknowledged_rollout_survives_kill_9(tmp_path: Path, after_saves: int) -> None:
     path = tmp_path / "rollouts.db"
     process = child(SAVER, str(path), "r", "100000")
-    assert process.stdout is not None
     acknowledged = [process.stdout.readline().strip() for _ in range(after_saves)]
     os.kill(process.pid, signal.SIGKILL)
     rest, _ = process.communicate(timeout=20)
     acknowledged += rest.split("\n")[:-1]  # a line that was cut says nothing
     assert process.returncode == -signal.SIGKILL
     assert all(acknowledged)
-    found, lost = found_in(path, acknowledged)
+    found, lost = missing(path, acknowledged)
     assert lost == []
     assert found.ok, found
     assert found.rollouts >= len(acknowledged)
@@ -79,7 +64,7 @@ def test_three_processes_write_into_one_new_file(tmp_path: Path) -> None:
         assert process.returncode == 0, err
         acknowledged += out.split()
     assert len(acknowledged) == 450
-    found, lost = found_in(path, acknowledged)
+    found, lost = missing(path, acknowledged)
     assert lost == []
     assert found.ok
     assert found.rollouts == 450
@@ -114,7 +99,7 @@ def test_no_room_on_the_disk_fails_the_one_that_does_not_fit_and_passes(tmp_path
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["NoneType", "StoreError", "NoneType"], (out, err)
     assert f"could not write the store {path}: the disk" in lines[1]
-    found, lost = found_in(path, ["before", "small-1", "small-2", "after"])
+    found, lost = missing(path, ["before", "small-1", "small-2", "after"])
     assert lost == []
     assert found.ok
     assert found.rollouts == 4
@@ -176,6 +161,6 @@ def test_a_program_that_forgets_to_close_still_ends(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     assert time.monotonic() - began < 20
-    found, lost = found_in(tmp_path / "rollouts.db", ["r1"])
+    found, lost = missing(tmp_path / "rollouts.db", ["r1"])
     assert found.ok
     assert lost == []

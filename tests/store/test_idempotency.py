@@ -33,6 +33,7 @@ from tests.idempotency_contract import HandClock
 from tests.store.opened_stores import child, in_use, opened
 from tests.store.postgres_server import name_of, server
 from tests.store.stored_samples import rollout
+from tests.waiting import until, until_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.server]
 
@@ -152,19 +153,13 @@ async def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared
             assert (await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1"))) == found
         os.kill(process.pid, signal.SIGKILL)
         # A process that was killed and not yet waited for has a pid still, and threads for a moment.
-        until = time.monotonic() + 20
-        while True:
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            if fields[0] == "Z" and int(fields[17]) <= 1:
-                break
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        stat = Path(f"/proc/{process.pid}/stat")
+        until(lambda: (fields := stat.read_text().rpartition(")")[2].split())[0] == "Z" and int(fields[17]) <= 1, 20)
         async with tickets_at(shared_address) as tickets:
             found = await tickets.look("running")
             assert found is not None and found.state == "lost"
             assert await tickets.claim(IdempotencyRecord("r2", "body", time.time(), "key-1")) is None
             kept = await tickets.claim(IdempotencyRecord("r3", "body", time.time(), "key-2"))
-            assert kept is not None
             assert kept.settled == StoredResult("settled", answer=b"a" * 10_000)
     finally:
         process.kill()
@@ -175,7 +170,6 @@ async def test_kill_9_loses_what_ran_at_once_and_nothing_that_was_settled(shared
 def test_only_a_certainly_ended_process_counts_as_dead() -> None:
     script = "import sys; from taskapp_kit.store.idempotency_sql import this_process; print(this_process(), flush=True); input()\n"
     process = child(script)
-    assert process.stdout is not None
     name, own = process.stdout.readline().strip(), this_process()
     try:
         assert own is not None
@@ -223,14 +217,11 @@ def test_two_processes_claim_the_same_keys_and_one_wins_each(shared_address: str
     try:
         answers = []
         for process in processes:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.communicate()
         for process in processes:
-            assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
         for process in processes:
-            assert process.stdout is not None
             answers.append(json.loads(process.stdout.readline()))
     finally:
         errors = [process.communicate("\n", timeout=20)[1] for process in processes]
@@ -311,11 +302,6 @@ async def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hou
     def count() -> int:
         return int(asked(shared_address, "SELECT count(*) FROM idempotency_keys"))
 
-    async def becomes(number: int) -> None:
-        async with asyncio.timeout(5):
-            while count() != number:
-                await asyncio.sleep(0.01)
-
     async with tickets_at(shared_address, clock) as tickets:
         old = [IdempotencyRecord(f"old-{number}", "body", clock.at) for number in range(2 * PURGED_AT_ONCE + 10)]
         await asyncio.gather(*map(tickets.claim, old))
@@ -325,12 +311,12 @@ async def test_old_tickets_are_removed_with_the_first_claim_and_then_once_an_hou
     clock.at += RECORD_SECONDS
     async with tickets_at(shared_address, clock) as tickets:
         await tickets.claim(IdempotencyRecord("new-1", "body", clock.at - RECORD_SECONDS + PURGE_SECONDS))
-        await becomes(1)
+        await until_async(lambda: count() == 1, 5)
         clock.at += PURGE_SECONDS - 1
         await tickets.claim(IdempotencyRecord("new-2", "body", clock.at))
         clock.at += 1
         await tickets.claim(IdempotencyRecord("new-3", "body", clock.at))
-        await becomes(2)
+        await until_async(lambda: count() == 2, 5)
         assert await tickets.look("new-1") is None
         assert await tickets.look("new-2") is not None
 

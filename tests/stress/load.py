@@ -9,13 +9,11 @@ import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
 
-from tests.stress.app import note
-from tests.stress.server import Server, body
+from tests.stress.server import Server
 
 Cut = Literal["close", "reset"]
 
@@ -59,18 +57,6 @@ async def ask_all(server: Server, requests: Iterable[dict[str, Any]]) -> list[To
     """All at once; their answers in the same order."""
     async with session(server) as client:
         return await asyncio.gather(*(ask(client, request) for request in requests))
-
-
-def until_shared_by(server: Server, processes: int, journal: Path) -> None:
-    """Waits until rollouts that come together are spread over so many processes: those that died are replaced."""
-    end = time.monotonic() + 15
-    requests = [body(slow=0.02, journal=str(journal), mark="probe") for _ in range(4 * processes)]
-    while True:
-        journal.unlink(missing_ok=True)
-        assert {told.status for told in asyncio.run(ask_all(server, requests))} == {200}
-        if len({line[2] for line in note(journal)}) == processes:
-            return
-        assert time.monotonic() < end, f"no {processes} processes share the rollouts"
 
 
 async def send(server: Server, request: dict[str, Any]) -> asyncio.StreamWriter:

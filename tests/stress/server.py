@@ -63,7 +63,6 @@ class Server:
             )
         try:
             found = until(self._address, START_SECONDS, "the server's address")
-            assert found is not None
             self.url = found[1]
             assert self.health(START_SECONDS)["healthy"] is True  # held back until it serves
         except BaseException:
@@ -252,7 +251,6 @@ def stored(path: Path, rollout_id: str) -> StoredRollout:
 def stored_failure(path: Path, error: dict[str, Any]) -> StoredRollout:
     """The failed rollout of this error: stored with its boundary and code, without reward and digest."""
     row = stored(path, error["rollout_id"])
-    assert row.failure is not None
     assert (row.status, row.failure["boundary"], row.failure["code"]) == ("failed", error["boundary"], error["code"])
     assert (row.reward, row.digest) == (None, None)
     return row

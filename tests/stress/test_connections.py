@@ -126,7 +126,6 @@ def backend(folder: Path) -> Iterator[tuple[str, str]]:
         )
     try:
         found = until(lambda: re.search(r" at (http://\S+)", out.read_text()), 60, "the backend's address")
-        assert found is not None
         yield found[1], key
     finally:
         process.kill()

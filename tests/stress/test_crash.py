@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.stress.app import note
-from tests.stress.load import Told, ask, session, until_shared_by
-from tests.stress.server import Server, alive, body, error_of, stored_failure
+from tests.stress.server import Server, alive, error_of, stored_failure
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -53,36 +50,3 @@ def test_a_crash_is_a_typed_failure_and_the_process_is_replaced(
         assert kept.length == 1, "what was told until the crash is kept"
         assert [event["kind"] for event in kept.events].count("acted") == 2
     assert f"error_id={error['error_id']}" in server.log()
-
-
-@pytest.mark.ci
-def test_a_crash_costs_only_those_in_the_same_process(server: Server, tmp_path: Path) -> None:
-    until_shared_by(server, 2, tmp_path / "probes")
-    journal = tmp_path / "journal"
-    digests = {name: server.rollout(environment=name, seed=LONG).json()["digest"] for name in ("shared", "alone")}
-    marks = {**{f"companion-{number}": "shared" for number in range(12)}, "companion-alone": "alone"}
-    given: dict[str, Any] = {"seed": LONG, "journal": str(journal)}
-
-    async def together() -> list[Told]:
-        async with session(server) as client:
-            companions = [
-                asyncio.create_task(ask(client, body(environment, slow=0.15, mark=mark, **given)))
-                for mark, environment in marks.items()
-            ]
-            await asyncio.to_thread(until, lambda: len(note(journal)) >= 2 * len(marks), 10, "the companions play")
-            crashed = await ask(client, body(breaks="segfault", mark="crash", **given))
-            return [*await asyncio.gather(*companions), crashed]
-
-    answers = asyncio.run(together())
-    where = {line[3]: line[2] for line in note(journal)}
-    fates = {"lost": 0, "right": 0}
-    for mark, told in zip([*marks, "crash"], answers, strict=True):
-        if where[mark] == where["crash"]:
-            assert (told.status, told.error["boundary"], told.error["code"]) == (500, "environment", "worker_died")
-            fates["lost"] += 1
-        else:
-            assert (told.status, told.body["digest"]) == (200, digests[marks[mark]])
-            fates["right"] += 1
-    assert fates == {"lost": 7, "right": 7}, "the rollouts are spread evenly over two processes, and one is alone"
-    until_shared_by(server, 2, tmp_path / "probes")
-    assert server.rollout(seed=LONG).json()["digest"] == digests["shared"]

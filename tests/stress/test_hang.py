@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.stress.app import note
-from tests.stress.load import ask, ask_all, session, until_shared_by
+from tests.stress.load import ask_all
 from tests.stress.server import Server, alive, body, error_of, stored_failure
 from tests.waiting import until
 
@@ -32,20 +32,6 @@ def test_threads_that_hang_are_given_up_and_counted(threads: Server) -> None:
         assert stored_failure(threads.store, told.error).length == length, "what was told until the hang is kept"
         assert f"error_id={told.error['error_id']}" in threads.log()
     until(lambda: threads.health()["hung_threads"] == 0, 10, "the threads came back after all")
-    assert threads.rollout(seed=LONG).json()["digest"] == digest
-
-
-def test_eight_hung_threads_ask_for_another_server(threads: Server) -> None:
-    digest = threads.rollout(seed=LONG).json()["digest"]
-    requests = [body(seed=LONG, breaks="hang", max_time_seconds=0.3)] * 8
-    answers = asyncio.run(ask_all(threads, requests))
-    assert {(told.status, told.error["code"]) for told in answers} == {(504, "environment_hung")}
-    health = threads.health()
-    assert (health["healthy"], health["status"], health["hung_threads"]) == (True, "draining", 8)
-    refused = threads.rollout(seed=LONG)
-    assert (refused.status_code, error_of(refused)["code"]) == (503, "draining")
-    assert int(refused.headers["retry-after"]) >= 1
-    until(lambda: threads.health()["status"] == "healthy", 10, "they came back after all")
     assert threads.rollout(seed=LONG).json()["digest"] == digest
 
 
@@ -83,47 +69,3 @@ def test_a_process_that_hangs_is_replaced(workers: Server, environment: str, bre
     kept = stored_failure(workers.store, error)
     if environment == "alone":
         assert kept.length == 1, "what was told until the hang is kept"
-
-
-@pytest.mark.parametrize("breaks", [pytest.param("hang", marks=pytest.mark.exhaustive), "hang in C"])
-def test_a_hang_in_a_shared_process_leaves_those_in_the_other_alone(
-    workers: Server, breaks: str, tmp_path: Path
-) -> None:
-    """Those beside a thread that sleeps end right; beside one that holds the interpreter's lock they fail, typed."""
-    journal = tmp_path / "journal"
-    digest = workers.rollout(seed=LONG).json()["digest"]
-    until_shared_by(workers, 2, tmp_path / "probes")
-
-    async def together() -> tuple[str, list[str]]:
-        async with session(workers) as client:
-            companions = [
-                asyncio.create_task(
-                    ask(client, body(seed=LONG, slow=0.2, journal=str(journal), mark=f"companion-{number}"))
-                )
-                for number in range(8)
-            ]
-            await asyncio.to_thread(until, lambda: len(note(journal)) >= 16, 10, "the companions play")
-            hung = await ask(client, body(seed=LONG, breaks=breaks, journal=str(journal), mark="hung"))
-            told = await asyncio.gather(*companions)
-            return _word(hung.status, hung.body, digest), [_word(one.status, one.body, digest) for one in told]
-
-    hung, companions = asyncio.run(together())
-    assert hung == "step_timeout"
-    where = {line[3]: line[2] for line in note(journal)}
-    for number, word in enumerate(companions):
-        if breaks == "hang in C" and where[f"companion-{number}"] == where["hung"]:
-            assert word in ("right", "step_timeout", "worker_died")
-        else:
-            assert word == "right"
-    assert len(set(where.values())) == 2, "they played in two processes"
-    until(lambda: not alive(int(where["hung"])), 10, "the process that hung is dead")
-    assert workers.rollout(seed=LONG).json()["digest"] == digest
-
-
-def _word(status: int, told: dict[str, object], digest: str) -> str:
-    """How a rollout went, in a word."""
-    if status == 200:
-        return "right" if told["digest"] == digest else "wrong"
-    error = told["detail"]["error"]  # type: ignore[index]
-    assert "boundary" in error
-    return str(error["code"])

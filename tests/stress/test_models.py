@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 
 from taskapp_kit.testing import Faults, MockModel
 from tests.stress.app import note
-from tests.stress.load import Told, ask, ask_all, cut, send, session
-from tests.stress.server import Server, body, error_of, recent, stored_failure
+from tests.stress.load import Told, ask, ask_all, session
+from tests.stress.server import Server, body, stored_failure
 from tests.waiting import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.server]
@@ -111,64 +110,6 @@ def test_with_every_kind_of_fault_none_is_wrong_and_none_lost(server: Server, tm
     assert server.health()["hung_threads"] == 0
 
 
-def test_a_model_that_hangs_is_told_at_the_deadline(server: Server, tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    with MockModel(faults=Faults({"hang": 1.0})) as model:
-        told = answers(server, [asked(model.url, seconds=1, journal=str(journal), seed=seed) for seed in range(8)])
-        until(lambda: model.stats["in_flight"] == 0, 10, "no call is left waiting")
-    for one in told:
-        assert (one.status, one.error["boundary"], one.error["code"]) == (504, "timeout", "deadline"), one.body
-        stored_failure(server.store, one.error)
-    until(lambda: lines(journal, "close") == lines(journal, "reset") == 8, 10, "every environment closed")
-
-
-def test_unreachable_model_fails_the_rollout(server: Server) -> None:
-    with socket.socket() as taken:  # bound and not listening: nobody else gets the port
-        taken.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{taken.getsockname()[1]}"
-        answer = server.post(asked(f"http://{place}/v1", seconds=20))
-    error = error_of(answer)
-    assert (answer.status_code, error["boundary"], error["code"]) == (502, "policy", "model_unreachable")
-    assert place in error["message"]
-    stored_failure(server.store, error)
-
-
-def test_a_model_that_refuses_is_asked_once(server: Server) -> None:
-    with MockModel(api_key="sk-the-right-one-0123") as model:
-        answer = server.post(asked(model.url, policy={"api_key": VENDOR_KEY}))
-        requests = len(model.requests)
-    error = error_of(answer)
-    assert (answer.status_code, error["boundary"], error["code"]) == (502, "policy", "model_refused")
-    assert requests == 1
-    assert VENDOR_KEY not in answer.text
-    assert "401" in str(error)
-
-
-@pytest.mark.parametrize("how", ["close", "reset"])
-def test_disconnecting_during_a_model_call_cancels_the_rollout(server: Server, how: Any, tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    callers = 8
-    before = {row.rollout_id for row in recent(server.store)}
-    with MockModel(latency_seconds=20) as model:
-
-        async def hang_up() -> None:
-            requests = [asked(model.url, journal=str(journal), run_id=f"gone-{n}", seed=n) for n in range(callers)]
-            writers = [await send(server, request) for request in requests]
-            await asyncio.to_thread(until, lambda: model.stats["in_flight"] == callers, 10, "the model is awaited")
-            for writer in writers:
-                cut(writer, how)
-
-        asyncio.run(hang_up())
-        until(lambda: server.health()["in_flight"] == 0, 10, "no rollout in flight")
-        until(lambda: lines(journal, "close") == lines(journal, "reset") == callers, 10, "every environment closed")
-        until(lambda: model.stats["in_flight"] == 0, 10, "the model need not go on")
-    rows = [row for row in recent(server.store) if row.rollout_id not in before]
-    assert sorted(row.run_id for row in rows) == sorted(f"gone-{number}" for number in range(callers))
-    for row in rows:
-        assert row.failure is not None
-        assert (row.failure["boundary"], row.failure["code"], row.reward) == ("cancelled", "cancelled", None)
-
-
 def test_no_key_of_the_server_reaches_a_model(server: Server) -> None:
     with MockModel(watch=[server.key, VENDOR_KEY]) as model:
         told = answers(server, [asked(model.url, seed=seed, policy={"api_key": VENDOR_KEY}) for seed in range(8)])
@@ -185,38 +126,3 @@ def test_no_key_of_the_server_reaches_a_model(server: Server) -> None:
         assert model.stats["watched"] == [0, calls], "the caller's own key goes along, the server's never"
     assert server.key not in server.log()
     assert VENDOR_KEY not in server.log()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("processes", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
-def test_sigterm_while_models_are_awaited(tmp_path: Path, processes: str) -> None:
-    """What can end in the grace is answered right; what cannot is told as stopped, and its environment closed."""
-    journal = tmp_path / "journal"
-    quick, slow = 16, 4
-    with Server(tmp_path / "server", "--workers", processes, "--grace-seconds", "3") as server:
-        expected = digests(server, range(quick))
-        with MockModel(latency_seconds=0.2) as model, MockModel(faults=Faults({"hang": 1.0})) as hanging:
-            requests = [
-                *(asked(model.url, seed=seed, journal=str(journal)) for seed in range(quick)),
-                *(asked(hanging.url, seed=seed, journal=str(journal)) for seed in range(slow)),
-            ]
-
-            async def drained() -> list[Told]:
-                async with session(server) as client:
-                    running = [asyncio.create_task(ask(client, request)) for request in requests]
-                    await asyncio.to_thread(until, lambda: server.health()["in_flight"] == quick + slow, 10, "all run")
-                    await asyncio.to_thread(until, lambda: hanging.stats["in_flight"] == slow, 10, "they hang")
-                    server.terminate()
-                    answered = await asyncio.gather(*running)
-                    await asyncio.to_thread(server.process.wait, 15)
-                    return answered
-
-            told = asyncio.run(drained())
-        assert server.process.returncode == 0
-    right, stopped = told[:quick], told[quick:]
-    assert {one.status for one in right} == {200}, [one.body for one in right if one.status != 200][:1]
-    assert {seed: (one.body["digest"], one.body["reward"]) for seed, one in enumerate(right)} == expected
-    for one in stopped:
-        assert (one.status, one.error["boundary"], one.error["code"]) == (503, "cancelled", "server_stopping"), one.body
-        stored_failure(server.store, one.error)
-    assert lines(journal, "close") == lines(journal, "reset") == quick + slow

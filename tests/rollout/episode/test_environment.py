@@ -7,13 +7,13 @@ import enum
 import logging
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from taskapp_kit import Image, InvalidAction, RolloutFailed, Step, TaskApp, Text, action
+from taskapp_kit import Image, RolloutFailed, Step, TaskApp, Text, action
 from taskapp_kit.records.protocols import Tool
 from tests.rollouts import play
 
@@ -408,19 +408,6 @@ def test_the_context(caplog: pytest.LogCaptureFixture) -> None:
     assert drawn[1][2] is False
 
 
-def test_unconfigured_auxiliary_model_fails() -> None:
-    class Env(Quiet):
-        """Env."""
-
-        def reset(self, context: Any) -> str:
-            context.model("user").ask([{"role": "user", "content": "hello"}])
-            return ""
-
-    with pytest.raises(RolloutFailed) as caught:
-        play(app_of(Env), "noop")
-    assert caught.value.failure.code == "auxiliary_model_not_configured"
-
-
 def test_a_final_state_that_is_not_json() -> None:
     class Env(Async):
         """Env."""
@@ -432,30 +419,6 @@ def test_a_final_state_that_is_not_json() -> None:
         play(app_of(Env), "noop")
     assert caught.value.failure.code == "final_state_not_json"
     assert "): final_state.x is of type object" in caught.value.failure.message
-
-
-def test_saying_no_costs_a_step_and_is_no_failure() -> None:
-    class Env:
-        """Env."""
-
-        def reset(self, seed: int) -> str:
-            return ""
-
-        @action
-        def guess(self, word: Annotated[str, Field(pattern="^[a-z]{3}$")]) -> Step:
-            """Guess."""
-            if word != "yes":
-                raise InvalidAction(f"{word} is not in the word list")
-            return Step("right", 1.0, True)
-
-    ops = [{"type": "env", "tool": "guess", "args": {"word": word}} for word in ("abc", "toolong", "yes")]
-    trajectory = play(app_of(Env), ops=ops).trajectory
-    assert trajectory.steps[0].observation == "abc is not in the word list"
-    assert trajectory.steps[1].observation.startswith("guess was not done: word: string should match pattern")
-    assert [step.reward for step in trajectory.steps] == [None, None, 1.0]
-    assert trajectory.metrics["invalid_actions"] == 2.0
-    assert trajectory.metrics["steps"] == 3.0
-    assert trajectory.status == "terminated"
 
 
 def test_the_environments_stream_is_that_of_its_name_split_and_seed() -> None:
