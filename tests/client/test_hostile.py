@@ -63,21 +63,26 @@ BODIES: dict[str, tuple[int, str, bytes]] = {
 
 
 @contextmanager
-def answering(name: str) -> Iterator[str]:
-    status, kind, body = BODIES[name]
+def answering(reply: Callable[[], web.Response]) -> Iterator[str]:
+    """A server that answers everything so."""
 
     async def answer(_: web.Request) -> web.Response:
-        headers = {"Content-Type": kind, "Retry-After": "9" * 4000, "Set-Cookie": "a=b"}
-        if name.startswith("gzip"):
-            headers["Content-Encoding"] = "gzip"
-        if status == 303:
-            headers["Location"] = f"http://localhost.example.invalid/{KEY}"
-        return web.Response(status=status, body=body, headers=headers)
+        return reply()
 
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", answer)
     with listening(app) as url:
         yield url
+
+
+def hostile(name: str) -> web.Response:
+    status, kind, body = BODIES[name]
+    headers = {"Content-Type": kind, "Retry-After": "9" * 4000, "Set-Cookie": "a=b"}
+    if name.startswith("gzip"):
+        headers["Content-Encoding"] = "gzip"
+    if status == 303:
+        headers["Location"] = f"http://localhost.example.invalid/{KEY}"
+    return web.Response(status=status, body=body, headers=headers)
 
 
 def safe(text: str) -> None:
@@ -87,14 +92,14 @@ def safe(text: str) -> None:
     assert len(text) < 9000
 
 
-TASK_APP: dict[str, Callable[[TaskAppClient], Awaitable[Any]]] = {
-    "health": lambda client: client.health(),
-    "info": lambda client: client.info(),
-    "task_info": lambda client: client.task_info([1]),
-    "rollout": lambda client: client.rollout(REQUEST, timeout_seconds=5),
-    "rollout with a key": lambda client: client.rollout(REQUEST, timeout_seconds=5, idempotency_key="k"),
-    "rollout to be fetched": lambda client: client.rollout(REQUEST, timeout_seconds=5, submit=True),
-}
+TASK_APP: list[Callable[[TaskAppClient], Awaitable[Any]]] = [
+    lambda client: client.health(),
+    lambda client: client.info(),
+    lambda client: client.task_info([1]),
+    lambda client: client.rollout(REQUEST, timeout_seconds=5),
+    lambda client: client.rollout(REQUEST, timeout_seconds=5, idempotency_key="k"),
+    lambda client: client.rollout(REQUEST, timeout_seconds=5, submit=True),
+]
 
 
 async def sound(answer: Awaitable[Any]) -> None:
@@ -105,45 +110,47 @@ async def sound(answer: Awaitable[Any]) -> None:
         safe(str(error))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_task_app_that_answers_so(body: str) -> None:
-    async def all_of_them(url: str) -> None:
-        async with TaskAppClient(url, KEY, retries=1) as client:
-            await asyncio.gather(*(sound(call(client)) for call in TASK_APP.values()))
-
-    with answering(body) as url:
-        asyncio.run(all_of_them(url))
-
-
 async def streamed(client: BackendClient) -> list[Any]:
     return [event async for event in follow_events(client, "j", poll_seconds=0.01, patience_seconds=0.1)]
 
 
-BACKEND: dict[str, Callable[[BackendClient], Awaitable[Any]]] = {
-    "create": lambda client: client.create_job({"a": 1}),
-    "job": lambda client: client.get_job("j"),
-    "jobs": lambda client: client.list_jobs(),
-    "events": lambda client: all_events(client, "j"),
-    "metrics": lambda client: all_metrics(client, "j"),
-    "timeline": lambda client: client.timeline("j"),
-    "cancel": lambda client: client.cancel("j"),
-    "verify": lambda client: client.verify_task_app("http://127.0.0.1:1"),
-    "trainer": lambda client: client.trainer("t"),
-    "public key": lambda client: client.public_key(),
-    "env key": lambda client: client.put_env_key("A", "b"),
-    "health": lambda client: client.health(),
-    "watch": lambda client: watch(client, "j", timeout_seconds=0.3, interval_seconds=0.05),
-}
+BACKEND: list[Callable[[BackendClient], Awaitable[Any]]] = [
+    lambda client: client.create_job({"a": 1}),
+    lambda client: client.get_job("j"),
+    lambda client: client.list_jobs(),
+    lambda client: all_events(client, "j"),
+    lambda client: all_metrics(client, "j"),
+    lambda client: client.timeline("j"),
+    lambda client: client.cancel("j"),
+    lambda client: client.verify_task_app("http://127.0.0.1:1"),
+    lambda client: client.trainer("t"),
+    lambda client: client.public_key(),
+    lambda client: client.put_env_key("A", "b"),
+    lambda client: client.health(),
+    lambda client: watch(client, "j", timeout_seconds=0.3, interval_seconds=0.05),
+]
+
+
+def using(client: Any, use: Callable[[Any], Awaitable[None]]) -> None:
+    async def once() -> None:
+        async with client:
+            await use(client)
+
+    asyncio.run(once())
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_backend_that_answers_so(body: str) -> None:
-    async def all_of_them(url: str) -> None:
-        async with BackendClient(url, KEY, retries=0) as client:
-            await asyncio.gather(*(sound(call(client)) for call in BACKEND.values()))
+@pytest.mark.parametrize(
+    ("kind", "retries", "calls"),
+    [(TaskAppClient, 1, TASK_APP), (BackendClient, 0, BACKEND)],
+    ids=["task app", "backend"],
+)
+def test_every_call_of_a_server_that_answers_so(kind: Any, retries: int, calls: Any, body: str) -> None:
+    async def all_of_them(client: Any) -> None:
+        await asyncio.gather(*(sound(call(client)) for call in calls))
 
-    with answering(body) as url:
-        asyncio.run(all_of_them(url))
+    with answering(lambda: hostile(body)) as url:
+        using(kind(url, KEY, retries=retries), all_of_them)
 
 
 def test_a_bomb_in_gzip_is_not_unpacked_whole() -> None:
@@ -154,20 +161,11 @@ def test_a_bomb_in_gzip_is_not_unpacked_whole() -> None:
     ]  # header in the first
     packed = blocks[0] + blocks[1] * 63
 
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=packed, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
-
-    app = web.Application()
-    app.router.add_get("/health", answer)
-
-    async def ask(url: str) -> None:
-        async with TaskAppClient(url, KEY) as client:
-            with pytest.raises(JobError):
-                await client.health()
-
-    with listening(app) as url:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    with answering(lambda: web.Response(body=packed, headers=headers)) as url:
         tracemalloc.start()
-        asyncio.run(ask(url))
+        with pytest.raises(JobError):
+            using(TaskAppClient(url, KEY), lambda client: client.health())
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert most < 200 << 20
@@ -197,17 +195,14 @@ WIRE: dict[str, Callable[[socket.socket], None]] = {
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize("wire", WIRE)
 def test_a_line_that_goes_wrong(wire: str) -> None:
-    async def ask(url: str) -> None:
-        async with TaskAppClient(url, KEY, retries=0) as client:
+    async def ask(client: TaskAppClient) -> None:
+        for call in (client.get("/health", seconds=1), client.rollout(REQUEST, timeout_seconds=1)):
             with pytest.raises(JobError) as told:
-                await asyncio.wait_for(client.get("/health", seconds=1), 20)
-            safe(str(told.value))
-            with pytest.raises(JobError) as told:
-                await asyncio.wait_for(client.rollout(REQUEST, timeout_seconds=1), 20)
+                await asyncio.wait_for(call, 20)
             safe(str(told.value))
 
     with raw(WIRE[wire]) as url:
-        asyncio.run(ask(url))
+        using(TaskAppClient(url, KEY, retries=0), ask)
 
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -219,26 +214,9 @@ def test_a_stream_whose_line_never_ends_is_left() -> None:
         while True:
             connection.sendall(b"a" * 65536)
 
-    async def ask(url: str) -> None:
-        async with BackendClient(url, KEY, timeout_seconds=1, retries=0) as client:
-            with pytest.raises(JobError):
-                await asyncio.wait_for(streamed(client), 30)
-
-    with raw(serve) as url:
-        asyncio.run(ask(url))
-
-
-@contextmanager
-def replying(body: Any) -> Iterator[str]:
-    """A server that answers everything with this JSON."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response(body)
-
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", answer)
-    with listening(app) as url:
-        yield url
+    with raw(serve) as url, pytest.raises(JobError):
+        client = BackendClient(url, KEY, timeout_seconds=1, retries=0)
+        using(client, lambda client: asyncio.wait_for(streamed(client), 30))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +225,7 @@ def replying(body: Any) -> Iterator[str]:
 )
 def test_an_odd_job_id_is_none(job_id: Any, expected: str | None) -> None:
     """It would be shown, logged and sent back."""
-    with replying({"job_id": job_id, "status": "queued"}) as url:
+    with answering(lambda: web.json_response({"job_id": job_id, "status": "queued"})) as url:
         job = RLJob(backend_url=url, api_key=KEY, payload={"job_type": "rl"})
         with nullcontext() if expected else pytest.raises(JobError):
             assert job.submit() == expected
@@ -255,7 +233,8 @@ def test_an_odd_job_id_is_none(job_id: Any, expected: str | None) -> None:
 
 def test_why_a_job_failed_is_told_without_any_key() -> None:
     cause = f"{ESCAPES}the backend's {KEY}, the task app's canary-task-app-key-1"
-    with replying({"job_id": "rl_1", "status": "FAILED", "error": {"message": cause}}) as url:
+    failed = {"job_id": "rl_1", "status": "FAILED", "error": {"message": cause}}
+    with answering(lambda: web.json_response(failed)) as url:
         job = RLJob(backend_url=url, api_key=KEY, job_id="rl_1", task_app_api_key="canary-task-app-key-1")
         with pytest.raises(JobError, match=r"rl_1.*the backend's \(key\), the task app's \(key\)") as told:
             job.get_results()
@@ -271,5 +250,5 @@ def test_checks_of_a_server_that_answers_so(body: str) -> None:
             for finding in findings:
                 safe(finding.found + finding.do)
 
-    with answering(body) as url:
+    with answering(lambda: hostile(body)) as url:
         asyncio.run(asyncio.wait_for(look(url), 60))

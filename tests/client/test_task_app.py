@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -55,16 +56,22 @@ async def drop_it(request: web.Request) -> web.StreamResponse:
     return drop(request)
 
 
+@contextmanager
+def gateway_of(played: Counted, kind: type[Gateway] = Gateway, **options: Any) -> Iterator[tuple[Gateway, str]]:
+    gateway = kind(played.url, **options)
+    with listening(gateway.app()) as url:
+        yield gateway, url
+
+
 # -- acceptance: chains of 303, each one episode, the right answer, one POST
 
 
 @pytest.mark.parametrize("submit", [False, True])
 @pytest.mark.parametrize("hops", [0, 3, 25, 60])
 def test_a_chain_of_redirects_is_followed_to_the_answer(played: Counted, hops: int, submit: bool) -> None:
-    gateway = Gateway(played.url, hops=hops, once=True)
     direct = ask(played.url, a_rollout(7))
     played.episodes.clear()
-    with listening(gateway.app()) as url:
+    with gateway_of(played, hops=hops, once=True) as (gateway, url):
         answer = ask(url, a_rollout(7), timeout_seconds=9000.0, submit=submit)
     assert answer["digest"] == direct["digest"]
     assert played.episodes == [7]
@@ -74,8 +81,7 @@ def test_a_chain_of_redirects_is_followed_to_the_answer(played: Counted, hops: i
 
 
 def test_a_dropped_hop_is_asked_for_again_and_the_rollout_is_not(played: Counted) -> None:
-    gateway = Gateway(played.url, hops=4, drops={2: 3, 4: 1})
-    with listening(gateway.app()) as url:
+    with gateway_of(played, hops=4, drops={2: 3, 4: 1}) as (gateway, url):
         answer = ask(url, a_rollout(3, seconds=0.3))
     assert answer["metrics"]["details"]["seed"] == 3
     assert (played.episodes, gateway.posts) == ([3], 1)
@@ -83,8 +89,7 @@ def test_a_dropped_hop_is_asked_for_again_and_the_rollout_is_not(played: Counted
 
 
 def test_a_hop_that_stays_dropped_is_given_up(played: Counted) -> None:
-    gateway = Gateway(played.url, hops=3, drops={2: 99})
-    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable):
+    with gateway_of(played, hops=3, drops={2: 99}) as (gateway, url), pytest.raises(TaskAppUnreachable):
         ask(url, a_rollout(3), retries=1)
     assert gateway.posts == 1
 
@@ -93,8 +98,7 @@ def test_a_hop_that_stays_dropped_is_given_up(played: Counted) -> None:
     "trouble", [{"slow": {1: 60.0}}, *({"broken": {1: status}} for status in (502, 503, 504, 408))], ids=str
 )
 def test_a_slow_or_broken_hop_is_asked_for_again(played: Counted, trouble: dict[str, Any]) -> None:
-    gateway = Gateway(played.url, hops=2, **trouble)
-    with listening(gateway.app()) as url:
+    with gateway_of(played, hops=2, **trouble) as (gateway, url):
         assert ask(url, a_rollout(5), hop_seconds=1.0)["metrics"]["details"]["seed"] == 5
     assert (played.episodes, gateway.posts, gateway.gets) == ([5], 1, [1, 1, 2])
 
@@ -105,8 +109,7 @@ def test_a_long_post_is_not_cut_by_the_time_of_one_hop(played: Counted) -> None:
 
 
 def test_a_chain_beyond_the_time_of_the_rollout_ends(played: Counted) -> None:
-    gateway = Gateway(played.url, hops=10**6)
-    with listening(gateway.app()) as url, pytest.raises(TaskAppError) as told:
+    with gateway_of(played, hops=10**6) as (gateway, url), pytest.raises(TaskAppError) as told:
         ask(url, a_rollout(1), timeout_seconds=300.0)
     assert (told.value.code, gateway.posts, len(gateway.gets)) == ("out_of_hops", 1, 4)
 
@@ -117,8 +120,7 @@ def test_a_chain_beyond_the_time_of_the_rollout_ends(played: Counted) -> None:
      "http://127.0.0.1:1/x", "http://127.0.0.1:99999999/x", "file:///etc/passwd"],
 )  # fmt: skip
 def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
-    gateway = Gateway(played.url, hops=1)
-    with listening(gateway.app()) as url:
+    with gateway_of(played, hops=1) as (gateway, url):
         gateway.location = location.replace("{port}", url.rpartition(":")[2])
         with pytest.raises(TaskAppError) as told:
             ask(url, a_rollout(1), idempotency_key="k1")
@@ -131,16 +133,14 @@ def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
 
 
 def test_a_dropped_post_without_a_key_is_not_sent_again(played: Counted) -> None:
-    gateway = Gateway(played.url, drop_posts=1)
-    with listening(gateway.app()) as url, pytest.raises(TaskAppUnreachable):
+    with gateway_of(played, drop_posts=1) as (gateway, url), pytest.raises(TaskAppUnreachable):
         ask(url, a_rollout(8))
     assert gateway.posts == 1
 
 
 @pytest.mark.parametrize("submit", [False, True])
 def test_a_dropped_post_with_a_key_is_sent_again_and_plays_once(played: Counted, submit: bool) -> None:
-    gateway = Gateway(played.url, drop_posts=2)
-    with listening(gateway.app()) as url:
+    with gateway_of(played, drop_posts=2) as (gateway, url):
         answer = ask(url, a_rollout(9, seconds=0.5), idempotency_key=f"once-{submit}", submit=submit)
     assert answer["metrics"]["details"]["seed"] == 9
     assert (played.episodes, gateway.posts) == ([9], 3)
@@ -149,8 +149,7 @@ def test_a_dropped_post_with_a_key_is_sent_again_and_plays_once(played: Counted,
 
 @pytest.mark.parametrize("status", [408, 504])
 def test_a_gateway_that_gave_up_waiting_is_passed_by_submitting(played: Counted, status: int) -> None:
-    gateway = Gateway(played.url, post_status=status)
-    with listening(gateway.app()) as url:
+    with gateway_of(played, post_status=status) as (gateway, url):
         answer = ask(url, a_rollout(10, seconds=0.5), idempotency_key=f"slow-{status}")
         with pytest.raises(TaskAppError) as told:
             gateway.posts = 0
@@ -166,8 +165,7 @@ def test_a_chain_without_end_is_left_by_submitting_with_a_key(played: Counted) -
             self.hops = 10**6 if number == "1" else 0
             return await super()._hop(number, hop)
 
-    gateway = Endless(played.url)
-    with listening(gateway.app()) as url:
+    with gateway_of(played, Endless) as (gateway, url):
         answer = ask(url, a_rollout(12), timeout_seconds=100.0, idempotency_key="endless")
     assert answer["metrics"]["details"]["seed"] == 12
     assert (played.episodes, gateway.posts, gateway.asked_for) == ([12], 2, [None, "respond-async"])
@@ -188,8 +186,7 @@ def test_a_result_that_was_read_once_and_lost_is_had_by_its_key(played: Counted)
                 return drop(request)
 
     for key in (None, "leaky"):
-        gateway = Leaky(played.url, hops=2, once=True)
-        with listening(gateway.app()) as url:
+        with gateway_of(played, Leaky, hops=2, once=True) as (_, url):
             if key is None:
                 with pytest.raises(TaskAppError) as told:
                     ask(url, a_rollout(13))
@@ -200,8 +197,9 @@ def test_a_result_that_was_read_once_and_lost_is_had_by_its_key(played: Counted)
     assert played.episodes == [13]
 
 
-def scripted(*answers: Any) -> tuple[web.Application, list[dict[str, Any]]]:
-    """A peer whose POST /rollout gives one answer after the other, the last one again and again."""
+@contextmanager
+def scripted(*answers: Any, routes: dict[str, Any] | None = None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A peer whose POST /rollout gives one answer after the other, the last one again and again. routes: other paths."""
     seen: list[dict[str, Any]] = []
 
     async def post(request: web.Request) -> web.StreamResponse:
@@ -217,7 +215,10 @@ def scripted(*answers: Any) -> tuple[web.Application, list[dict[str, Any]]]:
 
     app = web.Application()
     app.router.add_post("/rollout", post)
-    return app, seen
+    for path, handler in (routes or {}).items():
+        app.router.add_route("*", path, handler)
+    with listening(app) as url:
+        yield url, seen
 
 
 def enveloped(code: str, **more: Any) -> dict[str, Any]:
@@ -242,8 +243,7 @@ REPEATED: list[tuple[int, Any, bool]] = [
 
 @pytest.mark.parametrize(("status", "body", "always"), REPEATED)
 def test_a_request_is_repeated_without_a_key_only_where_nothing_ran(status: int, body: Any, always: bool) -> None:
-    app, seen = scripted((status, body, {"Retry-After": "0"}), GOOD)
-    with listening(app) as url:
+    with scripted((status, body, {"Retry-After": "0"}), GOOD) as (url, seen):
         assert ask(url, {}, idempotency_key="again") == GOOD[1]
         assert [sent.get("Idempotency-Key") for sent in seen] == ["again", "again"]
         seen.clear()
@@ -259,8 +259,7 @@ def test_a_request_is_repeated_without_a_key_only_where_nothing_ran(status: int,
 
 @pytest.mark.ci
 def test_a_full_server_is_waited_for_as_long_as_there_is_time() -> None:
-    app, seen = scripted(*[(503, enveloped("saturated"), {"Retry-After": "0"})] * 5, GOOD)
-    with listening(app) as url:
+    with scripted(*[(503, enveloped("saturated"), {"Retry-After": "0"})] * 5, GOOD) as (url, seen):
         assert ask(url, {}, retries=0, timeout_seconds=60.0)
         seen.clear()
         with pytest.raises((TaskAppError, JobTimeout)):
@@ -294,8 +293,7 @@ def test_failed_rollout_raises_and_is_not_repeated(played: Counted) -> None:
     ],
 )
 def test_unexpected_responses_raise_readable_errors(answer: Any, status: int, code: str) -> None:
-    app, seen = scripted(answer)
-    with listening(app) as url, pytest.raises(TaskAppError) as told:
+    with scripted(answer) as (url, seen), pytest.raises(TaskAppError) as told:
         ask(url, {})
     assert (told.value.status, told.value.code) == (status, code)
     assert len(seen) == 1
@@ -310,13 +308,11 @@ def test_endless_response_is_cut_off(played: Counted) -> None:
             await response.write(b"x" * (1 << 20))
         return response
 
-    app, seen = scripted(flood)
-
     async def limited(client: TaskAppClient) -> None:
         client._transport.max_body_bytes = 2 << 20
         await client.rollout({}, idempotency_key="k")
 
-    with listening(app) as url, pytest.raises(TaskAppError):
+    with scripted(flood) as (url, seen), pytest.raises(TaskAppError):
         call(url, limited)
     assert len(seen) == 1
 
@@ -328,8 +324,7 @@ def test_truncated_response_raises() -> None:
         await response.write(b'{"metrics": ')
         return drop(request)
 
-    app, seen = scripted(cut, GOOD)
-    with listening(app) as url:
+    with scripted(cut, GOOD) as (url, seen):
         with pytest.raises(TaskAppUnreachable):
             ask(url, {})
         seen.clear()
@@ -344,8 +339,7 @@ def test_invalid_fields_are_reported_once() -> None:
         7,
     ]
     error = {"code": "invalid_request", "message": "It does not fit: ops holds no agent.", "fields": fields}
-    app, _ = scripted((422, {"detail": {"error": error}}))
-    with listening(app) as url, pytest.raises(TaskAppError) as told:
+    with scripted((422, {"detail": {"error": error}})) as (url, _), pytest.raises(TaskAppError) as told:
         ask(url, {})
     assert "body.env.seed: should be less" in str(told.value)
     assert str(told.value).count("holds no agent") == 1
@@ -365,8 +359,7 @@ def test_more_rollouts_than_places_are_all_played_in_the_end() -> None:
 
 
 def test_submit_to_a_server_that_does_not_know_it() -> None:
-    app, seen = scripted(GOOD)
-    with listening(app) as url:
+    with scripted(GOOD) as (url, seen):
         assert ask(url, {}, submit=True) == GOOD[1]
     assert seen[0]["Prefer"] == "respond-async"
 
@@ -402,9 +395,6 @@ def test_abandoned_rollout_is_cancelled_unless_it_has_a_key(end: str, key: str |
         await asyncio.sleep(60)
         return web.Response()
 
-    app, _ = scripted((202, {"rollout_id": "ab"}), (500, enveloped("broken")))
-    app.router.add_route("*", "/rollouts/ab", place)
-
     async def leave(client: TaskAppClient) -> None:
         task = asyncio.create_task(client.rollout({}, submit=True, idempotency_key=key))
         if end == "cancelled":
@@ -413,7 +403,7 @@ def test_abandoned_rollout_is_cancelled_unless_it_has_a_key(end: str, key: str |
         with pytest.raises(asyncio.CancelledError if end == "cancelled" else TaskAppUnreachable):
             await task
 
-    with listening(app) as url:
+    with scripted((202, {"rollout_id": "ab"}), (500, enveloped("broken")), routes={"/rollouts/ab": place}) as (url, _):
         call(url, leave, retries=0)
     assert asked.count("DELETE") == (key is None), asked
 
@@ -439,17 +429,17 @@ def test_polls_survive_drops_and_gateways() -> None:
             return web.json_response({"status": "running"}, status=202, headers={"Retry-After": "0"})
         return web.json_response(GOOD[1])
 
-    app, seen = scripted((202, {"status": "running"}, {"Location": "/jobs/1?a=b"}))
-    app.router.add_get("/jobs/1", poll)
-    with listening(app) as url:
+    with scripted((202, {"status": "running"}, {"Location": "/jobs/1?a=b"}), routes={"/jobs/1": poll}) as (url, seen):
         assert ask(url, {}, submit=True) == GOOD[1]
     assert len(seen) == 1
     assert len(polled) >= 4 and all(str(prefer).startswith("wait=") for prefer in polled)
 
 
 def test_a_place_at_another_server_is_not_asked() -> None:
-    app, _ = scripted((202, {}, {"Location": "http://evil.invalid/jobs/1"}))
-    with listening(app) as url, pytest.raises(TaskAppError) as told:
+    with (
+        scripted((202, {}, {"Location": "http://evil.invalid/jobs/1"})) as (url, _),
+        pytest.raises(TaskAppError) as told,
+    ):
         ask(url, {}, submit=True)
     assert told.value.code == "foreign_redirect"
 
@@ -459,9 +449,7 @@ def test_forgotten_rollout_is_played_again_only_with_a_key() -> None:
         return web.json_response(enveloped("not_found"), status=404)
 
     for key in (None, "k"):
-        app, _ = scripted((202, {"rollout_id": "ab"}), GOOD)
-        app.router.add_get("/rollouts/ab", gone)
-        with listening(app) as url:
+        with scripted((202, {"rollout_id": "ab"}), GOOD, routes={"/rollouts/ab": gone}) as (url, _):
             if key is None:
                 with pytest.raises(TaskAppError, match="not_found"):
                     ask(url, {}, submit=True)
@@ -524,8 +512,7 @@ def test_request_that_is_not_json_is_rejected() -> None:
 
 
 def test_further_headers_go_along() -> None:
-    app, seen = scripted(GOOD)
-    with listening(app) as url:
+    with scripted(GOOD) as (url, seen):
         call(url, lambda client: client.rollout({}), headers={"Modal-Key": "wk-1"})
     assert (seen[0]["Modal-Key"], seen[0]["X-API-Key"]) == ("wk-1", KEY)
     assert "Authorization" not in seen[0] and seen[0]["User-Agent"].startswith("taskapp-kit/")
@@ -558,8 +545,6 @@ def test_who_stops_waiting_hangs_up(played: Counted) -> None:
             gone.set()
         return web.Response()
 
-    app, _ = scripted(hang)
-
     async def leave(client: TaskAppClient) -> None:
         task = asyncio.create_task(client.rollout({}))
         await asyncio.to_thread(arrived.wait, 30)
@@ -567,7 +552,7 @@ def test_who_stops_waiting_hangs_up(played: Counted) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with listening(app) as url:
+    with scripted(hang) as (url, _):
         call(url, leave)
         assert gone.wait(30)
 
@@ -577,8 +562,7 @@ def test_a_rollout_that_takes_too_long_is_a_timeout() -> None:
         await asyncio.sleep(60)
         return web.Response()
 
-    app, seen = scripted(hang)
-    with listening(app) as url:
+    with scripted(hang) as (url, seen):
         for key in (None, "k"):
             with pytest.raises(JobTimeout):
                 ask(url, {}, timeout_seconds=0.3, idempotency_key=key)
@@ -587,8 +571,7 @@ def test_a_rollout_that_takes_too_long_is_a_timeout() -> None:
 
 def test_no_log_holds_the_key(played: Counted, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    gateway = Gateway(played.url, hops=2, drops={1: 1}, drop_posts=1)
-    with listening(gateway.app()) as url:
+    with gateway_of(played, hops=2, drops={1: 1}, drop_posts=1) as (_, url):
         ask(url, a_rollout(50), idempotency_key="logged")
     assert "again" in caplog.text
     assert KEY not in caplog.text
