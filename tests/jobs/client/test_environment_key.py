@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -30,6 +29,8 @@ TOKEN = "t0ken-Of-the-task-app-98765"
 
 class Backend:
     """Offers a public key and opens what comes back."""
+
+    url: str
 
     def __init__(self) -> None:
         self.private = PrivateKey.generate()
@@ -55,13 +56,14 @@ class Backend:
             return web.json_response({"detail": f"bad key {request.headers.get('Authorization')}"}, status=401)
         return web.json_response(self.stored)
 
-    @contextmanager
-    def listening(self) -> Iterator[str]:
-        app = web.Application()
-        app.router.add_get("/api/v1/crypto/public-key", self.key)
-        app.router.add_post("/api/v1/env-keys", self.take)
-        with listening(app) as url:
-            yield url
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    made, app = Backend(), web.Application()
+    app.router.add_get("/api/v1/crypto/public-key", made.key)
+    app.router.add_post("/api/v1/env-keys", made.take)
+    with listening(app) as made.url:
+        yield made
 
 
 def test_a_minted_key_is_32_random_bytes_in_hexadecimal() -> None:
@@ -70,12 +72,10 @@ def test_a_minted_key_is_32_random_bytes_in_hexadecimal() -> None:
 
 
 def test_the_guides_call_mints_uploads_and_returns_the_token(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, backend: Backend
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    backend = Backend()
-    with backend.listening() as url:
-        result = setup_environment_api_key(backend_base=url, synth_api_key=ORG_KEY)
+    result = setup_environment_api_key(backend_base=backend.url, synth_api_key=ORG_KEY)
     assert re.fullmatch(r"[0-9a-f]{64}", result["token"]) and backend.opened() == result["token"]
     assert result == {"token": result["token"], **backend.stored}
     assert backend.bodies == [{"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": backend.bodies[0]["ciphertext_b64"]}]
@@ -83,28 +83,25 @@ def test_the_guides_call_mints_uploads_and_returns_the_token(
     assert result["token"][:8] not in told and ORG_KEY[:8] not in told
 
 
-def test_the_token_is_the_argument_then_the_variable_then_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Backend()
+def test_the_token_is_the_argument_then_the_variable_then_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, backend: Backend
+) -> None:
     backend.public["alg"] = "libsodium.sealedbox.v1"
-    with backend.listening() as url:
-        monkeypatch.setenv("ENVIRONMENT_API_KEY", "of-the-environment")
-        assert setup_environment_api_key(url, ORG_KEY, TOKEN)["token"] == TOKEN == backend.opened()
-        assert setup_environment_api_key(url, ORG_KEY)["token"] == "of-the-environment" == backend.opened()
-        monkeypatch.delenv("ENVIRONMENT_API_KEY")
-        assert setup_environment_api_key(url, ORG_KEY)["token"] == backend.opened() != TOKEN
+    monkeypatch.setenv("ENVIRONMENT_API_KEY", "of-the-environment")
+    assert setup_environment_api_key(backend.url, ORG_KEY, TOKEN)["token"] == TOKEN == backend.opened()
+    assert setup_environment_api_key(backend.url, ORG_KEY)["token"] == "of-the-environment" == backend.opened()
+    monkeypatch.delenv("ENVIRONMENT_API_KEY")
+    assert setup_environment_api_key(backend.url, ORG_KEY)["token"] == backend.opened() != TOKEN
 
 
-def test_a_token_may_have_8_kib() -> None:
-    backend = Backend()
-    with backend.listening() as url:
-        assert len(setup_environment_api_key(url, ORG_KEY, "x" * 8192)["token"]) == 8192 == len(backend.opened())
+def test_a_token_may_have_8_kib(backend: Backend) -> None:
+    assert len(setup_environment_api_key(backend.url, ORG_KEY, "x" * 8192)["token"]) == 8192 == len(backend.opened())
 
 
 @pytest.mark.parametrize("token", ["", "  ", "a b-SECRET", "a,SECRET", "a\nSECRET", "SECRETé", 7, "x" * 8193])
-def test_a_token_that_can_be_no_key_is_refused_before_anything_is_asked(token: Any) -> None:
-    backend = Backend()
-    with backend.listening() as url, pytest.raises(JobConfigError) as caught:
-        setup_environment_api_key(url, ORG_KEY, token)
+def test_a_token_that_can_be_no_key_is_refused_before_anything_is_asked(token: Any, backend: Backend) -> None:
+    with pytest.raises(JobConfigError) as caught:
+        setup_environment_api_key(backend.url, ORG_KEY, token)
     assert "SECRET" not in str(caught.value) and not backend.seen
 
 
@@ -120,42 +117,38 @@ def test_a_token_that_can_be_no_key_is_refused_before_anything_is_asked(token: A
         {"public_key": base64.b64encode(b"x" * 32).decode(), "alg": "rot13"},
     ],
 )
-def test_a_public_key_that_cannot_be_used(public: dict[str, Any]) -> None:
-    backend = Backend()
+def test_a_public_key_that_cannot_be_used(public: dict[str, Any], backend: Backend) -> None:
     backend.public = public
-    with backend.listening() as url, pytest.raises(BackendError) as caught:
-        setup_environment_api_key(url, ORG_KEY, TOKEN)
+    with pytest.raises(BackendError) as caught:
+        setup_environment_api_key(backend.url, ORG_KEY, TOKEN)
     assert TOKEN[:6] not in repr(caught.value) + str(caught.value) and not backend.bodies
 
 
-def test_a_wrong_backend_key_is_told_and_not_shown() -> None:
-    backend = Backend()
-    with backend.listening() as url, pytest.raises(BackendError) as caught:
-        setup_environment_api_key(url, "wrong-key-of-the-org", TOKEN)
+def test_a_wrong_backend_key_is_told_and_not_shown(backend: Backend) -> None:
+    with pytest.raises(BackendError) as caught:
+        setup_environment_api_key(backend.url, "wrong-key-of-the-org", TOKEN)
     assert caught.value.status == 401 and "wrong-key" not in str(caught.value) and caught.value.__cause__ is None
     with pytest.raises(JobConfigError):
         setup_environment_api_key("http://127.0.0.1:9", " ", TOKEN)
 
 
-def test_what_a_backend_may_answer() -> None:
-    backend = Backend()
-    with backend.listening() as url:
-        backend.stored = {"stored": False, "echo": TOKEN}
+def test_what_a_backend_may_answer(backend: Backend) -> None:
+    backend.stored = {"stored": False, "echo": TOKEN}
+    with pytest.raises(BackendError) as caught:
+        setup_environment_api_key(backend.url, ORG_KEY, TOKEN)
+    assert TOKEN not in str(caught.value)
+    for answer in (
+        lambda _: web.Response(status=500, text=f"boom {TOKEN}"),
+        lambda _: web.Response(status=307, headers={"Location": "http://evil.example/"}),
+        lambda _: web.Response(text="<html>"),
+        drop,
+    ):
+        backend.on_post = answer
         with pytest.raises(BackendError) as caught:
-            setup_environment_api_key(url, ORG_KEY, TOKEN)
+            setup_environment_api_key(backend.url, ORG_KEY, TOKEN)
         assert TOKEN not in str(caught.value)
-        for answer in (
-            lambda _: web.Response(status=500, text=f"boom {TOKEN}"),
-            lambda _: web.Response(status=307, headers={"Location": "http://evil.example/"}),
-            lambda _: web.Response(text="<html>"),
-            drop,
-        ):
-            backend.on_post = answer
-            with pytest.raises(BackendError) as caught:
-                setup_environment_api_key(url, ORG_KEY, TOKEN)
-            assert TOKEN not in str(caught.value)
     with pytest.raises(BackendUnreachable):
-        setup_environment_api_key(url, ORG_KEY, TOKEN)
+        setup_environment_api_key("http://127.0.0.1:9", ORG_KEY, TOKEN)
     with pytest.raises(JobConfigError):
         setup_environment_api_key("nowhere", ORG_KEY, TOKEN)
 

@@ -20,7 +20,6 @@ from taskapp_kit.jobs.client.config.rl_config import RlConfig, load_rl_config, r
 from taskapp_kit.jobs.client.config.schema import SECTIONS, RlDocument, keys_of
 from taskapp_kit.jobs.client.config.toml_file import lines_of
 
-ROOT = Path(__file__).resolve().parents[3]
 CONTRACT = (Path(__file__).parent / "data" / "rl_config.toml").read_text()
 SHORT = """[trainer]
 batch_size = 2
@@ -72,27 +71,6 @@ def test_the_contracts_config_has_no_problem_and_no_warning(tmp_path: Path) -> N
     config = load(tmp_path, CONTRACT)
     assert config.document == tomllib.loads(CONTRACT) and config.warnings == () and config.path == tmp_path / "rl.toml"
     assert config.model == "Qwen/Qwen3-4B" and config.task_url == "http://127.0.0.1:8401"
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        "rl/config.toml",
-        "rl/configs/rl_from_ft.toml",
-        "rl/configs/rl_from_base_qwen4b.toml",
-        "rl_in_process_config.toml",
-    ],
-)
-def test_the_examples_have_no_problem_and_no_warning(file: str) -> None:
-    assert load_rl_config(ROOT / "examples" / file).warnings == ()
-
-
-def test_the_guides_layout_stands_in_the_example() -> None:
-    config = load_rl_config(ROOT / "examples" / "rl" / "config.toml").document
-    topology = config["compute"]["topology"]
-    assert (config["compute"]["gpu_type"], config["compute"]["gpu_count"]) == ("H100", 8)
-    assert (topology["gpus_for_vllm"], topology["tensor_parallel"], topology["gpus_for_training"]) == (2, 2, 6)
-    assert config["trainer"] == {"batch_size": 2, "group_size": 4} and config["env"] == {"max_steps_per_episode": 3}
 
 
 def test_the_smoke_test_form_alone_is_valid(tmp_path: Path) -> None:

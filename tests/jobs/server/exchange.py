@@ -180,6 +180,15 @@ def backend(**options: Any) -> Iterator[Backend]:
         yield Backend(url, http, app.state)
 
 
+def played(
+    app: ScriptedApp, config: dict[str, Any] | None = None, **options: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The last status and the events of a job."""
+    with serving(app.app()) as url, backend(**options) as back:
+        job_id = back.submit(url, config)
+        return back.ended(job_id), back.events(job_id)
+
+
 def client(url: str, key: str | None = KEY) -> httpx.Client:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return httpx.Client(base_url=f"{url}/api", headers=headers, timeout=WAIT_SECONDS, trust_env=False)

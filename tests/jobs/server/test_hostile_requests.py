@@ -190,13 +190,8 @@ BODIES: dict[str, tuple[bytes, Headers]] = {
     "no ciphertext": (json.dumps({"name": "ENVIRONMENT_API_KEY"}).encode(), [JSON]),
     "long ciphertext": (json.dumps({"name": "ENVIRONMENT_API_KEY", "ciphertext_b64": "A" * 20_000}).encode(), [JSON]),
 }  # fmt: skip
-BODIES_READ = (
-    "/api/rl/jobs",
-    "/api/learning/jobs",
-    "/api/orchestration/jobs",
-    "/api/rl/verify_task_app",
-    "/api/v1/env-keys",
-)
+MAKES_JOBS = ("/api/rl/jobs", "/api/learning/jobs", "/api/orchestration/jobs")
+BODIES_READ = (*MAKES_JOBS, "/api/rl/verify_task_app", "/api/v1/env-keys")
 
 
 def test_a_malformed_body_is_refused_by_every_route_that_reads_one(server: str) -> None:

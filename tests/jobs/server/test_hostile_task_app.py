@@ -26,16 +26,11 @@ from tests.jobs.server.exchange import (
     episode,
     failure,
     job_row,
+    played,
     serving,
 )
 
 pytestmark = pytest.mark.server
-
-
-def job_of(play: Any, config: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    with serving(ScriptedApp(play=play).app()) as url, backend() as back:
-        job_id = back.submit(url, config)
-        return back.ended(job_id), back.events(job_id)
 
 
 def raw(text: str) -> Any:
@@ -74,7 +69,7 @@ def test_an_answer_that_is_none_is_a_failure_and_no_number() -> None:
     def play(body: dict[str, Any]) -> Any:
         return raw(next(answers)) if body["policy"]["config"]["sample"] == 0 else episode(0.5)
 
-    status, events = job_of(play, config)
+    status, events = played(ScriptedApp(play=play), config)
     assert (status["status"], status["final_reward"]) == ("succeeded", 0.5)
     assert status["results"]["rollouts"]["failed"] == len(UNREADABLE)
     assert set(status["results"]["rollouts"]["failures"]) <= {"unreadable_answer", "not_json"}
@@ -84,14 +79,15 @@ def test_an_answer_that_is_none_is_a_failure_and_no_number() -> None:
 def test_the_largest_rewards_have_a_mean_and_a_spread() -> None:
     rewards = iter([1e100, -1e100] * 2)
     config = a_config(judge={"enabled": True, "reward_blend": {"env": 1e9}})
-    status, events = job_of(lambda _: episode(next(rewards)), config)
+    status, events = played(ScriptedApp(play=lambda _: episode(next(rewards))), config)
     assert status["status"] == "succeeded", status
     assert status["final_reward"] == 0.0
     assert events[-2]["data"]["reward_spread"] > 1e108
 
 
 def test_what_the_answer_leaves_out_is_no_reason_to_refuse_it() -> None:
-    status, _ = job_of(lambda _: (200, {"metrics": {"mean_return": 0.25}, "trace_correlation_id": None}))
+    answer = {"metrics": {"mean_return": 0.25}, "trace_correlation_id": None}
+    status, _ = played(ScriptedApp(play=lambda _: (200, answer)))
     assert (status["status"], status["final_reward"]) == ("succeeded", 0.25)
 
 
@@ -109,7 +105,7 @@ def test_a_strangers_words_are_bounded_wherever_they_are_kept() -> None:
 
     config = a_config(training={"batch_size": 100, "group_size": 1})
     config["rollout"]["max_concurrent_rollouts"] = 1
-    status, events = job_of(play, config)
+    status, events = played(ScriptedApp(play=play), config)
     assert status["status"] == "succeeded"
     assert len(status["results"]["rollouts"]["failures"]) == MAX_CAUSES + 1
     assert sum(status["results"]["rollouts"]["failures"].values()) == 50
@@ -139,8 +135,7 @@ def test_splits_of_a_stranger_are_bounded() -> None:
     app = ScriptedApp()
     app.info = {"taskset": {"kind": "rows", "seeds": {"x" * 200: [0, 5], "small": [0, 5]}},
                 "inference": {"policies": ["scripted"]}}  # fmt: skip
-    with serving(app.app()) as url, backend() as back:
-        assert back.ended(back.submit(url))["status"] == "succeeded"
+    assert played(app)[0]["status"] == "succeeded"
     assert {body["env"]["config"]["split"] for _, body in app.requests} == {"small"}
 
 

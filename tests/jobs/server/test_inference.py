@@ -67,10 +67,11 @@ class ScriptedModels:
 
 
 @contextmanager
-def opened(models: ScriptedModels, **options: Any) -> Iterator[tuple[Backend, httpx.Client]]:
-    """A backend, and the client of another key."""
-    with backend(models=models, **options) as back, client(back.url, OTHER_KEY) as other:
-        yield back, other
+def opened(**members: Any) -> Iterator[tuple[ScriptedModels, Backend, httpx.Client]]:
+    """Models, their backend, and the client of another key."""
+    models = ScriptedModels(**members)
+    with backend(models=models) as back, client(back.url, OTHER_KEY) as other:
+        yield models, back, other
 
 
 def ask(http: httpx.Client, model: Any, route: str = "chat/completions", **more: Any) -> httpx.Response:
@@ -89,8 +90,7 @@ def names(http: httpx.Client) -> list[str]:
 
 
 def test_a_model_is_for_the_key_whose_job_made_it() -> None:
-    models = ScriptedModels()
-    with serving(ScriptedApp().app()) as url, opened(models) as (back, other):
+    with serving(ScriptedApp().app()) as url, opened() as (models, back, other):
         job = back.submit(url)
         back.ended(job)
         theirs = other.post("/rl/jobs", json=a_job(url)).json()["job_id"]
@@ -106,8 +106,7 @@ def test_a_model_is_for_the_key_whose_job_made_it() -> None:
 
 
 def test_an_imported_model_is_the_operators_whose_key_comes_first() -> None:
-    models = ScriptedModels()
-    with opened(models) as (back, other):
+    with opened() as (_, back, other):
         assert ask(back.http, IMPORTED).status_code == 200
         assert ask(other, IMPORTED).status_code == 404
         assert ask(back.http, "tiny").status_code == ask(other, "tiny").status_code == 200
@@ -115,8 +114,7 @@ def test_an_imported_model_is_the_operators_whose_key_comes_first() -> None:
 
 def test_the_body_goes_on_as_it_is_and_the_answer_comes_back() -> None:
     stream = HttpResponse(200, b"data: {}\n\ndata: [DONE]\n\n", {"content-type": "text/event-stream", "x": "secret"})
-    models = ScriptedModels(answer=stream)
-    with opened(models) as (back, _):
+    with opened(answer=stream) as (models, back, _):
         answer = ask(back.http, "tiny", temperature=0.2, stream=True, tools=[{"type": "function"}])
         assert (answer.content, answer.headers["content-type"]) == (stream.body, "text/event-stream")
         assert "x" not in answer.headers
@@ -132,8 +130,7 @@ def test_the_body_goes_on_as_it_is_and_the_answer_comes_back() -> None:
 
 
 def test_each_api_reaches_the_model_and_has_errors_of_its_own_shape() -> None:
-    models = ScriptedModels()
-    with opened(models) as (back, other):
+    with opened() as (models, back, other):
         for route in MODEL_ROUTES:
             assert ask(back.http, "tiny", route).status_code == 200
             refused = ask(other, IMPORTED, route)
@@ -152,36 +149,22 @@ def test_each_api_reaches_the_model_and_has_errors_of_its_own_shape() -> None:
 
 @pytest.mark.parametrize("member", NEVER_OPENED)
 def test_no_path_in_a_request_is_opened(member: str) -> None:
-    models = ScriptedModels()
-    with opened(models) as (back, _):
+    with opened() as (models, back, _):
         answer = ask(back.http, "tiny", **{member: "/etc/passwd"})
         assert (answer.status_code, code(answer)) == (422, "invalid_request")
     assert not models.requests
 
 
 def test_no_odd_name_is_a_model() -> None:
-    models = ScriptedModels()
-    with opened(models) as (back, _):
-        for name in (
-            "/etc",
-            "./x",
-            "../x",
-            "rl:..:job:x",
-            "rl:tiny:../..:x",
-            "",
-            None,
-            5,
-            ["tiny"],
-            "x" * 1000,
-            "\x00",
-        ):
+    with opened() as (models, back, _):
+        texts = ("/etc", "./x", "../x", "rl:..:job:x", "rl:tiny:../..:x", "", "x" * 1000, "\x00")
+        for name in (*texts, None, 5, ["tiny"]):
             assert ask(back.http, name).status_code in (404, 422), name
     assert not models.requests
 
 
 def test_bad_bodies_reach_no_model() -> None:
-    models = ScriptedModels()
-    with opened(models) as (back, _):
+    with opened() as (models, back, _):
         url = "/inference/v1/chat/completions"
         for name, (body, status, expected) in BAD_BODIES.items():
             if expected == "invalid_json":
@@ -199,8 +182,7 @@ def test_bad_bodies_reach_no_model() -> None:
 
 
 def test_a_job_starts_from_no_model_of_another_key() -> None:
-    models = ScriptedModels()
-    with serving(ScriptedApp().app()) as url, opened(models) as (back, other):
+    with serving(ScriptedApp().app()) as url, opened() as (models, back, other):
         job = back.submit(url)
         mine = models.train(job)
 
@@ -221,7 +203,6 @@ def test_a_job_starts_from_no_model_of_another_key() -> None:
 
 
 def test_a_client_that_hangs_up_ends_its_request() -> None:
-    models = ScriptedModels(held=True)
 
     async def hang_up(url: str) -> None:
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, trust_env=False) as http:
@@ -234,5 +215,5 @@ def test_a_client_that_hangs_up_ends_its_request() -> None:
         while not models.cancelled:
             await asyncio.sleep(0.01)
 
-    with opened(models) as (back, _):
+    with opened(held=True) as (models, back, _):
         asyncio.run(asyncio.wait_for(hang_up(back.url), 30))

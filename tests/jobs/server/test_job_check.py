@@ -15,7 +15,7 @@ from taskapp_kit import Step, TaskApp, action
 from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from tests.jobs.server.exchange import APP_KEY, Backend, ScriptedApp, a_config, a_job, backend, serving
+from tests.jobs.server.exchange import APP_KEY, Backend, ScriptedApp, a_config, a_job, backend, played, serving
 
 pytestmark = pytest.mark.server
 
@@ -141,8 +141,7 @@ def test_a_job_that_names_no_player_needs_random() -> None:
 
 def test_a_task_app_that_lists_nothing_is_asked_for_rollouts() -> None:
     scripted = ScriptedApp(info={"task": {"name": "of another maker"}})
-    with serving(scripted.app()) as url, backend() as back:
-        status = back.ended(back.submit(url, a_config(rollout={"env_config": {"level": 3}}, data={"seeds": [123456]})))
+    status, _ = played(scripted, a_config(rollout={"env_config": {"level": 3}}, data={"seeds": [123456]}))
     assert status["status"] == "succeeded", status
 
 
@@ -150,8 +149,7 @@ def test_members_whose_names_are_not_taken_are_no_reason_to_refuse() -> None:
     for names in (["level", "x" * 200], [f"member_{number}" for number in range(1001)]):
         scripted = ScriptedApp()
         scripted.info["config_schema"] = {"properties": {name: {} for name in names}, "additionalProperties": False}
-        with serving(scripted.app()) as url, backend() as back:
-            status = back.ended(back.submit(url, a_config(rollout={"env_config": {names[0]: 3}})))
+        status, _ = played(scripted, a_config(rollout={"env_config": {names[0]: 3}}))
         assert status["status"] == "succeeded", status
 
 

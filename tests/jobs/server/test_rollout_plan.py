@@ -106,11 +106,6 @@ def test_what_the_engine_cannot_do_is_a_problem_though_the_config_is_valid(secti
     assert made is None and list(problems) == [(section, key)]
 
 
-def test_a_job_of_too_many_rollouts_is_refused() -> None:
-    config = {"training": {"num_epochs": 1000, "iterations_per_epoch": 1000, "batch_size": 2}}
-    assert list(read_plan(JobDocument("rl_1", "http://h", config))[1]) == [()]
-
-
 def test_the_second_form_has_its_own_batch_and_group() -> None:
     made = plan({"trainer": {"batch_size": 9}}, trainer={"batch_size": 3, "group_size": 5})
     assert (made.groups, made.samples) == (3, 5)

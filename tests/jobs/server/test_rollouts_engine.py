@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 
 from taskapp_kit.jobs.server.engine import REPEATED
-from tests.jobs.server.exchange import APP_KEY, Answer, Gate, ScriptedApp, a_config, backend, episode, failure, serving
+from tests.jobs.server.exchange import (
+    APP_KEY,
+    Answer,
+    Gate,
+    ScriptedApp,
+    a_config,
+    backend,
+    episode,
+    failure,
+    played,
+    serving,
+)
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
-
-
-def played(
-    app: ScriptedApp, config: dict[str, Any] | None = None, **options: Any
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The last status and the events of a job."""
-    with serving(app.app()) as url, backend(**options) as back:
-        job_id = back.submit(url, config)
-        return back.ended(job_id), back.events(job_id)
 
 
 def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -141,33 +141,31 @@ def resolving(
         runner.run(run())
 
 
-def counting_app() -> tuple[Starlette, list[str]]:
-    """A task app that opens to all, and who came."""
-    came: list[str] = []
+@pytest.fixture
+def open_app() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """The port of a task app that opens to all, and each request's path and key."""
+    came: list[tuple[str, str | None]] = []
 
     async def health(request: Request) -> Response:
-        came.append(request.url.path)
+        came.append((request.url.path, request.headers.get("x-api-key")))
         return JSONResponse({"healthy": True})
 
-    return Starlette(routes=[Route("/{any:path}", health)]), came
+    with serving(Starlette(routes=[Route("/{any:path}", health)])) as url:
+        yield url.rpartition(":")[2], came
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: bool) -> None:
-    app, came = counting_app()
-    second = "127.0.0.1" if not local else "169.254.169.254"
-    with serving(app) as url:
-        port = url.rpartition(":")[2]
+def test_a_name_that_leads_elsewhere_the_second_time_is_not_connected_to(local: bool, open_app: Any) -> None:
+    port, came = open_app
 
-        async def use(access: TaskAppAccess) -> None:
-            there = f"http://rebinding.example:{port}"
-            with pytest.raises(TaskAppUnreachable):
-                await access.client("org", there)
-            told = await access.verify("org", there)
-            assert told["any_ok"] is False
+    async def use(access: TaskAppAccess) -> None:
+        there = f"http://rebinding.example:{port}"
+        with pytest.raises(TaskAppUnreachable):
+            await access.client("org", there)
+        assert (await access.verify("org", there))["any_ok"] is False
 
-        table = {"rebinding.example": [[PUBLIC], [second], [PUBLIC], [second]]}
-        resolving(table, use, local=local)
+    second = "169.254.169.254" if local else "127.0.0.1"
+    resolving({"rebinding.example": [[PUBLIC], [second]] * 2}, use, local=local)
     assert came == []
 
 
@@ -179,38 +177,32 @@ def test_a_name_with_a_private_address_beside_a_public_one_is_refused() -> None:
     resolving({"mixed.example": [[PUBLIC, "127.0.0.1"]]}, use, local=False)
 
 
-def test_a_name_may_change_while_a_client_is_open() -> None:
-    app, came = counting_app()
-    with serving(app) as url:
-        port = url.rpartition(":")[2]
+def test_a_name_may_change_while_a_client_is_open(open_app: Any) -> None:
+    port, came = open_app
 
-        async def use(access: TaskAppAccess) -> None:
-            client = OpenedTaskApp(f"http://moves.example:{port}", None, access.addresses, (), 0)
+    async def use(access: TaskAppAccess) -> None:
+        client = OpenedTaskApp(f"http://moves.example:{port}", None, access.addresses, (), 0)
+        await client.health()
+        await client.aclose()  # the next request makes a connection of its own
+        with pytest.raises(TaskAppUnreachable):
             await client.health()
-            await client.aclose()  # the next request makes a connection of its own
-            with pytest.raises(TaskAppUnreachable):
-                await client.health()
-            await client.aclose()
+        await client.aclose()
 
-        resolving({"moves.example": [["127.0.0.1"], ["169.254.169.254"]]}, use, local=True)
-    assert came == ["/health"]
+    resolving({"moves.example": [["127.0.0.1"], ["169.254.169.254"]]}, use, local=True)
+    assert came == [("/health", None)]
 
 
-def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> None:
-    app, came = counting_app()
-    with serving(app) as url:
-        port = url.rpartition(":")[2]
+def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata(open_app: Any) -> None:
+    port, came = open_app
 
-        async def use(access: TaskAppAccess) -> None:
-            client = await access.client("org", f"http://tasks.example:{port}")
-            await client.aclose()
-            with pytest.raises(RequestError):
-                await access.client("org", f"http://metadata.google.internal:{port}")
+    async def use(access: TaskAppAccess) -> None:
+        await (await access.client("org", f"http://tasks.example:{port}")).aclose()
+        with pytest.raises(RequestError):
+            await access.client("org", f"http://metadata.google.internal:{port}")
 
-        resolving(
-            {"tasks.example": [["127.0.0.1"]]}, use, local=False, allow=("tasks.example", "metadata.google.internal")
-        )
-    assert came == ["/health"]
+    allow = ("tasks.example", "metadata.google.internal")
+    resolving({"tasks.example": [["127.0.0.1"]]}, use, local=False, allow=allow)
+    assert came == [("/health", None)]
 
 
 @pytest.mark.parametrize(
@@ -222,25 +214,18 @@ def test_an_allowed_name_may_lead_to_this_machine_but_never_to_metadata() -> Non
     ],
 )
 def test_the_backends_own_key_goes_only_where_its_operator_trusts_the_address(
-    rule: dict[str, Any], sent: str | None
+    rule: dict[str, Any], sent: str | None, open_app: Any
 ) -> None:
     """Whoever submits a job chooses the address."""
-    keys: list[str | None] = []
+    port, came = open_app
 
-    async def answer(request: Request) -> Response:
-        keys.append(request.headers.get("x-api-key"))
-        return JSONResponse({"healthy": True})
+    async def use(access: TaskAppAccess) -> None:
+        there = f"http://mine.example:{port}"
+        await (await access.client("org", there)).aclose()
+        await access.verify("org", there)
 
-    with serving(Starlette(routes=[Route("/{any:path}", answer)])) as url:
-        there = f"http://mine.example:{url.rpartition(':')[2]}"
-
-        async def use(access: TaskAppAccess) -> None:
-            client = await access.client("org", there)
-            await client.aclose()
-            await access.verify("org", there)
-
-        resolving({"mine.example": [["127.0.0.1"]]}, use, APP_KEY, **rule)
-    assert keys and set(keys) == {sent}
+    resolving({"mine.example": [["127.0.0.1"]]}, use, APP_KEY, **rule)
+    assert {key for _, key in came} == {sent}
 
 
 def sealed_into(back: Backend, **keys: str) -> None:
