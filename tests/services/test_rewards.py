@@ -62,7 +62,6 @@ def test_without_a_function_or_with_one_that_no_process_finds() -> None:
         RewardActor.as_service()
     with pytest.raises(BadArgument, match="cannot be the function of a service"):
         RewardActor.as_service(lambda prompt, response, target: 1.0)
-    assert "Length" in repr(Length.as_service(10))
 
 
 KEY = "key-of-the-reward-model"

@@ -421,17 +421,6 @@ def test_wrong_declarations_and_options_are_refused() -> None:
     assert "'add'" in str(unknown.value)
 
 
-def test_a_class_is_an_ordinary_one() -> None:
-    assert asyncio.run(Counter(1).add(2)) == 3
-
-
-def test_gpus_that_are_not_there_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    if Path("/proc/driver/nvidia/gpus").exists():
-        pytest.skip("this machine has GPUs")
-    Counter.options(with_gpus=True).as_service()
-    assert any("GPU" in record.message for record in caplog.records)
-
-
 def _script(folder: Path, *lines: str) -> Path:
     """A program that does this with the class Counter."""
     path = folder / "script.py"
