@@ -6,19 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-HOSTILE = (
-    "<|im_end|>",
-    "<|im_start|>system\n",
-    "<|eot_id|>",
-    "</tool_response>",
-    "<tool_call>",
-    "</think>",
-    "\n",
-    " ",
-    "\ufffd",
-    "é",
-    "🙂",
-)
+MARKS = ("<|im_end|>", "<|im_start|>system\n", "<|eot_id|>", "</tool_response>", "<tool_call>", "</think>")
+HOSTILE = (*MARKS, "\n", " ", "\ufffd", "é", "🙂")
 TEXTS = st.lists(st.one_of(st.sampled_from(HOSTILE), st.text("ab \n{}", max_size=4)), max_size=4).map("".join)
 ARGUMENTS = st.dictionaries(st.sampled_from("xyz"), st.one_of(st.integers(-9, 9), TEXTS, st.none()), max_size=2)
 NEW = st.lists(
@@ -36,6 +25,14 @@ LOOK: dict[str, Any] = {
     "type": "function",
     "function": {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}},
 }
+
+
+def look(arguments: Any, content: str | None = None) -> dict[str, Any]:
+    """An answer that calls it."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
 TOOLS = st.sampled_from(([], [LOOK]))
 PARALLEL = """I look twice.
 <tool_call>

@@ -11,23 +11,17 @@ from taskapp_kit.train.rendering.families import differences, renderer_for
 from tests.train.byte_tokenizer import CHATML, LLAMA3, QWEN, ByteTokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"
-SMOLLM2_IGNORES = ["tools", "tool calls"]
-LLAMA3_HAS_NO = ["tools", "tool calls"]
+SMOLLM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+NO_TOOLS = ["tools", "tool calls"]
 
 
 @pytest.mark.parametrize(
     ("template", "names", "family", "default", "different"),
     [
-        (
-            "smollm2",
-            CHATML,
-            "chatml",
-            "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-            SMOLLM2_IGNORES,
-        ),
+        ("smollm2", CHATML, "chatml", SMOLLM, NO_TOOLS),
         ("qwen2.5", QWEN, "chatml", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", []),
         ("qwen3", QWEN, "chatml", "", []),
-        ("llama3", LLAMA3, "llama3", "", LLAMA3_HAS_NO),
+        ("llama3", LLAMA3, "llama3", "", NO_TOOLS),
         ("llama3.1", LLAMA3, "llama3", "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", []),
     ],
 )
@@ -35,6 +29,7 @@ def test_a_renderer_writes_what_the_models_own_template_writes(
     template: str, names: tuple[str, ...], family: str, default: str, different: list[str]
 ) -> None:
     text = (TEMPLATES / f"{template}.jinja").read_text().removesuffix("\n")
+    assert renderer_for(ByteTokenizer(names)).default_system == ""
     renderer = renderer_for(ByteTokenizer(names), text)
     assert renderer.family == family
     assert renderer.default_system == default
@@ -53,19 +48,9 @@ def test_an_answer_without_thinking_begins_as_qwen_3s_template_begins_it() -> No
     assert other.prompt([user], thinking=False) == other.prompt([user])
 
 
-def test_without_a_template_nothing_is_added() -> None:
-    assert renderer_for(ByteTokenizer(LLAMA3)).default_system == ""
-
-
 def test_another_template_is_reported() -> None:
-    renderer = renderer_for(ByteTokenizer(CHATML))
-    assert differences(renderer, "{{ messages[0].content }}") == [
-        "one message",
-        "a system message",
-        "several turns",
-        "tools",
-        "tool calls",
-    ]
+    found = differences(renderer_for(ByteTokenizer(CHATML)), "{{ messages[0].content }}")
+    assert found == ["one message", "a system message", "several turns", *NO_TOOLS]
 
 
 @pytest.mark.parametrize(

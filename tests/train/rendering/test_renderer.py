@@ -15,7 +15,7 @@ from taskapp_kit.train.rendering.llama3 import Llama3
 from taskapp_kit.train.rendering.messages import UNSUPPORTED, normal_messages
 from taskapp_kit.train.rendering.renderer import Renderer
 from tests.train.byte_tokenizer import CHATML, LLAMA3, QWEN, ByteTokenizer
-from tests.train.conversations import ARGUMENTS, CONVERSATIONS, LOOK, NEW, TEXTS, TOOLS
+from tests.train.conversations import ARGUMENTS, CONVERSATIONS, LOOK, NEW, TEXTS, TOOLS, look
 
 RENDERERS = {
     "chatml": ChatMl(ByteTokenizer(CHATML)),
@@ -116,12 +116,7 @@ def test_calls_are_parsed_as_they_are_rendered(family: str, arguments: list[Any]
 def test_a_call_of_llama_is_parsed_as_it_is_rendered(arguments: dict[str, Any]) -> None:
     renderer = RENDERERS["llama3"]
     conversation = [{"role": "user", "content": "Go."}]
-    call = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"function": {"name": "look", "arguments": arguments}}],
-    }
-    ids = renderer.prompt([*conversation, call], [LOOK])[len(renderer.prompt(conversation, [LOOK])) :]
+    ids = renderer.prompt([*conversation, look(arguments)], [LOOK])[len(renderer.prompt(conversation, [LOOK])) :]
     end = renderer.tokenizer.token("<|eot_id|>")
     assert end is not None
     message = renderer.parse(ids[: ids.index(end) + 1], [LOOK])
@@ -163,8 +158,7 @@ def test_a_call_that_strict_json_refuses_is_content(arguments: str) -> None:
     assert RENDERERS["chatml"].parse(tuple(chatml.encode()), [LOOK])["content"] == chatml
     llama3 = f'{{"name": "look", "parameters": {arguments}}}'
     assert RENDERERS["llama3"].parse(tuple(llama3.encode()), [LOOK])["content"] == llama3
-    call = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": arguments}}]}
-    text = RENDERERS["chatml"].tokenizer.decode(RENDERERS["chatml"].prompt([call]))
+    text = RENDERERS["chatml"].tokenizer.decode(RENDERERS["chatml"].prompt([look(arguments)]))
     assert arguments in text, "arguments of a client that are no JSON stand in the prompt as they are"
 
 

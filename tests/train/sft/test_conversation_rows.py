@@ -17,18 +17,12 @@ from taskapp_kit.train.sft.conversations import (
     not_learned_as_tokens,
 )
 from taskapp_kit.train.turns import NOT_SAMPLED
-from tests.train.conversations import ARGUMENTS, CONVERSATIONS, LOOK, NEW, TEXTS, TOOLS
+from tests.train.conversations import ARGUMENTS, CONVERSATIONS, LOOK, NEW, TEXTS, TOOLS, look
 from tests.train.rendering.test_renderer import END, RENDERERS, families
 
 ANSWERS = st.one_of(
     TEXTS.map(lambda text: {"role": "assistant", "content": text}),
-    ARGUMENTS.map(
-        lambda arguments: {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": arguments}}],
-        }
-    ),
+    ARGUMENTS.map(lambda arguments: look(arguments, "")),
 )
 
 USER, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
@@ -63,8 +57,7 @@ def test_a_row_is_the_turns_of_a_rollout(
 @given(arguments=ARGUMENTS)
 def test_an_answer_is_parsed_as_it_was_written(family: str, arguments: dict[str, Any]) -> None:
     renderer = RENDERERS[family]
-    call = {"id": "call_0", "type": "function", "function": {"name": "look", "arguments": arguments}}
-    parsed = renderer.parse(renderer.answer({"role": "assistant", "content": None, "tool_calls": [call]}), [LOOK])
+    parsed = renderer.parse(renderer.answer(look(arguments)), [LOOK])
     texts = "".join(each for each in arguments.values() if isinstance(each, str))
     if "tool_call>" not in texts and "</think>" not in texts:
         assert parsed["tool_calls"][0]["function"]["name"] == "look"
@@ -152,15 +145,12 @@ def test_an_answer_of_weight_0_is_context(family: str) -> None:
     assert row.ids == whole.ids and row.trained * 2 == whole.trained
     assert row.mask[-row.trained :] == (True,) * row.trained
     last = replace(context, weightless=frozenset({3}))
-    assert conversation_row(RENDERERS[family], last).mask[-1], (
-        "what follows the last answer that is learned is left out"
-    )
+    row = conversation_row(RENDERERS[family], last)
+    assert row.mask[-1], "what follows the last answer that is learned is left out"
 
 
 @families
 @pytest.mark.parametrize("arguments", ["", " ", "null", None, {}, "{}"])
 def test_no_arguments_are_an_empty_object(family: str, arguments: Any) -> None:
-    renderer = RENDERERS[family]
-    call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
-    parsed = renderer.parse(renderer.answer({"role": "assistant", "content": None, "tool_calls": [call]}), [LOOK])
+    parsed = RENDERERS[family].parse(RENDERERS[family].answer(look(arguments)), [LOOK])
     assert parsed["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}

@@ -19,7 +19,9 @@ RL_CONFIG = Path("examples/rl/learn_tiny.toml")
 """It evaluates on the seeds 72 to 95 of the environment `keys`."""
 
 
-def chosen(folder: Path, **options: Any) -> ChosenConversations:
+def chosen(folder: Path, lines: list[dict[str, Any]], **options: Any) -> ChosenConversations:
+    """Of a file `gold.jsonl` with these lines."""
+    write_lines(folder / "gold.jsonl", lines)
     return chosen_conversations(sft_settings(load_sft_config(write_config(folder, **options))))
 
 
@@ -28,40 +30,35 @@ def seeds(conversations: Any) -> list[int]:
 
 
 def test_a_share_of_the_seeds_is_held_out(tmp_path: Path) -> None:
-    write_lines(tmp_path / "gold.jsonl", [line(seed % 20, rollout=f"r{seed}") for seed in range(60)])
-    found = chosen(tmp_path)
+    lines = [line(seed % 20, rollout=f"r{seed}") for seed in range(60)]
+    found = chosen(tmp_path, lines)
     assert (len(found.learned), len(found.held_out)) == (54, 6)
     assert not set(seeds(found.learned)) & set(seeds(found.held_out))
     assert found.left_out == Counter()
-    assert chosen(tmp_path) == found
-    assert len(chosen(tmp_path, data="held_out_share = 0.5").held_out) == 30
-    assert chosen(tmp_path, data="held_out_share = 0").held_out == []
+    assert chosen(tmp_path, lines) == found
+    assert len(chosen(tmp_path, lines, data="held_out_share = 0.5").held_out) == 30
+    assert chosen(tmp_path, lines, data="held_out_share = 0").held_out == []
 
 
 def test_seeds_that_rl_evaluates_on_are_left_out(tmp_path: Path) -> None:
     lines = [line(seed) for seed in range(60, 80)] + [line(80, environment="other")]
-    write_lines(tmp_path / "gold.jsonl", lines)
-    found = chosen(tmp_path, data=f'held_out_share = 0\nrl_config = "{RL_CONFIG}"')
+    found = chosen(tmp_path, lines, data=f'held_out_share = 0\nrl_config = "{RL_CONFIG}"')
     assert seeds(found.learned) == [*range(60, 72), 80]
     assert found.left_out == Counter({f"of a seed that {RL_CONFIG} evaluates on": 8})
 
 
 def test_low_rewards_are_left_out(tmp_path: Path) -> None:
     lines = [line(0), line(1, reward=0.5), line(2, reward=None), line(3, reward=0)]
-    write_lines(tmp_path / "gold.jsonl", lines)
-    found = chosen(tmp_path, data="held_out_share = 0\nmin_reward = 0.5")
+    found = chosen(tmp_path, lines, data="held_out_share = 0\nmin_reward = 0.5")
     assert seeds(found.learned) == [0, 1]
     assert found.left_out == Counter({"without a reward": 1, "with a reward below 0.5": 1})
-    with pytest.raises(
-        ConfigError, match=r"no conversation to learn from; left out: 3 with a reward below 2, 1 without"
-    ):
-        chosen(tmp_path, data="min_reward = 2")
+    with pytest.raises(ConfigError, match="no conversation .*; left out: 3 with a reward below 2, 1 without"):
+        chosen(tmp_path, lines, data="min_reward = 2")
 
 
 def test_a_file_of_its_own_is_held_out_and_its_seeds_are_not_learned(tmp_path: Path) -> None:
-    write_lines(tmp_path / "gold.jsonl", [line(seed) for seed in range(5)])
-    write_lines(tmp_path / "held.jsonl", [line(3), line(4, split="test")])
-    found = chosen(tmp_path, data=f'held_out = "{tmp_path / "held.jsonl"}"')
+    held = write_lines(tmp_path / "held.jsonl", [line(3), line(4, split="test")])
+    found = chosen(tmp_path, [line(seed) for seed in range(5)], data=f'held_out = "{held}"')
     assert (seeds(found.learned), seeds(found.held_out)) == ([0, 1, 2], [3, 4])
     assert found.left_out == Counter({"a seed of the held-out file": 1, "equal to one of the held-out file": 1})
 
@@ -88,8 +85,7 @@ EQUAL = {
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_conversations_are_on_one_side(tmp_path: Path, name: str) -> None:
-    write_lines(tmp_path / "gold.jsonl", EQUAL[name])
-    found = chosen(tmp_path)
+    found = chosen(tmp_path, EQUAL[name])
     learned, held_out = ({each.digest for each in some} for some in (found.learned, found.held_out))
     assert (len(learned), len(held_out), len(found.learned), len(found.held_out)) == (9, 1, 180, 20)
 
@@ -97,23 +93,22 @@ def test_equal_conversations_are_on_one_side(tmp_path: Path, name: str) -> None:
 def test_seeds_that_share_conversations_with_others_are_on_one_side(tmp_path: Path) -> None:
     """Those of 0 and 1 are equal, and 1 has another one, which is that of 2."""
     pairs = [(0, "a"), (1, "a"), (1, "b"), (2, "b"), *((seed, f"{seed}") for seed in range(3, 10))]
-    write_lines(tmp_path / "gold.jsonl", [answered(name, "x", seed=seed) for seed, name in pairs])
+    lines = [answered(name, "x", seed=seed) for seed, name in pairs]
     for share in (0.2, 0.5, 0.8):
-        found = chosen(tmp_path, data=f"held_out_share = {share}")
+        found = chosen(tmp_path, lines, data=f"held_out_share = {share}")
         learned, held_out = set(seeds(found.learned)), set(seeds(found.held_out))
         assert learned and held_out and not learned & held_out
         assert {0, 1, 2} <= learned or {0, 1, 2} <= held_out
 
 
 def test_different_conversations_are_not_equal(tmp_path: Path) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "ring", "arguments": "{}"}}
     said = {"role": "assistant", "content": "a"}
     messages = [{"role": "user", "content": "q"}]
     different = [
         {"messages": [*messages, said]},
         {"messages": [*messages, said], "tools": [{"type": "function", "function": {"name": "ring"}}]},
         {"messages": [*messages, {**said, "reasoning_content": "hm"}]},
-        {"messages": [*messages, {**said, "tool_calls": [call]}]},
+        {"messages": [*messages, {**calling("{}"), **said}]},
         {"messages": [*messages, said, *messages, said]},
         {"messages": [*messages, {**said, "weight": 0}, *messages, said]},
     ]
@@ -126,6 +121,12 @@ def test_lines_of_other_programs_need_messages_only(tmp_path: Path) -> None:
     messages = [SYSTEM, said, {"role": "user", "content": ""}, {**said, "weight": 1.0}]
     (found,) = read_conversations(write_lines(tmp_path / "a.jsonl", [{"messages": messages, "tools": {}, "more": 1}]))
     assert (found.answers, found.reward, found.seed, found.tools) == (frozenset({1, 3}), None, None, [])
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    """An answer of one call."""
+    call = {"id": "c", "type": "function", "function": {"name": "ring", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 def with_answer(**answer: Any) -> dict[str, Any]:
@@ -170,14 +171,10 @@ def test_faults_of_a_file_are_reported_with_their_line(tmp_path: Path, wrong: di
 
 @pytest.mark.parametrize("arguments", ['{"a": ', "[]", "[1]", '"x"', 3, True, '{"a": NaN}'])
 def test_calls_without_an_object_are_left_out_with_their_line(tmp_path: Path, arguments: Any) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "ring", "arguments": arguments}}
-    called = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    called = [{"role": "user", "content": "x"}, calling(arguments)]
     done = [{"role": "tool", "content": ""}, {"role": "assistant", "content": "done"}]
-    write_lines(
-        tmp_path / "gold.jsonl",
-        [line(0), line(1, messages=called, answers=[1]), line(2, messages=called + done, answers=[3])],
-    )
-    found = chosen(tmp_path, data="held_out_share = 0")
+    lines = [line(0), line(1, messages=called, answers=[1]), line(2, messages=called + done, answers=[3])]
+    found = chosen(tmp_path, lines, data="held_out_share = 0")
     assert seeds(found.learned) == [0, 2], "a broken call that is context is what the model read"
     ((reason, count),) = found.left_out.items()
     assert count == 1 and "gold.jsonl, line 2" in reason
@@ -187,8 +184,8 @@ def test_answers_of_weight_0_are_not_learned(tmp_path: Path) -> None:
     said = {"role": "assistant", "content": "a"}
     user = {"role": "user", "content": "x", "weight": 0}
     one = answered("", "", messages=[user, {**said, "weight": 0}, user, said, user, {**said, "weight": None}])
-    write_lines(tmp_path / "gold.jsonl", [one, answered("", "", messages=[user, {**said, "weight": 0}])])
-    found = chosen(tmp_path, data="held_out_share = 0")
+    lines = [one, answered("", "", messages=[user, {**said, "weight": 0}])]
+    found = chosen(tmp_path, lines, data="held_out_share = 0")
     assert [each.learned for each in found.learned] == [{3, 5}]
     assert list(found.left_out.values()) == [1]
 
@@ -202,14 +199,9 @@ def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
 
 
 def test_numbers_that_would_lose_digits_are_not_learned(tmp_path: Path) -> None:
-    def called(arguments: str) -> dict[str, Any]:
-        call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
-        return answered(
-            "", "", messages=[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
-        )
-
-    write_lines(tmp_path / "gold.jsonl", [called('{"amount": 3}'), called(f'{{"amount": {3**99}}}')])
-    assert list(chosen(tmp_path, data="held_out_share = 0").left_out.values()) == [1]
+    user = {"role": "user", "content": "x"}
+    lines = [{"messages": [user, calling(f'{{"amount": {amount}}}')]} for amount in (3, 3**99)]
+    assert list(chosen(tmp_path, lines, data="held_out_share = 0").left_out.values()) == [1]
     (tmp_path / "c.jsonl").write_text(f'{{"messages": [], "seed": {3**99}}}')
     with pytest.raises(ConfigError, match="line 1"):
         list(read_conversations(tmp_path / "c.jsonl"))
@@ -224,13 +216,8 @@ def test_every_problem_of_a_config_has_its_line(tmp_path: Path) -> None:
         load_sft_config(tmp_path / "sft.toml")
     problems = caught.value.problems
     assert all(problem.startswith("line ") for problem in problems)
-    for key in (
-        "label: missing",
-        "train: missing",
-        "source and base",
-        "num_epochs: found 0",
-        "held_out_share: found 1",
-    ):
+    found = ("label: missing", "train: missing", "source and base", "num_epochs: found 0", "held_out_share: found 1")
+    for key in found:
         assert any(key in problem for problem in problems), key
 
 
