@@ -20,7 +20,7 @@ pytest.importorskip("transformers", reason="needs the train extra: make learn")
 
 from taskapp_kit.train.driver.learning import PolicyLearner  # noqa: E402
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics  # noqa: E402
-from tests.interop.peers import PeerUnavailable, peer  # noqa: E402
+from tests.interop.peer_programs import python_of  # noqa: E402
 from tests.train.jobs_by_config import config_of  # noqa: E402
 from tests.train.learning_runs import run, shown  # noqa: E402
 from tests.train.update.rows import largest_difference  # noqa: E402
@@ -60,10 +60,7 @@ HELD_OUT = 24
 @contextmanager
 def played_by(framework: str, program: str, folder: Path) -> Iterator[Path]:
     """The file of a task app whose agent is a program of examples/agents, with the framework imported once."""
-    try:
-        python = peer(framework).python
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
+    python = python_of(framework)
     app, socket, warm = folder / "app.py", str(folder / "agent.sock"), str((AGENTS / "warm.py").resolve())
     keys = Path("examples/rl/keys.py").read_text(encoding="utf-8")
     written = PLAYED_BY.format(warm=warm, socket=socket, answers=str(folder / "answers.jsonl"))

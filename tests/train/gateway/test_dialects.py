@@ -22,14 +22,12 @@ SCHEMA = {"type": "object", "properties": {"far": {"type": "boolean"}}}
 TOOL = {"type": "function", "name": "look", "description": "Look.", "parameters": SCHEMA, "strict": False}
 MESSAGES_TOOL = {"name": "look", "description": "Look.", "input_schema": SCHEMA}
 CHAT_TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": SCHEMA}}
+USER = {"messages": [{"role": "user", "content": "Hi"}]}
+CHAT_CALL = {"id": "c", "function": {"name": "look", "arguments": "{}"}}
 CHAT = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hello."},
-    {
-        "role": "assistant",
-        "content": "Hm.",
-        "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}],
-    },
+    {"role": "assistant", "content": "Hm.", "tool_calls": [CHAT_CALL]},
     {"role": "tool", "tool_call_id": "c", "content": "A wall."},
     {"role": "user", "content": [{"type": "text", "text": "And"}, {"type": "text", "text": "now?"}]},
 ]
@@ -41,24 +39,20 @@ INPUT = [
     {"type": "function_call_output", "call_id": "c", "output": "A wall."},
     {"role": "user", "content": [{"type": "input_text", "text": "And"}, {"type": "input_text", "text": "now?"}]},
 ]
+SAID = [
+    {"type": "thinking", "thinking": "?", "signature": ""},
+    {"type": "text", "text": "Hm."},
+    {"type": "tool_use", "id": "c", "name": "look", "input": {}},
+]
+ASKED = [
+    {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "A wall."}]},
+    {"type": "text", "text": "And"},
+    {"type": "text", "text": "now?"},
+]
 MESSAGES = [
     {"role": "user", "content": "Hello."},
-    {
-        "role": "assistant",
-        "content": [
-            {"type": "thinking", "thinking": "?", "signature": ""},
-            {"type": "text", "text": "Hm."},
-            {"type": "tool_use", "id": "c", "name": "look", "input": {}},
-        ],
-    },
-    {
-        "role": "user",
-        "content": [
-            {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "A wall."}]},
-            {"type": "text", "text": "And"},
-            {"type": "text", "text": "now?"},
-        ],
-    },
+    {"role": "assistant", "content": SAID},
+    {"role": "user", "content": ASKED},
 ]
 RESPONSES_BODY = {"instructions": "Be brief.", "input": INPUT, "tools": [TOOL]}
 MESSAGES_BODY = {
@@ -131,7 +125,7 @@ async def test_an_answer_that_was_cut_says_so_and_has_its_tokens() -> None:
         response = (await client.post({"input": "Hi", "max_output_tokens": 2, **more}, "responses")).json()
         assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
         assert response["token_ids"] == [*b"He"]
-        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **more}
+        body = {**USER, "max_tokens": 2, **more}
         message = (await client.post(body, "messages")).json()
         assert (message["stop_reason"], message["token_ids"]) == ("max_tokens", [*b"He"])
         assert message["prompt_token_ids"] == list(RENDERER.prompt(body["messages"]))
@@ -143,7 +137,7 @@ async def test_an_answer_that_was_cut_says_so_and_has_its_tokens() -> None:
 
 async def test_a_stop_text_ends_a_message() -> None:
     async with attempt_client(ScriptedSampler(lambda call: "Hello"), SETTINGS) as client:
-        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stop_sequences": ["lo"]}
+        body = {**USER, "max_tokens": 20, "stop_sequences": ["lo"]}
         message = (await client.post(body, "messages")).json()
         assert message["content"] == [{"type": "text", "text": "Hel"}]
     assert client.attempt.record().turns[0].token_ids == (*b"Hello",)
@@ -163,12 +157,7 @@ async def test_streams_end_in_what_a_whole_answer_has() -> None:
         assert [item["type"] for item in whole["output"]] == ["message", "function_call"]
         assert events[0]["response"]["output"] == []
 
-        body = {
-            "messages": [{"role": "user", "content": "Hi"}],
-            "max_tokens": 90,
-            "tools": [MESSAGES_TOOL],
-            "stream": True,
-        }
+        body = {**USER, "max_tokens": 90, "tools": [MESSAGES_TOOL], "stream": True}
         events = streamed((await client.post(body, "messages")).content)
         block = ["content_block_start", "content_block_delta", "content_block_stop"]
         assert [event["type"] for event in events] == ["message_start", *block, *block, "message_delta", "message_stop"]
@@ -184,9 +173,6 @@ def streamed(content: bytes) -> list[dict[str, Any]]:
     events = [(event.event, json.loads(event.data)) for event in reader.feed(content)]
     assert all(name == data["type"] for name, data in events)
     return [data for _, data in events]
-
-
-USER = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
-from tests.interop.peers import PeerUnavailable, peer
+from tests.interop.peer_programs import python_of
 from tests.train.gateway.peers import SETTINGS, ScriptedSampler, attempt_client
 
 CLIENT = Path(__file__).with_name("vendor_clients.py")
@@ -22,10 +22,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.server]
 
 def played_by(dialect: str, environment: str, sampler: ScriptedSampler) -> tuple[dict[str, Any], AttemptRecord]:
     """What the vendor's client has read, and what the gateway has recorded."""
-    try:
-        python = peer(environment).python
-    except PeerUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
+    python = python_of(environment)
 
     async def scenario() -> tuple[dict[str, Any], AttemptRecord]:
         async with attempt_client(sampler, dataclasses.replace(SETTINGS, max_tokens=100)) as client:
