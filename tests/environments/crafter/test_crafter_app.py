@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image as Picture
 
-from environments.crafter.app import Crafter, app
+from environments.crafter.app import app
 from environments.crafter.names import ACHIEVEMENTS, ACTIONS
 from environments.crafter.rules import CrafterGame
 from environments.crafter.score import DEPTHS, crafter_score, success_rates
@@ -139,18 +139,6 @@ def test_rewards_of_a_call_are_listed_and_summed(scripted: Rollout) -> None:
     assert scripted.scorecard.metrics["game_steps"] == game_step
 
 
-def test_death_terminates() -> None:
-    rollout = play(body("noop"))[0]
-    trajectory = rollout.trajectory
-    assert (trajectory.status, trajectory.stop_reason) == ("terminated", "environment")
-    assert [step.terminated for step in trajectory.steps] == [False] * (trajectory.length - 1) + [True]
-    assert not any(step.truncated for step in trajectory.steps)
-    assert "\nhealth 0/9, " in str(trajectory.steps[-1].observation)
-    assert "\nhealth 0/9, " not in str(trajectory.steps[-2].observation)
-    assert trajectory.total_reward == pytest.approx(-0.9)
-    assert rollout.scorecard.reward == trajectory.total_reward
-
-
 def test_length_truncates_in_the_middle_of_a_call_and_nothing_steps_after_it() -> None:
     program = [interact("noop", "noop"), interact(*["noop"] * 8), interact("do"), interact("dance")]
     rollout = play(body(config={"length": 5}, ops=program))[0]
@@ -171,12 +159,6 @@ def test_rewards_of_whole_episodes_stay_in_the_declared_range(scripted: Rollout)
 
 
 # What is seen
-
-
-def test_an_agent_sees_words_alone_unless_it_asks_for_pictures() -> None:
-    rollout = play(body(config={"length": 3}))[0]
-    assert isinstance(rollout.trajectory.initial, str)
-    assert all(isinstance(step.observation, str) for step in rollout.trajectory.steps)
 
 
 @pytest.mark.parametrize(("config", "side"), [({}, 144), ({"image_size": 18}, 18), ({"image_size": 200}, 200)])
@@ -218,13 +200,6 @@ def test_info_has_neither_the_map_nor_the_position(scripted: Rollout) -> None:
         assert all(type(value) is int or len(value) <= 22 for value in step.info.values())
         assert all(isinstance(part, str) for name in ("actions", "unlocked") for part in step.info[name])
         assert all(isinstance(part, float) for part in step.info["rewards"])
-
-
-def test_the_environment_is_a_plain_class() -> None:
-    game = Crafter(length=4)
-    assert isinstance(game.reset(seed=7), str)
-    step = game.interact(["noop", "sleep"])
-    assert (step.reward, step.terminated, step.truncated) == (0.0, False, False)
 
 
 # Scores
@@ -274,16 +249,6 @@ def test_the_aggregate_is_the_papers_score() -> None:
     assert list(figures) == list(told)
 
 
-def test_an_episode_without_achievements_counts_in_the_score() -> None:
-    one, none = play(body("scripted"), body("noop", config={"length": 5}))
-    assert not any(none.scorecard.metrics[f"achievement/{name}"] for name in ACHIEVEMENTS)
-    alone, both = (Service(app).aggregate([item.row() for item in items])["crafter"] for items in ([one], [one, none]))
-    for name in ACHIEVEMENTS:
-        assert both[f"success_percent/{name}"] == alone[f"success_percent/{name}"] / 2
-    assert both["mean_achievements"] == alone["mean_achievements"] / 2
-    assert both["score_percent"] < alone["score_percent"]
-
-
 # Policies
 
 
@@ -303,13 +268,6 @@ def test_samples_of_one_seed_are_other_episodes_in_the_same_world() -> None:
     one, two = play(body("random"), body("random", sample=1))
     assert one.trajectory.initial == two.trajectory.initial
     assert one.digest != two.digest
-
-
-def test_noop_does_nothing_and_scripted_plays(scripted: Rollout) -> None:
-    noop = play(body("noop", config={"length": 20}))[0]
-    assert [step.args for step in noop.trajectory.steps] == [{"actions": ["noop"]}] * 20
-    assert scripted.trajectory.metrics["invalid_actions"] == 0
-    assert scripted.scorecard.metrics["unique_achievements"] >= 6
 
 
 def test_a_seed_outside_both_splits_is_refused() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from environments.crafter.names import ACHIEVEMENTS, ACTIONS
-from environments.crafter.rules import CrafterGame, EpisodeOverError, UnknownActionError, warm_up
+from environments.crafter.rules import CrafterGame, EpisodeOverError, UnknownActionError
 from environments.crafter.scripted import scripted
 
 Agent = Callable[[CrafterGame, random.Random], list[str]]
@@ -259,8 +259,3 @@ def test_crafting_in_the_first_column_finds_no_table_as_published() -> None:
             world.remove(thing)
         world.move(player, (x, 30))
         assert ("table" in world.nearby(player.pos, 1)[0]) == (x == 1)
-
-
-def test_warm_up_loads_the_documented_modules() -> None:
-    warm_up(images=True)
-    assert CrafterGame(0).render().shape == (64, 64, 3)

@@ -23,13 +23,3 @@ def play(seed: int, length: int = 10_000) -> CrafterGame:
 @pytest.mark.parametrize("worlds", [8, pytest.param(25, marks=pytest.mark.exhaustive)])
 def test_six_achievements_on_average_on_unseen_worlds(worlds: int) -> None:
     assert mean(len(play(5000 + number, 500).unlocked) for number in range(worlds)) >= 6
-
-
-def test_the_same_text_and_stream_give_the_same_answer() -> None:
-    text = CrafterGame(3).observe()
-    assert scripted(text, random.Random(1)) == scripted(text, random.Random(1))
-
-
-def test_what_is_no_observation_is_an_error() -> None:
-    with pytest.raises((ValueError, IndexError, KeyError)):
-        scripted("hello", random.Random(1))

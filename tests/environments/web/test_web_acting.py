@@ -190,24 +190,6 @@ def test_tabs_are_limited(page: PageWindow) -> None:
         page.do("tab_close")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://elsewhere.test/",
-        "http://page.test/",
-        "javascript:note('x')",
-        "file:///etc/passwd",
-        "",
-        "/next",
-        "https://page.test:444/",
-        "https://a@page.test/",
-        "https://[page.test/",
-    ],
-)
-def test_only_the_sites_that_are_served_are_opened(page: PageWindow, url: str) -> None:
-    assert f"open pages of {ORIGIN}" in refused(page, "goto", url=url)
-
-
 def test_a_page_that_is_not_there_is_a_page(page: PageWindow) -> None:
     assert page.do("goto", url=ORIGIN + "/lost").has("heading", "Not found")
 
@@ -305,9 +287,3 @@ def test_ends_say_what_was_sent() -> None:
     assert (sent.terminated, sent.info) == (True, {"message": "4.50"})
     reported = Acting().report_infeasible("none left")
     assert (reported.terminated, reported.info) == (True, {"infeasible": "none left"})
-
-
-def test_closing_twice_does_nothing(browser: Browser) -> None:
-    page = PageWindow(browser, BODIES).open("/next")
-    page.close()
-    page.close()

@@ -186,10 +186,6 @@ def test_what_was_typed_is_still_there_after_a_refusal(house: House, site: Calen
     assert "&lt;/textarea&gt;" in page.html
 
 
-def test_a_form_without_fields_is_refused(site: Calendar) -> None:
-    assert post(site, "/new").status == 422
-
-
 def test_a_past_day_is_refused(house: House, site: Calendar) -> None:
     page = post(site, "/new", **{**a_free_place(house), "day": house.days[0].isoformat()})
     assert "Please choose a day from today on." in page.html

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import random
 from datetime import date
 from typing import Any
 
 import pytest
 
-from environments.web.sites.shop.catalogue import Catalogue, Product, Variant, make_catalogue
+from environments.web.sites.shop.catalogue import Catalogue, Product, Variant
 from environments.web.sites.shop.orders import Address, Item, Order
 from environments.web.sites.shop.site import Shop
 from tests.environments.web.sites.site_requests import get, post
@@ -201,8 +200,3 @@ def test_what_is_typed_and_named_is_escaped() -> None:
     assert "<i>" not in get(site, "/search", q="<i>x").html
     post(site, "/p/halvick-desk-lamp", **ADD)
     assert '"><i>' not in post(site, "/checkout", **{**FORM, "street": '"><i>', "name": ""}).html
-
-
-def test_a_catalogue_is_the_same_from_the_same_seed_and_other_from_another() -> None:
-    assert make_catalogue(random.Random(1), "hard") == make_catalogue(random.Random(1), "hard")
-    assert make_catalogue(random.Random(1), "hard") != make_catalogue(random.Random(2), "hard")
