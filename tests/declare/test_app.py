@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -104,41 +104,13 @@ def test_second_file_of_the_design_runs_unchanged(tmp_path: Path) -> None:
 def test_decorators_return_what_they_were_given() -> None:
     app = TaskApp("a")
 
-    class Adder:
-        """Adds."""
-
-        def reset(self, seed: int) -> str:
-            return f"seed {seed}"
-
-        @action
-        def add(self, n: Literal[1]) -> Step:
-            """Add."""
-            return Step(str(n), 1.0, True)
-
-    def one(trajectory: Trajectory) -> float:
+    def given(trajectory: Trajectory) -> float:
         return 1.0
 
-    def two(observation: str) -> dict[str, Any]:
-        return {"add": {"n": 1}}
-
-    def three(rollouts: Any) -> float:
-        return float(len(rollouts))
-
-    async def four(env: Any, model: Any, task: Any) -> None: ...
-
-    assert app.environment("x")(Adder) is Adder
-    assert app.rubric(one) is one
-    assert app.rubric(name="r2", weight=0)(one) is one
-    assert app.judge(name="j", weight=0)(one) is one
-    assert app.policy(two) is two
-    assert app.policy("named")(two) is two
-    assert app.metric(one) is one
-    assert app.metric(name="m2")(one) is one
-    assert app.aggregate(three) is three
-    assert app.aggregate(name="a2")(three) is three
-    assert app.rollout(four) is four
-    assert Adder().reset(0) == "seed 0"
-    assert Adder().add(1).reward == 1.0
+    bare: list[Any] = [app.rubric, app.policy, app.metric, app.aggregate, app.rollout, app.environment("x")]
+    called = [app.rubric(name="r2", weight=0), app.judge(name="j", weight=0), app.policy("named")]
+    for decorator in (*bare, *called, app.metric(name="m2"), app.aggregate(name="a2")):
+        assert decorator(given) is given
 
 
 def test_every_decorator_works_bare_and_called(tmp_path: Path) -> None:
@@ -179,16 +151,8 @@ def test_every_decorator_works_bare_and_called(tmp_path: Path) -> None:
     ).freeze()
     assert list(spec.environments) == ["word_game", "other"]
     assert spec.default_environment.max_steps is None
-    assert [item.name for item in (*spec.criteria, *spec.policies, *spec.metrics, *spec.aggregates)] == [
-        "r1",
-        "r2",
-        "p1",
-        "p2",
-        "m1",
-        "m2",
-        "g1",
-        "g2",
-    ]
+    declared = (*spec.criteria, *spec.policies, *spec.metrics, *spec.aggregates)
+    assert [item.name for item in declared] == ["r1", "r2", "p1", "p2", "m1", "m2", "g1", "g2"]
 
 
 def test_misplaced_name_raises_immediately() -> None:
@@ -224,12 +188,6 @@ def test_paths_are_relative_to_the_authors_file(tmp_path: Path) -> None:
     assert app.file == tmp_path / "app.py"
     assert app.path("x.txt") == tmp_path / "x.txt"
     assert [declared.name for declared in app.declared if declared.kind == "path"] == ["data/rows.jsonl", "x.txt"]
-
-
-def test_tags_may_be_one_word() -> None:
-    app = TaskApp("a")
-    app.tasks("t", prompt="x", train=[{}], tags="easy")
-    assert app.freeze().environments["t"].tags == ("easy",)
 
 
 def test_the_places_are_of_the_authors_lines(tmp_path: Path) -> None:

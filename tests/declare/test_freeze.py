@@ -315,12 +315,6 @@ def test_the_description_is_the_apps_or_the_files_docstring(tmp_path: Path) -> N
     assert [app.freeze().description for app in (one, two, three)] == ["Of the file.", "Of the app.", "a"]
 
 
-def test_process_isolation_needs_no_warning(tmp_path: Path) -> None:
-    spec = app_from(tmp_path, env(RESET, GO, options=', isolation="process", step_timeout_seconds=2')).freeze()
-    assert (spec.default_environment.isolation, spec.default_environment.step_timeout_seconds) == ("process", 2)
-    assert not spec.warnings
-
-
 def test_the_spec_hash_follows_the_rules_and_not_the_place(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     one = app_from(tmp_path, GOOD).freeze().hash
