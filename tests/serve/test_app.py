@@ -128,17 +128,6 @@ def test_included_router_has_the_same_key_check_and_errors() -> None:
         assert client.get("/other/7", headers={"X-API-Key": "wrong"}).status_code == 401
 
 
-def test_app_works_when_mounted_below_another_path() -> None:
-    from fastapi import FastAPI
-
-    outer = FastAPI()
-    outer.mount("/inner", create(Service(app), Settings(environment_api_key=KEY)))
-    with TestClient(outer) as client:
-        assert client.get("/inner/").json()["status"] == "ok"
-        assert client.get("/inner/health").status_code == 401
-        assert client.get("/inner/health", headers={"X-API-Key": KEY}).json()["healthy"] is True
-
-
 def test_service_closes_with_the_server() -> None:
     closed: list[bool] = []
 

@@ -172,13 +172,6 @@ def test_flag_that_is_not_a_boolean_is_a_failure(name: str, flag: Any) -> None:
     assert failed.value.failure.code == "flag_not_bool"
 
 
-def test_terminal_states_terminate() -> None:
-    rollout = play(from_gymnasium("CartPole-v1"), policy="constant", action=0)
-    assert (rollout.trajectory.status, rollout.trajectory.stop_reason) == ("terminated", "environment")
-    assert "truncated_by" not in rollout.trajectory.steps[-1].info
-    assert rollout.trajectory.total_reward == rollout.trajectory.length
-
-
 def test_no_step_runs_after_the_end_and_close_closes() -> None:
     made: list[Drawn] = []
 
@@ -260,13 +253,6 @@ def test_schemas_contain_the_bounds() -> None:
     assert schema_of(from_gymnasium(lambda: Drawn(spaces.Box(0, numpy.inf, (2,)))))["items"] == {
         "type": "number", "minimum": 0.0,
     }  # fmt: skip
-
-
-def test_boolean_is_not_an_action_and_numeric_string_is() -> None:
-    made = from_gymnasium("CartPole-v1")
-    assert play(made, policy="constant", action=True, max_steps=1).trajectory.metrics["invalid_actions"] == 1
-    lenient = play(made, policy="constant", action="1", max_steps=1).trajectory
-    assert (lenient.metrics["invalid_actions"], lenient.metrics["coerced_arguments"]) == (0, 1)
 
 
 def test_named_actions_and_noop() -> None:
@@ -432,15 +418,6 @@ def test_without_gymnasium_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'taskapp-kit[gymnasium]'" in done.stderr.splitlines()[-1]
-
-
-def test_the_description_is_the_environments_own() -> None:
-    lake = from_gymnasium("FrozenLake-v1", describe=str)
-    assert str(lake.__doc__).startswith("Frozen lake involves crossing a frozen lake")
-    assert "Observation" not in str(lake.__doc__)
-    cart = str(from_gymnasium("CartPole-v1").__doc__)
-    assert cart.startswith("This environment corresponds to")
-    assert cart.splitlines()[-1].startswith("Observation: a value of Box(")
 
 
 def test_gymnasium_time_limit_is_used_or_else_the_default() -> None:

@@ -352,20 +352,6 @@ def test_a_slow_start_is_a_503_that_clients_repeat_and_410_when_it_is_deleted(mo
         assert (answers[0].status_code, error_of(answers[0])["code"]) == (410, "session_deleted")
 
 
-def test_a_full_server_is_a_503_that_clients_repeat() -> None:
-    GATE.set()
-    with opened(SETTINGS, serves=app, max_concurrent=1) as running:
-        running.service.sessions.queue_seconds = 0.1
-        first = Session(running, "gated", {"split": "train", "index": 1})
-        full = Session(running, "gated", {"split": "train", "index": 1}).created
-        assert (full.status_code, full.headers["x-backend-state"]) == (503, "starting")
-        assert int(full.headers["retry-after"]) > 0 and full.headers.get_list("retry-after", False) != []
-        first.delete()
-        last = Session(running, "gated", {"split": "train", "index": 1})
-        assert last.created.status_code == 200
-        last.delete()
-
-
 @given(st.text(alphabet=st.sampled_from([" ", "a", "\u3000", "é", '"']), max_size=200), st.integers(1, 60))
 def test_no_piece_begins_with_a_space(text: str, repeated: int) -> None:
     whole = "{" + text * repeated * 40 + "}"

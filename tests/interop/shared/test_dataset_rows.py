@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit import DeclarationError, TaskApp
-from taskapp_kit.errors import ConfigError, Unavailable
+from taskapp_kit.errors import ConfigError
 from taskapp_kit.interop.dataset_rows import from_dataset
 from taskapp_kit.testing import play
 
@@ -92,14 +92,6 @@ def test_unreadable_file_is_named(tmp_path: Path, name: str, text: str, found: s
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=found):
         from_dataset(tmp_path / name)()
-
-
-def test_the_hub_needs_its_package() -> None:
-    try:
-        import datasets  # noqa: F401
-    except ImportError:
-        with pytest.raises(Unavailable, match="datasets"):
-            from_dataset("hub:owner/name")()
 
 
 @pytest.mark.parametrize("name", ["train.json", "train.csv", "data/train-0.parquet"])

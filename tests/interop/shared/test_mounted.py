@@ -58,6 +58,7 @@ def test_mounted_routes_require_the_key_and_reject_other_sites(server: Backgroun
 
 def test_the_outer_application_keeps_its_own_routes(server: BackgroundServer) -> None:
     assert httpx.get(f"{server.url}/own").json() == "own"
+    assert httpx.get(f"{server.url}/tasks/").json()["status"] == "ok"  # open, as `GET /` is anywhere
     assert httpx.get(f"{server.url}/health", headers=KEY_HEADER).status_code == 404
 
 
