@@ -53,6 +53,14 @@ def build_config():
 """
 
 
+class Config:
+    """Looks like theirs."""
+
+    app_id = "x"
+
+    def rollout(self) -> None: ...
+
+
 def found(**given: Any) -> AppSource:
     return find_source(**{**dict.fromkeys(NAMES), **given})
 
@@ -167,26 +175,12 @@ def test_their_package_is_missing(tmp_path: Path) -> None:
     file.write_text(SYNTH_FILE.format(module="synth_ai.sdk.task.server"))
     with pytest.raises(Unavailable, match=r"theirs\.py .*pip install synth-ai"):
         found(task_app_path=file)
-
-    class Config:
-        app_id = "x"
-
-        def rollout(self) -> None:
-            """Looks like theirs."""
-
     with pytest.raises(Unavailable, match=r"^config .*pip install synth-ai"):
         found(config=Config())
 
 
 def test_their_package_lacks_something(tmp_path: Path, sdk: str) -> None:
     (tmp_path / "site" / Path(*sdk.split(".")).with_suffix(".py")).write_text("import celery_of_theirs\n")
-
-    class Config:
-        app_id = "x"
-
-        def rollout(self) -> None:
-            """Looks like theirs."""
-
     with pytest.raises(Unavailable, match="synth-ai .*celery_of_theirs"):
         found(config=Config())
 

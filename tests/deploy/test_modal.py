@@ -168,43 +168,6 @@ def test_no_key_and_no_private_file_leaves_this_machine(crafter: Deploy) -> None
     assert not names & {Path(decoy).name for decoy in DECOYS}
 
 
-@pytest.mark.exhaustive
-def test_taskapp_deploy_registers_what_modal_deploy_of_modal_app_does(crafter: Deploy, checkout: Path) -> None:
-    with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        arguments = ("deploy", "crafter", "--name", "taskapp-crafter", "--store", "none", "--no-wait")
-        done = taskapp(plane, checkout, *arguments, **CANARIES)
-        assert done.code == 0, done.output
-        ours, theirs = _registered(done), _registered(crafter)
-    assert ours == theirs
-    for canary in CANARIES.values():
-        assert canary.encode() not in done.everything_sent()
-        assert canary not in done.output
-
-
-def _registered(done: Deploy) -> dict[str, Any]:
-    """All that the plane recorded, without the checksums of the two entry modules, which differ in one line."""
-    function = api_pb2.Function()
-    function.CopyFrom(done.function)
-    function.ClearField("mount_ids")  # numbered as they arrive; compared by what they hold
-    function.ClearField("object_dependencies")
-    secret = done.plane.requests("SecretGetOrCreate")[-1]
-    (published,) = done.plane.published
-    return {
-        "function": str(function),
-        "secret": (secret.deployment_name, list(secret.required_keys), dict(secret.env_dict)),
-        "images": [list(image.dockerfile_commands) for image in done.plane.images],
-        "wheel": done.packed(),
-        "mounted": done.mounted(),
-        "published": (published.name, dict(published.function_ids), dict(published.tags)),
-        "told": [
-            done.plane.files[entry.sha256_hex]
-            for files in done.plane.mounts.values()
-            for entry in files
-            if entry.filename.endswith("taskapp_deployment.json")
-        ],
-    }
-
-
 @pytest.mark.ci
 def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> None:
     (own / "pyproject.toml").write_text(EVERYTHING)
@@ -237,19 +200,6 @@ def test_everything_that_pyproject_and_flags_say_is_registered(own: Path) -> Non
     assert plane.published[0].deployment_tag == "v3"
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("secrets", "missing"), [({}, "capitals-env"), ({"capitals-env": {"OPENAI_API_KEY"}}, "ENVIRONMENT_API_KEY")]
-)
-def test_a_secret_or_key_that_is_missing_fails_the_deploy_by_its_name(
-    own: Path, secrets: dict[str, set[str]], missing: str
-) -> None:
-    with ControlPlane(secrets).running() as plane:
-        done = modal_deploy(plane, own)
-    assert done.code != 0 and missing in done.output
-    assert not plane.published
-
-
 def test_registering_needs_neither_network_nor_account(own: Path) -> None:
     program = (
         "import sys\n"
@@ -260,35 +210,6 @@ def test_registering_needs_neither_network_nor_account(own: Path) -> None:
         "print(modal_app.app.name, modal_app.web.local().title)\n"
     )
     assert printed(program, cwd=own, env=environment(ControlPlane({}), own)).split()[:2] == ["capitals", "capitals"]
-
-
-@pytest.mark.exhaustive
-def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
-    """Laid out as the wheel installs: environments inside the package, dependencies in the metadata."""
-    site = tmp_path / "site-packages"
-    skipped = shutil.ignore_patterns("__pycache__", ".*")
-    shutil.copytree(KIT_DIR, site / "taskapp_kit", ignore=skipped)
-    for kind in ("environments", "templates"):
-        shutil.copytree(CHECKOUT / kind, site / "taskapp_kit" / "_bundled" / kind, ignore=skipped)
-    info = site / "taskapp_kit-0.0.1.dist-info"
-    info.mkdir()
-    lines = ["Requires-Dist: pydantic>=2", *(f"Requires-Dist: {line}" for line in requirements() if ";" not in line)]
-    info.joinpath("METADATA").write_text(
-        "Metadata-Version: 2.1\nName: taskapp-kit\nVersion: 0.0.1\nProvides-Extra: crafter\n"
-        + "\n".join(lines)
-        + "".join(f'\nRequires-Dist: {line}; extra == "crafter"' for line in requirements(["crafter"]))
-        + "\n"
-    )
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    shutil.copy(CHECKOUT / "modal_app.py", elsewhere)
-    with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        done = modal_deploy(plane, elsewhere, PYTHONPATH=str(site))
-        assert done.code == 0, done.output
-        packed = done.packed()
-    assert "taskapp_kit/_bundled/environments/crafter/app.py" in packed
-    assert b"Version: 0.0.1" in packed["taskapp_kit-0.0.1.dist-info/METADATA"]
-    assert not [name for name in packed if name.startswith("environments/")]
 
 
 # What the container then answers.

@@ -159,14 +159,6 @@ def test_the_doors_are_closed_and_open_with_the_key(containers: Two) -> None:
         assert (answer.status, json.loads(answer.body).get("status")) == (200, "terminated"), answer.body
 
 
-def test_slow_rollouts_run_side_by_side(containers: Two) -> None:
-    began = time.monotonic()
-    with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda seed: rollout(containers.one, seed, 1.0), range(100, 112)))
-    assert [answer.status for answer in answers] == [200] * 12
-    assert time.monotonic() - began < 10, "one after the other takes twelve seconds"
-
-
 # -- containers together --------------------------------------------------------------------------------------------
 
 
