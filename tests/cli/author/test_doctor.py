@@ -72,11 +72,3 @@ def test_mistakes_in_the_declarations_are_listed(run: Run, tmp_path: Path) -> No
 
 def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(run: Run) -> None:
     run("doctor", "nothing.py", status=2)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.process
-def test_bundled_apps_are_checked_by_name(run: Run) -> None:
-    told = run("doctor", "python_sandbox", "--json", "--quick")
-    findings = json.loads(told.stdout)["findings"]
-    assert findings[0]["ok"] and findings[0]["found"].startswith("python_sandbox")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskapp_kit.cli.output.eval_progress import Counts, EvalDisplay, used_words
+from taskapp_kit.cli.output.eval_progress import EvalDisplay
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.testing import Faults, MockModel
@@ -142,18 +142,6 @@ def test_published_figures_stand_beside_the_apps_own(run: Run) -> None:
     assert re.search(r"^more +- +1\.25", told.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_crafter_beside_the_published_table(run_at_terminal: Run, width: int) -> None:
-    told = run_at_terminal(
-        "eval", "crafter", "--policy", "random", "--seeds", "1000-1002", "--out", "r1", width=width, status=0
-    )
-    assert re.search(r"^crafter +here +random agent, 29784 episodes", told.stdout, re.MULTILINE)
-    for name, theirs in (("score_percent", "1.551"), ("mean_reward", "1.377"), ("mean_length", "167.9")):
-        assert re.search(rf"^{name} +\S+ +{re.escape(theirs)}", told.stdout, re.MULTILINE)
-    assert len(re.findall(r"^success_percent/\w+ +\S+ +\S+", told.stdout, re.MULTILINE)) == 22
-    assert max(map(len, told.stdout.splitlines())) <= width
-
-
 @pytest.mark.server
 def test_a_model_plays_and_its_tokens_are_counted(run: Run, tmp_path: Path) -> None:
     with MockModel() as model:
@@ -217,21 +205,8 @@ def test_a_wrong_command_line_is_told_and_leaves_nothing(
 @pytest.mark.server
 def test_a_model_that_is_gone_stops_it_and_the_way_on_is_said(run: Run, tmp_path: Path) -> None:
     with MockModel(faults=Faults({"401": 1.0})) as model:
-        asked = (
-            "eval",
-            ADDER,
-            "--model",
-            "m",
-            "--inference-url",
-            model.url,
-            "--seeds",
-            "0-29",
-            "--ops",
-            "2",
-            "--out",
-            "r1",
-        )
-        told = run(*asked, "--concurrency", "1", "--max-consecutive-failures", "3", status=1)
+        asked = ("eval", ADDER, "--model", "m", "--inference-url", model.url, "--seeds", "0-29", "--ops", "2")
+        told = run(*asked, "--out", "r1", "--concurrency", "1", "--max-consecutive-failures", "3", status=1)
         assert "model_refused" in told.stderr
         assert "3 of 30 rollouts are stored (3 of them failed)" in told.stderr
         assert "`taskapp eval r1 --retry-failed` continues" in told.stderr
@@ -249,20 +224,6 @@ def scored(reward: float) -> RolloutRow:
 
 def failed(boundary: str | None, message: str = "m") -> RolloutRow:
     return RolloutRow("failed", "r", boundary=boundary, code="c", message=message)
-
-
-def test_counts_say_mean_rate_and_failures() -> None:
-    counts = Counts()
-    counts.begin(10, 0)
-    for result in (scored(1.0), scored(0.0), failed("policy"), failed(None), failed("policy")):
-        counts.see(result)
-        counts.done += 1
-        counts.played += 1
-    words = counts.words()
-    assert words[0] == "reward 0.5"
-    assert re.fullmatch(r"\S+/s", words[1])
-    assert re.fullmatch(r"\d+:\d\d to go", words[2])
-    assert words[3] == "3 failed (policy 2, unknown 1)"
 
 
 def test_without_a_terminal_nothing_steers_and_few_lines_come(capsys: Any) -> None:
@@ -283,16 +244,6 @@ def test_of_several_policies_a_failure_names_its_own_and_the_comparison_is_offer
     assert "`taskapp compare two` tells you which policy is better." in done.stdout
     alone = run("eval", flaky, "--policy", "presser", "--seeds", "3,6", "--out", "one")
     assert re.search(r"^seed 3 failed", alone.stderr, re.MULTILINE) and "taskapp compare" not in alone.stdout
-
-
-def test_what_is_used_so_far_in_words() -> None:
-    progress = Progress()
-    assert used_words(progress) == ["0 in progress"]
-    progress.under_way = 8
-    progress.add(1234, {"prompt_tokens": 1e6, "completion_tokens": 5.0})
-    assert used_words(progress) == ["8 in progress", "1,234 turns", "1,000,005 tokens"]
-    progress.add(1, {}, 0.25)
-    assert used_words(progress)[-1] == "$0.2500"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -194,20 +194,8 @@ def test_a_cost_limit_holds_until_a_higher_one_is_given(run: Run, tmp_path: Path
         (tmp_path / "models.toml").write_text(
             f'[m]\nurl = "{model.url}"\nusd_per_million_input_tokens = 1000.0\nusd_per_million_output_tokens = 1000.0\n'
         )
-        asked = (
-            "eval",
-            ADDER,
-            "--model",
-            "m",
-            "--seeds",
-            "0-19",
-            "--ops",
-            "2",
-            "--concurrency",
-            "2",
-            "--max-cost",
-            "2",
-        )
+        limits = ("--ops", "2", "--concurrency", "2", "--max-cost", "2")
+        asked = ("eval", ADDER, "--model", "m", "--seeds", "0-19", *limits)
         told = run(*asked, "--out", "r1", status=1)
         assert "--max-cost is 2" in told.stderr
         assert "`taskapp eval r1` continues" in told.stderr

@@ -26,6 +26,7 @@ from tests.rollout.test_details import stored_show
 from tests.store.postgres_server import server
 
 FLAKY = str(Path(__file__).parents[2] / "evaluate" / "flaky.py")
+PRESSER = ("eval", FLAKY, "--policy", "presser")
 APP = '''
 from taskapp_kit import InvalidAction, Private, Step, TaskApp, action
 from pydantic import BaseModel
@@ -69,9 +70,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from taskapp_kit.cli.main import main
 
     path = tmp_path_factory.mktemp("show") / "e"
-    done = CliRunner().invoke(
-        main, ["eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", str(path)], prog_name="taskapp"
-    )
+    done = CliRunner().invoke(main, [*PRESSER, "--seeds", "0-9", "--out", str(path)], prog_name="taskapp")
     assert done.exit_code == 1, done.output
     return path
 
@@ -277,7 +276,7 @@ def test_sources_that_are_not_there(run: Run, args: tuple[str, ...]) -> None:
 
 
 def test_eval_ends_with_the_worst_and_how_to_see_them(run: Run, tmp_path: Path) -> None:
-    done = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "e")
+    done = run(*PRESSER, "--seeds", "0-9", "--out", "e")
     tail = done.stdout.partition("The lowest rewards:\n")[2].splitlines()
     assert [line.split()[1] for line in tail[1:4]] == ["0", "2", "6"], done.stdout
     line = tail[4]
@@ -285,9 +284,9 @@ def test_eval_ends_with_the_worst_and_how_to_see_them(run: Run, tmp_path: Path) 
     assert "taskapp show e --failed" in done.stderr
     shown = run(*line.partition("`taskapp ")[2].partition("`")[0].split(), status=0)
     assert "seed 0" in shown.stdout
-    again = run("eval", FLAKY, "--policy", "presser", "--seeds", "0,1", "--out", "j", "--json")
+    again = run(*PRESSER, "--seeds", "0,1", "--out", "j", "--json")
     assert "lowest" not in again.output and json.loads(again.stdout)["rollouts"]["done"] == 2
-    failed = run("eval", FLAKY, "--policy", "presser", "--seeds", "3,4", "--out", "f")
+    failed = run(*PRESSER, "--seeds", "3,4", "--out", "f")
     assert "lowest" not in failed.stdout and failed.exit_code == 1
 
 
@@ -297,23 +296,9 @@ def played(path: Path) -> list[tuple[int, int]]:
 
 
 def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
+    asked = ("--seeds", "0-9", "--repeats", "2", "--config", '{"pause": 0.0}', "--out", "e")
     limits = ("--ops", "50", "--max-time-seconds", "60", "--max-refusals", "9", "--judges", "skip")
-    run(
-        "eval",
-        FLAKY,
-        "--policy",
-        "presser",
-        "--seeds",
-        "0-9",
-        "--repeats",
-        "2",
-        "--config",
-        '{"pause": 0.0}',
-        *limits,
-        "--out",
-        "e",
-        status=1,
-    )
+    run(*PRESSER, *asked, *limits, status=1)
     failed = run("eval", "--seeds-from", "e", "--failed", "--out", "f", status=1)
     assert played(tmp_path / "f") == [(3, 0), (3, 1), (4, 0), (4, 1)], failed.output
     first_asked, asked = (json.loads((tmp_path / name / "config.json").read_text())["asked"] for name in "ef")
@@ -436,7 +421,7 @@ def test_a_server_that_answers_something_else(run: Run, page: Any) -> None:
 @pytest.mark.process
 def test_a_postgres_store_is_listed_without_its_password(run: Run) -> None:
     address = server().database()
-    run("eval", FLAKY, "--policy", "presser", "--seeds", "0-3", "--out", "e", "--store", address, status=1)
+    run(*PRESSER, "--seeds", "0-3", "--out", "e", "--store", address, status=1)
     done = run("show", address, "--worst", "2")
     assert [line.split()[1] for line in done.stdout.splitlines()[1:3]] == ["0", "2"], done.output
     assert address not in done.output and ("@" not in address or "`taskapp show STORE ID`" in done.stdout)

@@ -21,7 +21,6 @@ from taskapp_kit.cli.output.job_progress import (
     report,
     reward_of,
     sentence,
-    word_of,
 )
 from taskapp_kit.errors import BackendError, JobTimeout
 from taskapp_kit.records.job_status import best_checkpoint
@@ -105,14 +104,6 @@ def test_the_live_picture_has_a_bar_a_curve_and_the_latest_events() -> None:
     assert "3/4" in told and "reward 0.75" in told and "reward, by iteration" in told
     assert "█" in told
     assert "step 2\n" not in told and "step 3" in told and "step 8" in told
-
-
-@pytest.mark.parametrize(
-    ("status", "word"),
-    [({}, "waiting"), ({"state": "queued"}, "queued"), ({"status": 7}, "7"), ({"status": None}, "waiting")],
-)
-def test_the_word(status: dict[str, Any], word: str) -> None:
-    assert word_of(status) == word
 
 
 def test_what_is_undefined_is_not_told() -> None:

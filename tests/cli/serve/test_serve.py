@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.conftest import ADDER, ROOT, Run, Served, serving
+from tests.cli.conftest import ADDER, Run, Served, serving
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -171,50 +171,3 @@ def test_a_heavy_judge_is_refused_with_the_variable(run: Run, tmp_path: Path) ->
     assert re.search(r"Error: judge 'kind'.*TASKAPP_JUDGE_URL", done.stderr)
     assert "Traceback" not in done.stderr
     assert not [name for name in os.environ if name.startswith("TASKAPP_SERVED")]
-
-
-@pytest.mark.exhaustive
-def test_workers_play_and_the_server_survives_what_crashes_in_them(tmp_path: Path) -> None:
-    hostile = str(ROOT / "tests" / "hostile_app.py")
-    with serving(tmp_path, hostile, "--workers", "2", TASKAPP_STORE="sqlite:///kept.db") as served:
-
-        def rollout(environment: str, **config: object) -> httpx.Response:
-            body = {
-                "run_id": "r",
-                "env": {"env_name": environment, "seed": 3, "config": config},
-                "policy": {"config": {"policy": "noop"}},
-                "ops": [],
-                "mode": "eval",
-            }
-            return httpx.post(served.url + "/rollout", headers=headers, json=body, timeout=30)
-
-        headers = {"X-API-Key": str(served.key)}
-        one, two = rollout("shared"), rollout("alone")
-        assert one.status_code == two.status_code == 200
-        assert one.json()["digest"] != two.json()["digest"], "they are two environments"
-        for breaks, status, code in (
-            ("segfault", 500, "worker_died"),
-            ("hang", 504, "step_timeout"),
-            ("reset", 500, "environment_raised"),
-            ("rubric", 500, "criterion_failed"),
-            ("config", 422, "bad_config"),
-        ):
-            for environment in ("shared", "alone"):
-                answer = rollout(environment, breaks=breaks)
-                assert (answer.status_code, answer.json()["detail"]["error"]["code"]) == (status, code)
-                assert rollout(environment).status_code == 200
-        health = httpx.get(served.url + "/health", headers=headers).json()
-        assert health["healthy"] is True
-        assert health["workers"]["alive"] >= 2
-        assert health["workers"]["replaced"] >= 3
-        assert health["workers"]["hung"] == 2
-        seen = rollout("shared", breaks="keys", at=9).text
-        assert "AUTHORS" not in seen
-        assert "ENVIRONMENT_API_KEY" not in seen
-        process = served.process
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
-    assert "sentinel-private" not in (tmp_path / "out.txt").read_text()
-    with sqlite3.connect(tmp_path / "kept.db") as kept:
-        rows = kept.execute("SELECT status, count(*) FROM rollouts GROUP BY status").fetchall()
-    assert dict(rows) == {"failed": 8, "truncated": 13}

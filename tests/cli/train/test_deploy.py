@@ -114,38 +114,6 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     assert STAYS not in str(made)
 
 
-@pytest.mark.exhaustive
-def test_a_key_is_made_once_and_kept_for_its_owners_eyes_and_what_is_there_stays(own: Path, served: str) -> None:
-    (own / ".env").write_text("OPENAI_API_KEY=x\n")
-    with ControlPlane({}, web_url=served).running() as plane:
-        first = taskapp(plane, own, "deploy", "capitals.py", "--create-secret", "--no-wait")
-        assert first.code == 0, first.output
-        (made,) = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
-        key = made.env_dict["ENVIRONMENT_API_KEY"]
-        assert len(key) == 64 and key not in first.output
-        kept = (own / ".env").read_text()
-        assert f"ENVIRONMENT_API_KEY={key}" in kept and "OPENAI_API_KEY=x" in kept
-        assert stat.S_IMODE((own / ".env").stat().st_mode) == 0o600
-
-        second = create(plane, own, "--no-wait", "--no-rehearsal", "--json")  # replaces the app of ours
-        assert second.code == 0, second.output
-        assert json.loads(second.out) == {"app_name": "capitals", "url": served, "environment": ""}
-        assert "exists and was not changed" in second.err
-        assert not plane.requests("SecretUpdate")
-
-        plane.apps["capitals"] = {}  # as if somebody else had deployed it since
-        (own / "more.env").write_text("OPENAI_API_KEY=y\n")
-        update = ("--update-secret", "--env-file", "more.env", "--take-over", "--no-rehearsal")
-        third = taskapp(plane, own, "deploy", "capitals.py", "--no-wait", *update)
-        assert third.code == 0, third.output
-        assert "taskapp-kit" in plane.apps["capitals"]
-        (updated,) = plane.requests("SecretUpdate")
-        assert [item.key for item in updated.updates] == ["OPENAI_API_KEY"]  # no key is made where there is one
-        assert (own / "more.env").read_text() == "OPENAI_API_KEY=y\n"
-        assert plane.secrets["capitals-env"] == {"ENVIRONMENT_API_KEY", "OPENAI_API_KEY"}
-        assert len(plane.published) == 3
-
-
 def test_a_key_is_made_once_and_written_for_its_owners_eyes(
     planned: DeployPlan, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,13 +341,6 @@ def test_a_folder_with_an_app_file_goes_under_the_folders_name(run: Run, own: Pa
     told = json.loads(done.stdout)
     assert (told["app_name"], told["target"]) == ("your-task-id", "your-task-id/app.py")
     assert {file["path"] for file in told["files"]} == {"/root/task_app/app.py", "/root/task_app/train.jsonl"}
-
-
-def test_the_plan_as_json(run: Run, own: Path) -> None:
-    done = run("deploy", "capitals.py", "--dry-run", "--json", folder=own, width=200)
-    told = json.loads(done.stdout)
-    assert told["settings"]["store"] == "none" and told["required_keys"] == ["ENVIRONMENT_API_KEY"]
-    assert {Path(file["path"]).name for file in told["files"]} == {"capitals.py", "train.jsonl"}
 
 
 @pytest.mark.parametrize("chosen", [False, True])
