@@ -112,15 +112,6 @@ def test_with_block_plays_a_rollout() -> None:
 
 
 @in_a_loop
-async def test_async_with_block_plays_a_rollout() -> None:
-    async with here() as task_app, httpx.AsyncClient() as client:
-        headers = {"Authorization": f"Bearer {task_app.api_key}"}
-        played = await client.post(f"{task_app.url}/rollout", headers=headers, json=BODY)
-        assert played.json()["metrics"]["mean_return"] == 1.0
-    assert is_free(int(str(played.url).split(":")[2].split("/")[0]))
-
-
-@in_a_loop
 async def test_blocking_with_block_works_inside_a_running_loop() -> None:
     with here() as task_app:
         assert asked(task_app) == 200
@@ -233,21 +224,17 @@ def test_taken_port_is_skipped_for_the_next_free_one() -> None:
         assert httpx.get(other.url).json() == {"mine": True}
 
 
-def test_taken_port_without_a_search_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [{"tunnel_mode": "local", "auto_find_port": False}, {"preconfigured_url": "https://task-app.example.org"}],
+    ids=["without a search", "behind a public address"],
+)
+def test_taken_port_is_an_error(given: dict[str, Any]) -> None:
     with BackgroundServer(answering(200, {"mine": True})) as other:
-        with (
-            pytest.raises(ConfigError, match=rf"Port {other.port} .*auto_find_port"),
-            InProcessTaskApp(app=app, port=other.port, tunnel_mode="local", auto_find_port=False),
-        ):
+        task_app = InProcessTaskApp(app=app, port=other.port, **given)
+        with pytest.raises(ConfigError, match=rf"Port {other.port} .*auto_find_port"), task_app:
             raise AssertionError
         assert httpx.get(other.url).json() == {"mine": True}
-
-
-def test_port_behind_a_public_address_is_never_replaced() -> None:
-    with BackgroundServer(answering(200, {"mine": True})) as other:
-        given = {"app": app, "port": other.port, "preconfigured_url": "https://task-app.example.org"}
-        with pytest.raises(ConfigError, match=f"Port {other.port} "), InProcessTaskApp(**given):
-            raise AssertionError
 
 
 # what is wrong with the app
@@ -292,17 +279,29 @@ def test_failing_import_reports_its_line(tmp_path: Path) -> None:
     fails(DiscoveryError, r"broken_app.py:1: .*not_there_at_all", app=None, task_app_path=file)
 
 
-def test_invalid_declarations_are_all_reported() -> None:
-    fails(DeclarationError, "'empty'", app=TaskApp("empty", version="1"))
+@asynccontextmanager
+async def lost(_: Any) -> AsyncIterator[None]:
+    raise LookupError("the data is not there")
+    yield
 
 
-def test_failing_startup_reports_its_exception() -> None:
-    @asynccontextmanager
-    async def lifespan(_: Any) -> AsyncIterator[None]:
-        raise LookupError("the data is not there")
-        yield
+MISSING = {"detail": {"error": {"code": "missing_environment_api_key", "message": "x"}}}
+LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}}
 
-    fails(TaskAppError, "LookupError: the data is not there", app=Starlette(lifespan=lifespan))
+
+@pytest.mark.parametrize(
+    ("failing", "kind", "words"),
+    [
+        (TaskApp("empty", version="1"), DeclarationError, "'empty'"),
+        (Starlette(lifespan=lost), TaskAppError, "LookupError: the data is not there"),
+        (answering(503, MISSING), TaskAppError, "Set ENVIRONMENT_API_KEY before"),
+        (answering(400, LEAKY), TaskAppError, r"\bkey\b.*\(HTTP 400\)"),
+        (answering(401, LEAKY), TaskAppError, r"\bkey\b.*\(HTTP 401\)"),
+        (answering(404, {}), TaskAppError, "GET /health .*HTTP 404"),
+    ],
+)
+def test_app_that_cannot_serve_reports_the_cause_immediately(failing: Any, kind: type[Exception], words: str) -> None:
+    fails(kind, words, app=failing)
 
 
 def test_failing_worker_setup_reports_its_exception() -> None:
@@ -332,23 +331,6 @@ def test_endless_startup_is_stopped_at_the_timeout() -> None:
 
     fails(TaskAppError, r"0\.5 s", app=Starlette(lifespan=lifespan), health_check_timeout=0.5)
     assert ended.is_set()
-
-
-MISSING = {"detail": {"error": {"code": "missing_environment_api_key", "message": "x"}}}
-LEAKY = {"detail": {"error": {"code": "unauthorised", "allowed_first15": [KEY]}}}
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "words"),
-    [
-        (503, MISSING, "Set ENVIRONMENT_API_KEY before"),
-        (400, LEAKY, r"\bkey\b.*\(HTTP 400\)"),
-        (401, LEAKY, r"\bkey\b.*\(HTTP 401\)"),
-        (404, {}, "GET /health .*HTTP 404"),
-    ],
-)
-def test_unhealthy_app_reports_the_cause_immediately(status: int, body: Any, words: str) -> None:
-    fails(TaskAppError, words, app=answering(status, body))
 
 
 @pytest.mark.ci

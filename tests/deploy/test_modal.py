@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -274,22 +273,6 @@ def rollout(
     assert told.status == 200, told.body
     body: dict[str, Any] = json.loads(told.body)
     return body
-
-
-@pytest.mark.exhaustive
-def test_an_authors_own_file_plays_a_rollout_there(own: Path, tmp_path: Path) -> None:
-    with WithDicts({"capitals-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
-        done = taskapp(plane, own, "deploy", "capitals.py", "--store", "none", "--no-wait", "--max-containers", "1")
-        assert done.code == 0, done.output
-        names = ("modal_app.py", "taskapp_deployment.json", "task_app/capitals.py", "task_app/train.jsonl")
-        assert done.mounted() == {f"/root/{name}" for name in names}
-        assert str(own).encode() not in done.everything_sent()  # no path of this machine in what the container gets
-        container = tmp_path / "container"
-        container.mkdir()
-        with plane.container(container, {"ENVIRONMENT_API_KEY": KEY}):
-            played = rollout(plane, "capitals", {"policy": "constant", "action": "Paris"}, ops=[])
-            assert played["reward"] == 1.0
-        assert not plane.dicts.calls  # one container needs no Dict
 
 
 @pytest.mark.exhaustive

@@ -22,7 +22,7 @@ pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 from taskapp_kit.deploy.modal.container import serve, tickets_of, why_not_shared
 from taskapp_kit.deploy.modal.idempotency import LEASE_SECONDS
 from taskapp_kit.errors import ConfigError
-from tests.deploy.control_more import Dicts, WithSandboxes, machines_can_be_made
+from tests.deploy.control_more import Dicts, WithSandboxes
 from tests.deploy.control_plane import HttpAnswer
 from tests.deploy.deploys import modal_deploy
 from tests.programs import printed
@@ -290,47 +290,6 @@ def test_restored_twice_from_one_picture_they_are_two(tmp_path: Path) -> None:
 
 
 # -- boxes ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(
-    not machines_can_be_made(), reason="needs root, and bubblewrap (Debian: apt-get install bubblewrap)"
-)
-def test_python_sandbox_judges_in_a_modal_sandbox(tmp_path: Path) -> None:
-    plane = WithSandboxes({"slow-env": {"ENVIRONMENT_API_KEY"}})
-    with ExitStack() as opened:
-        opened.callback(plane.close_machines)
-        opened.enter_context(plane.running())
-        deploy(plane, tmp_path / "source", "python_sandbox")
-        container = tmp_path / "container"
-        container.mkdir()
-        environment = {"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR_KEY, "TASKAPP_GOLD": "on"}
-        opened.enter_context(plane.container(container, environment))
-        health = json.loads(plane.http("GET", "/health", headers=HEADERS, timeout=90).body)
-        assert (health["sandbox"]["level"], health["sandbox"]["name"]) == (4, "remote, Modal Sandbox"), health
-        assert health["sandbox"]["walls"]["tcp_out"] is True
-
-        def played(config: dict[str, Any]) -> HttpAnswer:
-            body = {
-                "run_id": "r",
-                "mode": "rl",
-                "ops": [],
-                "env": {"env_name": "python_sandbox", "seed": 0},
-                "policy": {"policy_name": str(config["policy"]), "config": config},
-            }
-            return plane.http("POST", "/rollout", headers=HEADERS, body=json.dumps(body).encode(), timeout=90)
-
-        assert json.loads(played({"policy": "gold"}).body)["reward"] == 1.0
-        assert json.loads(played({"policy": "constant", "action": {"submit": {"code": "pass"}}}).body)["reward"] == 0.0
-        plane.refuse = True
-        broken = played({"policy": "gold"})
-        assert broken.status == 500 and b"environment" in broken.body, "no box is no 0.0"
-        assert b"canary" not in broken.body
-    assert all(machine.terminated for machine in plane.machines.values())
-    assert len(plane.machines) >= 4, "the probe's, the first look's, and one for each verdict"
-    for machine in plane.machines.values():
-        told = machine.request.SerializeToString()
-        assert KEY.encode() not in told and VENDOR_KEY.encode() not in told
 
 
 # -- what a deploy asks ---------------------------------------------------------------------------------------------
