@@ -252,27 +252,13 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
             1,
             "The Secret 'capitals-env' on Modal does not contain ENVIRONMENT_API_KEY",
         ),
-        pytest.param(
-            {"capitals-env": {"ENVIRONMENT_API_KEY"}},
-            {},
-            ("--extra-secret", "vendor"),
-            1,
-            "The Secret 'vendor' does not exist",
-            marks=pytest.mark.exhaustive,
-        ),
         ({"capitals-env": {"ENVIRONMENT_API_KEY"}}, {"capitals": {}}, (), 1, "that taskapp did not deploy"),
-        pytest.param(
-            {}, {}, ("-e", "nowhere"), 1, "The Modal environment 'nowhere' does not exist", marks=pytest.mark.exhaustive
-        ),
         (
             {},
             {},
             ("--store", "postgres-secret", "--create-secret", "--env-file", "keys.env"),
             2,
             "is not a Postgres address",
-        ),
-        pytest.param(
-            {}, {}, ("--create-secret", "--env-file", "nothing.env"), 2, "nothing.env", marks=pytest.mark.exhaustive
         ),
         ({}, {}, ("--cpu", "-1"), 2, "ModalSettings.cpu is -1.0"),
         ({}, {}, ("--volume", "/data"), 2, "DIR=NAME"),
@@ -355,44 +341,37 @@ def test_a_store_that_is_not_chosen_is_none_and_the_plan_warns(run: Run, own: Pa
     assert any("--store" in warning for warning in plan["warnings"]) is not chosen
 
 
-def test_a_models_address_that_a_container_cannot_reach_is_a_warning(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from taskapp_kit import Step, TaskApp, action\n"
-        "app = TaskApp('mine', version='1')\n"
-        "@app.environment('mine', splits={'train': range(3)}, max_steps=3)\n"
-        "class Mine:\n"
-        "    def reset(self, seed: int) -> str:\n        return 'start'\n"
-        "    @action\n"
-        "    def go(self) -> Step:\n"
-        "        'Go.'\n        return Step(observation='end', reward=1.0, terminated=True)\n"
-        "@app.judge(weight=1)\n"
-        "def kind(answer_text: str) -> str:\n    'Is it kind?'\n    return answer_text\n"
-    )
-    (tmp_path / "keys.env").write_text("TASKAPP_JUDGE_URL=http://127.0.0.1:9/v1\nTASKAPP_JUDGE_KEY=canary-77\n")
+MINE = """
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("mine", version="1")
+
+@app.environment("mine", splits={"train": range(3)}, max_steps=3)
+class Mine:
+    def reset(self, seed: int) -> str:
+        return "start"
+
+    @action
+    def go(self) -> Step:
+        "Go."
+        return Step(observation="end", reward=1.0, terminated=True)
+"""
+JUDGED = MINE + "@app.judge(weight=1)\ndef kind(answer_text: str) -> str:\n    'Is it kind?'\n    return answer_text\n"
+ASKING = MINE.replace("seed: int)", "seed: int, context)")
+
+
+@pytest.mark.parametrize(("source", "role", "warned"), [(JUDGED, "JUDGE", 1), (ASKING, "USER", 1), (MINE, "USER", 0)])
+def test_a_models_address_that_a_container_cannot_reach_is_a_warning(
+    run: Run, tmp_path: Path, source: str, role: str, warned: int
+) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "keys.env").write_text(f"TASKAPP_{role}_URL=http://127.0.0.1:9/v1\nTASKAPP_{role}_KEY=canary-77\n")
     done = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env", status=0)
     told = json.loads(done.stdout)
-    assert any("TASKAPP_JUDGE_URL" in warning for warning in told["warnings"])
-    assert {"TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= {*told["required_keys"], *told["optional_keys"]}
+    assert sum(f"TASKAPP_{role}_URL" in warning for warning in told["warnings"]) == warned
+    if source == JUDGED:
+        assert {"TASKAPP_JUDGE_MODEL", "TASKAPP_JUDGE_KEY"} <= {*told["required_keys"], *told["optional_keys"]}
+    else:
+        shown = run("deploy", "mine.py", "--dry-run", "--no-rehearsal", width=200)
+        assert "TASKAPP_{ROLE}_URL" in shown.stdout, "without a rehearsal it may ask one"
     assert "canary-77" not in done.output
-
-
-def test_the_address_of_a_simulated_users_model_is_looked_at_where_an_environment_may_ask_one(
-    run: Run, tmp_path: Path
-) -> None:
-    source = (
-        "from taskapp_kit import Step, TaskApp, action\n"
-        "app = TaskApp('mine', version='1')\n"
-        "@app.environment('mine', splits={'train': range(3)}, max_steps=3)\n"
-        "class Mine:\n"
-        "    def reset(self, seed: int, context) -> str:\n        self.user = context.model('user')\n        return 'start'\n"
-        "    @action\n"
-        "    def go(self) -> Step:\n"
-        "        'Go.'\n        return Step(observation='end', reward=1.0, terminated=True)\n"
-    )
-    (tmp_path / "keys.env").write_text("TASKAPP_USER_URL=http://localhost:9/v1\n")
-    for written, warned in ((source, True), (source.replace(", context)", ")"), False)):
-        (tmp_path / "mine.py").write_text(written)
-        plan = run("deploy", "mine.py", "--dry-run", "--json", "--env-file", "keys.env", status=0)
-        assert any("TASKAPP_USER_URL" in warning for warning in json.loads(plan.stdout)["warnings"]) is warned
-    shown = run("deploy", "mine.py", "--dry-run", "--no-rehearsal", width=200)
-    assert "TASKAPP_{ROLE}_URL" in shown.stdout, "without a rehearsal it may ask one"

@@ -68,13 +68,3 @@ def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: s
         }
         assert plane.apps == {}
     assert "Stopped." in log.read_text()
-
-
-@pytest.mark.exhaustive
-def test_a_missing_secret_is_told_before_anything_is_served(tmp_path: Path) -> None:
-    own = write_own(tmp_path / "own")
-    with ControlPlane({}).running() as plane:
-        done = taskapp(plane, own, "modal-serve", "capitals.py", "--store", "none")
-    assert done.code == 1
-    assert "Secret 'capitals-env'" in done.err
-    assert not plane.published

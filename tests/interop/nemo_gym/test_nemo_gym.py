@@ -144,20 +144,6 @@ def test_exported_rows_give_the_episodes_and_rewards_of_rollout(
         until(lambda: len(running.service.sessions) == 0, 20, "verify closes the session")
 
 
-def test_twenty_concurrent_episodes(yard: RunningServer) -> None:
-    def one(seed: int) -> Any:
-        return Agent(yard, row_of("counter", seed)).run([("increment", {"by": 1})] * 6)
-
-    with ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(one, range(20)))
-    for seed, answer in enumerate(found):
-        body = request_body(seed=seed) | {
-            "policy": {"policy_name": "constant", "config": {"action": {"increment": {"by": 1}}}}
-        }
-        rollout = yard.client.post("/rollout", json=body).json()
-        assert (answer["taskapp"]["digest"], answer["reward"]) == (rollout["digest"], rollout["reward"])
-
-
 def test_an_agent_that_stops_early_is_truncated_and_scored(yard: RunningServer) -> None:
     found = Agent(yard, row_of("counter", 1)).run([("increment", {"by": 1})])
     assert (found["taskapp"]["status"], found["reward"], found["taskapp/truncated"]) == ("truncated", 0.0, 1.0)
