@@ -4,15 +4,13 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from taskapp_kit.store import open_store
 from taskapp_kit.testing import MockModel
 from taskapp_kit.wire.rollout import RolloutResponse
-from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served, serving
+from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served
 
 HOSTILE = str(ROOT / "tests" / "hostile_app.py")
 

@@ -15,7 +15,7 @@ pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
 from modal_proto import api_pb2
 
 from tests.deploy.control_plane import ControlPlane
-from tests.deploy.deploys import environment, taskapp, write_own
+from tests.deploy.deploys import environment, write_own
 from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
