@@ -73,7 +73,7 @@ def test_readers_are_told_that_a_model_is_on_this_machine() -> None:
         assert where(elsewhere) == f"at {elsewhere}"
 
 
-def test_where_the_address_stands() -> None:
+def test_inference_url_location() -> None:
     assert inference_url({"inference_url": "https://u:p@a"}, "https://b") == "https://a"
     assert inference_url({}, "https://u:p@b/v1") == "https://b/v1"
     assert inference_url({"inference_url": None}, "https://b") == "https://b"
