@@ -93,7 +93,7 @@ def _check_fields(data: Mapping[str, Json], fields: tuple[str, ...]) -> None:
     unknown = [name for name in data if name not in fields and name != METADATA]
     if unknown:
         raise RequestError(
-            f"The action is invalid: it has no field {unknown[0][:64]}.",
+            f"The action is invalid: it has no field {unknown[0][:64]}; expected {', '.join(fields) or 'none'}.",
             fields=tuple(
                 FieldProblem(("body", "action", name[:64]), "is not a field of the action", "extra_forbidden")
                 for name in unknown[:10]
