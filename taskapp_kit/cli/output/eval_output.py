@@ -95,7 +95,7 @@ def _add_usage(facts: Table, summary: Numbers) -> None:
         facts.add_row("" if cost["total"] is not None else "cost", unpriced)
     seconds = summary["timing"]["rollout_seconds"]
     if seconds["mean"] is not None:
-        facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} in all")
+        facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} added up")
 
 
 COST_PARTS = {"other": "of it judges and other models", "of_failed": "of it failed rollouts"}
