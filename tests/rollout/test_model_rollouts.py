@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -361,65 +359,42 @@ def test_named_policies_play_without_the_loop(looped: TaskApp) -> None:
     assert rollout.policy == "random"
 
 
-class Deaf(BaseHTTPRequestHandler):
-    """An endpoint that ignores members it does not know, and gives no tokens: it adds 3 whenever it is asked."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
-        message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-        body = orjson.dumps({"choices": [{**choice, **self.tokens()}]})
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def tokens(self) -> dict[str, Any]:
-        """The members of the choice that are for training."""
-        return {}
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: pytest's output stays readable."""
+def deaf(**tokens: Any) -> dict[str, Any]:
+    """The answer of an endpoint that ignores members it does not know: it adds 3. tokens: members that are for training."""
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"amount": 3}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls", **tokens}]}
 
 
-@contextmanager
-def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def deaf() -> Iterator[str]:
-    with listening(Deaf) as url:
-        yield url
+async def answered(app: TaskApp, *answers: object, workers: int = 0, **more: Any) -> Rollout:
+    """A rollout whose model gives these very answers, the last one again and again."""
+    async with asking(app, workers=workers) as service, raw_server([http(200, each) for each in answers]) as server:
+        return await service.rollout(asked(server.url, **more))
 
 
 @pytest.mark.parametrize(
     ("which", "workers"), [("plain", 0), pytest.param("plain", 1, marks=pytest.mark.exhaustive), ("looped", 0)]
 )
-def test_missing_token_data_is_a_warning(which: str, workers: int, deaf: str, request: pytest.FixtureRequest) -> None:
+async def test_missing_token_data_is_a_warning(which: str, workers: int, request: pytest.FixtureRequest) -> None:
     app = request.getfixturevalue(which)
 
-    def warned(url: str, **more: Any) -> list[str]:
-        rollout = one(app, asked(url, **{"record": {"logprobs": True}, **more}), workers=workers)
+    async def warned(**more: Any) -> list[str]:
+        rollout = await answered(app, deaf(), workers=workers, **{"record": {"logprobs": True}, **more})
         told: list[str] = response_body(rollout)["pipeline_metadata"]["warnings"]
         return told
 
     with MockModel(ADDS) as model:
-        assert warned(model.url) == []
-    found = warned(deaf)
+        async with asking(app, workers=workers) as service:
+            assert (await service.rollout(asked(model.url, record={"logprobs": True}))).warnings == []
+    found = await warned()
     assert [told.partition(" were asked for")[0] for told in found] == [
         "token ids of the prompt", "token ids", "log-probabilities",
     ]  # fmt: skip
     assert all(" 2 of 2 " in told for told in found)
     if workers == 0:
-        assert len(warned(deaf, mode="eval")) == 1, "an evaluation asks for no ids"
-        assert len(warned(deaf, mode="eval", record={}, policy={"return_token_ids": True})) == 2
-        assert warned(deaf, mode="eval", record={}) == []
+        assert len(await warned(mode="eval")) == 1, "an evaluation asks for no ids"
+        assert len(await warned(mode="eval", record={}, policy={"return_token_ids": True})) == 2
+        assert await warned(mode="eval", record={}) == []
 
 
 THINKS_FIRST = """
@@ -433,21 +408,10 @@ async def play(env, model, task):
 """
 
 
-def test_token_data_missing_in_an_earlier_call_is_a_warning(tmp_path: Path) -> None:
-    answers = itertools.count()
-
-    class EverySecond(Deaf):
-        def tokens(self) -> dict[str, Any]:
-            if next(answers) % 2 == 0:
-                return {}
-            return {
-                "prompt_token_ids": [1],
-                "token_ids": [2],
-                "logprobs": {"content": [{"token": "2", "logprob": -1.0}]},
-            }
-
-    with listening(EverySecond) as url:
-        rollout = one(app_from(tmp_path, APP + THINKS_FIRST), asked(url, record={"logprobs": True}))
+async def test_token_data_missing_in_an_earlier_call_is_a_warning(tmp_path: Path) -> None:
+    logprobs = {"content": [{"token": "2", "logprob": -1.0}]}
+    answers = [deaf(), deaf(prompt_token_ids=[1], token_ids=[2], logprobs=logprobs)] * 2
+    rollout = await answered(app_from(tmp_path, APP + THINKS_FIRST), *answers, record={"logprobs": True})
     assert rollout.trajectory.length == 2
     assert len(rollout.warnings) == 3 and all(" 2 of 4 " in told for told in rollout.warnings)
 
@@ -513,12 +477,6 @@ def test_an_answer_that_was_cut_at_its_limit_of_tokens_is_judged_with_a_warning(
         cut, whole = (one(quiz, asked(each.url, env_name="question", seed=0)) for each in (hasty, model))
     assert (cut.trajectory.status, cut.trajectory.answer_text, len(cut.warnings)) == ("terminated", "Par", 1)
     assert (whole.trajectory.answer_text, whole.warnings) == ("Paris", [])
-
-
-async def answered(app: TaskApp, answer: object, **more: Any) -> Rollout:
-    """A rollout whose model gives this very answer each time."""
-    async with asking(app) as service, raw_server([http(200, answer)]) as server:
-        return await service.rollout(asked(server.url, **more))
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])

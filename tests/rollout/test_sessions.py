@@ -134,12 +134,7 @@ async def same_as_rollout(service: Service, *, seed: int, environment: str, conf
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-APPS = {
-    "adder": str(EXAMPLES / "adder.py"),
-    "crafter": "crafter",
-    "math": "math",
-    "python_sandbox": "python_sandbox",
-}
+APPS = {"adder": str(EXAMPLES / "adder.py"), "crafter": "crafter", "math": "math", "python_sandbox": "python_sandbox"}
 """Apps by name, and how they are found."""
 
 

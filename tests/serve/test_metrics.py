@@ -23,10 +23,9 @@ from taskapp_kit import TaskApp
 from taskapp_kit.config import Settings
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.rollout.admission import Caller
-from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.connection_limits import CAUSES
 from taskapp_kit.serve.telemetry.metrics import SECONDS, Metrics, render
-from tests.rollouts import a_request, app_from
+from tests.rollouts import a_request, app_from, serving
 from tests.serve.load_test import SECOND
 from tests.serve.running_server import KEY, RunningServer, fragments, opened, request_body
 from tests.waiting import until, until_async
@@ -80,12 +79,11 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((name, frozenset(labels.items())))
 
 
-async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
-    service = Service(app, ServiceSettings(workers=workers))
-    measures = Metrics(service.spec.environments, service.health)
-    service.watchers.append(measures.ended)
-    await service.start()
-    try:
+async def _play(app: TaskApp, workers: int) -> Samples:
+    async with serving(app, workers=workers) as service:
+        measures = Metrics(service.spec.environments, service.health)
+        service.watchers.append(measures.ended)
+        await service.start()
         for config in ({}, {"breaks": "no"}, {"breaks": "step"}, {"breaks": "rubric"}):
             with contextlib.suppress(RolloutFailed):
                 await service.rollout(a_request("noop", seed=1, config=config), caller=Caller("lab"))
@@ -97,15 +95,13 @@ async def _play(app: TaskApp, workers: int) -> tuple[Samples, Metrics]:
         await asyncio.gather(task, return_exceptions=True)
         with pytest.raises(RolloutFailed):
             await service.rollout(a_request("noop", seed=1, config={"seconds": 0.2}, safety={"max_time_s": 0.3}))
-        return read(render(measures.snapshot())[0]), measures
-    finally:
-        await service.close()
+        return read(render(measures.snapshot())[0])
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 1])
 def test_metrics_after_real_rollouts(tmp_path: Path, workers: int) -> None:
-    found, _ = asyncio.run(_play(app_from(tmp_path, SOURCE), workers))
+    found = asyncio.run(_play(app_from(tmp_path, SOURCE), workers))
 
     def rollouts(status: str, boundary: str, key: str, environment: str = "counted") -> float | None:
         labels = {"environment": environment, "status": status, "boundary": boundary, "key": key}
@@ -139,12 +135,8 @@ def test_metrics_after_real_rollouts(tmp_path: Path, workers: int) -> None:
     assert value(found, "taskapp_rewards_sum", environment="other") == -1.0, "a reward may be negative"
     assert value(found, "taskapp_outcome_scores_total", environment="other") == 0
     assert value(found, "taskapp_capacity") == 1024
-    assert (
-        value(found, "taskapp_hung_threads")
-        == value(found, "taskapp_draining")
-        == value(found, "taskapp_in_flight")
-        == 0
-    )
+    idle = ("taskapp_hung_threads", "taskapp_draining", "taskapp_in_flight")
+    assert [value(found, name) for name in idle] == [0, 0, 0]
     assert value(found, "taskapp_workers") == (1 if workers else None)
     assert (value(found, "process_resident_memory_bytes") or 0) > 1e6
     assert (value(found, "process_open_fds") or 0) > 1

@@ -72,12 +72,12 @@ async def shared() -> AsyncIterator[SharedRollout]:
     complaints: list[Any] = []
     gc.freeze()  # the collection below walks through what this test made, not through all that was ever imported
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    before = asyncio.all_tasks()
+    before = len(asyncio.all_tasks())
     made = SharedRollout(EventBuffer(lambda pictures: None))
     made.admit(IdempotencyRecord(ROLLOUT_ID, "f", 0.0))
     yield made
     await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before
+    assert len(asyncio.all_tasks()) == before, asyncio.all_tasks()
     gc.collect()
     assert not complaints, complaints
 

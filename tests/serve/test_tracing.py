@@ -41,10 +41,9 @@ from taskapp_kit.records.scorecard import CriterionScore, Scorecard
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.admission import Caller, RunningRollout
 from taskapp_kit.rollout.request import RequestPlanner
-from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.serve.telemetry.spans import Span, spans_of
 from taskapp_kit.serve.telemetry.tracing import Tracing, tracing_of
-from tests.rollouts import a_request, app_from
+from tests.rollouts import a_request, app_from, serving
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 KEY = "sentinel-Key-5d1c90"
@@ -115,14 +114,11 @@ def traced(
     tracing = Tracing(provider, **options)
 
     async def main() -> None:
-        service = Service(app, ServiceSettings(workers=workers))
-        service.watchers.append(tracing)
-        try:
+        async with serving(app, workers=workers) as service:
+            service.watchers.append(tracing)
             for request in requests or [a_request("noop", seed=1)]:
                 with contextlib.suppress(RolloutFailed):
                     await service.rollout(request, caller=caller or Caller("lab"))
-        finally:
-            await service.close()
 
     asyncio.run(main())
     tracing.close()
@@ -304,6 +300,12 @@ def test_a_rollout_that_hangs_shows_where(tmp_path: Path) -> None:
 # -- the layout of times, on recorded numbers -------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> TaskApp:
+    """One app for all examples; its episodes are not played."""
+    return app_from(tmp_path_factory.mktemp("recorded"), SOURCE)
+
+
 def a_model_rollout(
     app: TaskApp, *, seconds: list[float], total: float, scoring: float, cut: int
 ) -> tuple[RunningRollout, Rollout]:
@@ -322,15 +324,8 @@ def a_model_rollout(
     told.append(EpisodeEnded("terminated", "environment") if failure is None else Failed("timeout", failure.code, ""))
     trajectory = fold(told)
     card = Scorecard([CriterionScore("c", "outcome", 1.0, 1.0, seconds=next(ticks)) for _ in range(2)], 1.0, None, 1.0)
-    result = Rollout.of_events(
-        request,
-        "noop",
-        told,
-        trajectory,
-        status="terminated",
-        failure=failure,
-        scorecard=card if whole else Scorecard(),
-    )
+    card = card if whole else Scorecard()
+    result = Rollout.of_events(request, "noop", told, trajectory, status="terminated", failure=failure, scorecard=card)
     result.timing = {"total": total, "scoring": scoring, "environment": next(ticks)}
     course = RunningRollout("id", plan, Caller(), 1_700_000_000.25, 0.0, 60.0)
     return course, result
@@ -343,10 +338,9 @@ def a_model_rollout(
     cut=st.integers(1, 20),
 )
 def test_spans_lie_within_each_other_and_do_not_overlap(
-    seconds: list[float], total: float, scoring: float, cut: int
+    recorded: TaskApp, seconds: list[float], total: float, scoring: float, cut: int
 ) -> None:
-    app = _recorded_app()
-    root = spans_of(*a_model_rollout(app, seconds=seconds, total=total, scoring=scoring, cut=cut))
+    root = spans_of(*a_model_rollout(recorded, seconds=seconds, total=total, scoring=scoring, cut=cut))
 
     def look(span: Span) -> None:
         before = span.start_ns
@@ -360,8 +354,8 @@ def test_spans_lie_within_each_other_and_do_not_overlap(
     assert root.end_ns - root.start_ns == round(total * 1e9)
 
 
-def test_lengths_are_exact_when_there_was_time_for_them() -> None:
-    root = spans_of(*a_model_rollout(_recorded_app(), seconds=[0.25], total=10.0, scoring=1.0, cut=99))
+def test_lengths_are_exact_when_there_was_time_for_them(recorded: TaskApp) -> None:
+    root = spans_of(*a_model_rollout(recorded, seconds=[0.25], total=10.0, scoring=1.0, cut=99))
     parts = [
         part for child in root.children for part in (child, *child.children) if part.name not in ("turn", "scoring")
     ]
@@ -369,26 +363,14 @@ def test_lengths_are_exact_when_there_was_time_for_them() -> None:
     assert root.children[0].start_ns - root.start_ns == round((10.0 - 1.0 - 7 * 0.25) * 1e9), "waiting comes first"
 
 
-def test_a_models_answer_is_told_in_the_words_of_the_convention() -> None:
-    root = spans_of(*a_model_rollout(_recorded_app(), seconds=[0.1], total=10.0, scoring=1.0, cut=99))
+def test_a_models_answer_is_told_in_the_words_of_the_convention(recorded: TaskApp) -> None:
+    root = spans_of(*a_model_rollout(recorded, seconds=[0.1], total=10.0, scoring=1.0, cut=99))
     call = root.children[1].children[0]
     assert (call.name, call.kind) == ("chat gpt-x", "client")
     assert call.attributes == {
         "taskapp.policy": "noop", "gen_ai.operation.name": "chat", "gen_ai.request.model": "gpt-x",
         "gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 2,
     }  # fmt: skip
-
-
-_APPS: list[TaskApp] = []
-
-
-def _recorded_app() -> TaskApp:
-    """One app for all examples; its episodes are not played."""
-    if not _APPS:
-        import tempfile
-
-        _APPS.append(app_from(Path(tempfile.mkdtemp()), SOURCE))
-    return _APPS[0]
 
 
 # -- when it is on ----------------------------------------------------------------------------------------------------

@@ -9,17 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from taskapp_kit.records.content import Image
-from taskapp_kit.records.events import (
-    Acted,
-    Answered,
-    Called,
-    EpisodeEnded,
-    Event,
-    Observed,
-    Started,
-    Stepped,
-    to_json,
-)
+from taskapp_kit.records.events import Acted, Answered, Called, EpisodeEnded, Event, Observed, Started, Stepped, to_json
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 
@@ -114,9 +104,7 @@ words = st.text(max_size=12)  # all of Unicode but surrogates, NUL included
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | numbers | words
 json_values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
-    max_leaves=25,
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4), max_leaves=25
 )
 json_objects = st.dictionaries(words, json_values, max_size=4)
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import zlib
@@ -18,17 +17,16 @@ from taskapp_kit.records.protocols import RolloutQuery
 from taskapp_kit.store import open_store
 from taskapp_kit.store.rows import MOST_EVENT_BYTES, packed, to_row
 from taskapp_kit.store.sqlite import Database
+from tests.store.opened_stores import in_use, opened
 from tests.store.stored_samples import rollout
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    async def save() -> None:
-        store = open_store(str(tmp_path / "s.db"))
+async def database(tmp_path: Path) -> Path:
+    async with in_use(opened(str(tmp_path / "s.db"))) as store:
         await store.save(rollout())
-        await store.close()
-
-    asyncio.run(save())
     return tmp_path / "s.db"
 
 
@@ -39,16 +37,10 @@ def change(database: Path, *statements: str, values: tuple[Any, ...] = ()) -> No
         connection.commit()
 
 
-def read(database: Path) -> None:
-    async def all_of_it() -> None:
-        store = open_store(str(database), create=False)
-        try:
-            await store.query(RolloutQuery())
-            await store.load("r1")
-        finally:
-            await store.close()
-
-    asyncio.run(all_of_it())
+async def read(database: Path) -> None:
+    async with in_use(open_store(str(database), create=False)) as store:
+        await store.query(RolloutQuery())
+        await store.load("r1")
 
 
 ENDLESS = "CREATE VIEW {} AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM old, n"
@@ -66,7 +58,7 @@ ENDLESS = "CREATE VIEW {} AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i
         ("DROP TABLE blobs", "CREATE VIRTUAL TABLE blobs USING fts5(sha256, data, size, created_at)"),
     ],
 )
-def test_foreign_tables_are_not_read(statements: tuple[str, ...], database: Path) -> None:
+async def test_foreign_tables_are_not_read(statements: tuple[str, ...], database: Path) -> None:
     change(database, *statements)
     with pytest.raises(StoreError):
         open_store(str(database), create=False)
@@ -90,15 +82,15 @@ def test_foreign_tables_are_not_read(statements: tuple[str, ...], database: Path
         ("config", "{"),
     ],
 )
-def test_a_row_with_a_value_of_another_type_is_named_as_damaged(column: str, value: Any, database: Path) -> None:
+async def test_a_row_with_a_value_of_another_type_is_named_as_damaged(column: str, value: Any, database: Path) -> None:
     change(database, f"UPDATE rollouts SET {column} = ?", values=(value,))
     if column == "events" and isinstance(value, bytes):
         change(database, "UPDATE rollouts SET events_encoding = 'json'")
     with pytest.raises(StoreError):
-        read(database)
+        await read(database)
 
 
-def test_events_unpack_to_no_more_than_is_ever_written(database: Path) -> None:
+async def test_events_unpack_to_no_more_than_is_ever_written(database: Path) -> None:
     bomb = zlib.compressobj(9)
     block = b" " * (1 << 20)
     data = b"".join(
@@ -111,7 +103,7 @@ def test_events_unpack_to_no_more_than_is_ever_written(database: Path) -> None:
     )
     change(database, "UPDATE rollouts SET events = ?, events_encoding = 'zlib'", values=(data,))
     with pytest.raises(StoreError):
-        read(database)
+        await read(database)
 
 
 def test_events_too_large_to_read_are_not_written() -> None:

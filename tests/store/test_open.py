@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -13,42 +12,40 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore
 from tests.programs import printed
+from tests.store.opened_stores import in_use, opened
 from tests.store.stored_samples import rollout
 
+pytestmark = pytest.mark.anyio
 
-def use(url: str) -> str:
+
+async def use(url: str) -> str:
     """Opens, saves, closes; answers with the place."""
-
-    async def run() -> str:
-        store = open_store(url)
+    async with in_use(opened(url)) as store:
         await store.save(rollout())
         assert await store.load("r1") == rollout()
-        await store.close()
         assert isinstance(store, SqliteStore)
         return store.place
 
-    return asyncio.run(run())
-
 
 @pytest.mark.parametrize("form", ["sqlite:///{}", "{}", "SQLITE:///{}", "  {} "])
-def test_a_file_by_url_or_path(tmp_path: Path, form: str) -> None:
+async def test_a_file_by_url_or_path(tmp_path: Path, form: str) -> None:
     path = tmp_path / "deep" / "rollouts.db"
-    assert use(form.format(path)) == str(path)
+    assert await use(form.format(path)) == str(path)
     assert path.is_file()
 
 
-def test_a_relative_path_is_fixed_when_the_store_is_opened(tmp_path: Path) -> None:
+async def test_a_relative_path_is_fixed_when_the_store_is_opened(tmp_path: Path) -> None:
     old = Path.cwd()
     try:
         os.chdir(tmp_path)
-        assert use("sqlite:///.taskapp/rollouts.db") == str(tmp_path / ".taskapp" / "rollouts.db")
+        assert await use("sqlite:///.taskapp/rollouts.db") == str(tmp_path / ".taskapp" / "rollouts.db")
     finally:
         os.chdir(old)
 
 
 @pytest.mark.parametrize("url", ["memory", "MEMORY", ":memory:", "sqlite://", "sqlite:///:memory:"])
-def test_memory(url: str) -> None:
-    assert use(url) == "memory"
+async def test_memory(url: str) -> None:
+    assert await use(url) == "memory"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -11,18 +10,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.store.postgres import PostgresStore
 from taskapp_kit.store.sql import StoreCheck
-from tests.store.opened_stores import child
+from tests.store.opened_stores import child, in_use
 from tests.store.postgres_server import PASSWORD, PostgresServer, name_of, new_server
 
-pytestmark = [pytest.mark.process, pytest.mark.server]
+pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.server]
 
 SAVER = """
 import asyncio, os, sys, time
 from stored_samples import pictured
 from taskapp_kit.records.protocols import StoredResult, SystemClock, IdempotencyRecord
 from taskapp_kit.errors import StoreError
+from taskapp_kit.records.protocols import SystemClock
 from taskapp_kit.store.postgres import PostgresStore
 
 async def main(name, count):
@@ -59,27 +60,17 @@ def saver(address: str, name: str, count: int) -> subprocess.Popen[str]:
     return child(SAVER, name, str(count), ADDRESS=address)
 
 
-def found_in(address: str, names: list[str]) -> tuple[StoreCheck, list[str]]:
+async def found_in(address: str, names: list[str]) -> tuple[StoreCheck, list[str]]:
     """What check() says, and which of `names` are not both kept and settled."""
-
-    async def look() -> tuple[StoreCheck, list[str]]:
-        from taskapp_kit.records.protocols import SystemClock
-
-        store = PostgresStore(address)
+    lost = []
+    async with in_use(PostgresStore(address)) as store:
         tickets = store.coordinator(SystemClock())
-        assert tickets is not None
-        try:
-            lost = []
-            for name in names:
-                found = await tickets.look(name)
-                if found is None or found.state != "settled" or await store.load(name) is None:
-                    lost.append(name)
-            return await store.check(), lost
-        finally:
-            await tickets.close()
-            await store.close()
-
-    return asyncio.run(look())
+        for name in names:
+            found = await tickets.look(name)
+            if found is None or found.state != "settled" or await store.load(name) is None:
+                lost.append(name)
+        await tickets.close()
+        return await store.check(), lost
 
 
 def read(process: subprocess.Popen[str], count: int) -> list[str]:
@@ -90,7 +81,7 @@ def read(process: subprocess.Popen[str], count: int) -> list[str]:
 @pytest.mark.parametrize(
     "after_saves", [40, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (1, 200))]
 )
-def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresServer, after_saves: int) -> None:
+async def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresServer, after_saves: int) -> None:
     address = postgres.database()
     process = saver(address, "r", 100_000)
     acknowledged = read(process, after_saves)
@@ -98,7 +89,7 @@ def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresSe
     acknowledged += process.stdout.read().split("\n")[:-1]  # a line that was cut says nothing
     assert process.wait(30) == -signal.SIGKILL
     assert all(acknowledged)
-    found, lost = found_in(address, acknowledged)
+    found, lost = await found_in(address, acknowledged)
     assert lost == []
     assert found.ok, found
     assert found.rollouts >= len(acknowledged)
@@ -106,7 +97,7 @@ def test_every_acknowledged_rollout_survives_kill_9_of_ours(postgres: PostgresSe
 
 @pytest.mark.ci
 @pytest.mark.parametrize("what", [pytest.param("a backend", marks=pytest.mark.exhaustive), "the server"])
-def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: PostgresServer, what: str) -> None:
+async def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: PostgresServer, what: str) -> None:
     """One killed backend makes Postgres end all others and replay its log; a killed server has to be started anew."""
     address = postgres.database()
     process = saver(address, "r", 400)
@@ -127,6 +118,6 @@ def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: Postgres
     assert [line for line in told.splitlines() if line.startswith("could not")] == []
     assert len(set(acknowledged)) == 400, "each one was written on once the server was back"
     assert PASSWORD not in told
-    found, lost = found_in(address, acknowledged)
+    found, lost = await found_in(address, acknowledged)
     assert lost == []
     assert found.ok, found

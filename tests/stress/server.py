@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from taskapp_kit.records.protocols import StoredRollout
-from taskapp_kit.store import open_store
 from taskapp_kit.store.sqlite import SqliteStore, StoreCheck
 from tests import recording
+from tests.store.opened_stores import in_use
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -233,12 +233,8 @@ def _asked(process: psutil.Process, question: Callable[[psutil.Process], T]) -> 
 
 def _with_store(path: Path, work: Callable[[SqliteStore], Awaitable[T]]) -> T:
     async def main() -> T:
-        store = open_store(f"sqlite:///{path}")
-        assert isinstance(store, SqliteStore)
-        try:
+        async with in_use(SqliteStore(path)) as store:
             return await work(store)
-        finally:
-            await store.close()
 
     return asyncio.run(main())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,30 +22,26 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("crash"), "--workers", "2") as running:
-        yield running
-
-
 @pytest.mark.ci(keep=1)
 @pytest.mark.parametrize(("environment", "breaks"), CASES)
 def test_a_crash_is_a_typed_failure_and_the_process_is_replaced(
-    server: Server, environment: str, breaks: str, tmp_path: Path
+    workers: Server, environment: str, breaks: str, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
-    digest = server.rollout(environment=environment, seed=LONG).json()["digest"]
-    replaced = server.health()["workers"]["replaced"]
-    answer = server.rollout(environment=environment, seed=LONG, breaks=breaks, journal=str(journal), timeout_seconds=10)
+    digest = workers.rollout(environment=environment, seed=LONG).json()["digest"]
+    replaced = workers.health()["workers"]["replaced"]
+    answer = workers.rollout(
+        environment=environment, seed=LONG, breaks=breaks, journal=str(journal), timeout_seconds=10
+    )
     error = error_of(answer)
     assert (answer.status_code, error["boundary"], error["code"]) == (500, "environment", "worker_died")
-    assert server.rollout(environment=environment, seed=LONG).json()["digest"] == digest, "at once"
-    assert server.health()["healthy"] is True
-    assert server.health()["workers"]["replaced"] == replaced + 1
+    assert workers.rollout(environment=environment, seed=LONG).json()["digest"] == digest, "at once"
+    assert workers.health()["healthy"] is True
+    assert workers.health()["workers"]["replaced"] == replaced + 1
     (pid,) = {int(line[2]) for line in note(journal)}
     until(lambda: not alive(pid), 5, "the process is dead")
-    kept = stored_failure(server.store, error)
+    kept = stored_failure(workers.store, error)
     if environment == "alone":
         assert kept.length == 1, "what was told until the crash is kept"
         assert [event["kind"] for event in kept.events].count("acted") == 2
-    assert f"error_id={error['error_id']}" in server.log()
+    assert f"error_id={error['error_id']}" in workers.log()

@@ -10,10 +10,12 @@ import pytest
 
 from tests.stress.app import note
 from tests.stress.load import Told, ask, ask_all, session
-from tests.stress.server import Server, alive, body, error_of, recent, stored_failure
+from tests.stress.server import Server, alive, body, error_of, missing, recent, stored_failure
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
+
+RUNNING = 16
 
 
 async def _with_sigterm(
@@ -40,6 +42,26 @@ async def _with_sigterm(
         answers = await asyncio.gather(*running)
         await asyncio.to_thread(server.process.wait, 30)
         return answers, time.monotonic() - began
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.exhaustive), "2"])
+def test_running_rollouts_are_answered_during_drain(tmp_path: Path, workers: str) -> None:
+    journal = tmp_path / "journal"
+    with Server(tmp_path / "server", "--workers", workers) as server:
+        digest = server.rollout(seed=3).json()["digest"]
+        processes = server.worker_pids()
+        requests = [body(seed=3, slow=0.25, journal=str(journal)) for _ in range(RUNNING)]
+        answers, seconds = asyncio.run(_with_sigterm(server, journal, requests))
+        assert server.process.returncode == 0
+        for pid in processes:
+            until(lambda pid=pid: not alive(pid), 5, "its workers ended too")  # type: ignore[misc]
+    assert [told.status for told in answers] == [200] * RUNNING
+    assert {told.body["digest"] for told in answers} == {digest}
+    assert seconds < 10, "it ends when the last is answered, not when the grace is over"
+    check, lost = missing(server.store, [told.body["rollout_id"] for told in answers])
+    assert (lost, check.ok, check.rollouts) == ([], True, RUNNING + 1)
+    assert sum(line[0] == "close" for line in note(journal)) == RUNNING
 
 
 @pytest.mark.ci

@@ -41,16 +41,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    folder = tmp_path_factory.mktemp("faults")
-    with Server(folder / "threads") as threads, Server(folder / "workers", "--workers", "2") as workers:
-        yield {"threads": threads, "workers": workers, "alone": threads}
-
-
-@pytest.fixture(scope="module")
-def places(servers: dict[str, Server]) -> dict[str, Place]:
+def places(threads: Server, workers: Server) -> dict[str, Place]:
     found = {}
-    for where, server in servers.items():
+    for where, server in {"threads": threads, "workers": workers, "alone": threads}.items():
         environment = "alone" if where == "alone" else "shared"
         digests = {seed: server.rollout(environment=environment, seed=seed).json()["digest"] for seed in (LONG, SHORT)}
         found[where] = Place(server, environment, digests)
@@ -171,8 +164,9 @@ def test_an_observation_of_fifty_megabytes_is_answered_and_forgotten(place: Plac
     assert seen[-1] - seen[-2] < 1.5 * LARGE_BYTES, "the third costs no more than the second"
 
 
-def test_the_front_holds_no_failure_at_the_end(places: dict[str, Place], servers: dict[str, Server]) -> None:
-    for server in {id(server): server for server in servers.values()}.values():
+@pytest.mark.usefixtures("places")
+def test_the_front_holds_no_failure_at_the_end(threads: Server, workers: Server) -> None:
+    for server in (threads, workers):
         server.idle()
         health = server.health()
         assert (health["healthy"], health["status"], health["hung_threads"]) == (True, "healthy", 0)

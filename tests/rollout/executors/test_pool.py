@@ -16,14 +16,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.rollout.executors import protocol as frames
-from taskapp_kit.rollout.executors.pool import (
-    JobHung,
-    JobRaised,
-    NeverBegan,
-    ProcessPool,
-    StartFailed,
-    WorkerDied,
-)
+from taskapp_kit.rollout.executors.pool import JobHung, JobRaised, NeverBegan, ProcessPool, StartFailed, WorkerDied
 from tests.waiting import alive, until_async
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]

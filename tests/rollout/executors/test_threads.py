@@ -106,38 +106,27 @@ async def test_a_job_that_does_not_is_given_up_counted_and_taken_back_when_it_en
     assert await asyncio.gather(*again) == [1] * 4
 
 
-async def test_cancelled_caller_stops_the_job_without_a_hang(pool_of: MakePool) -> None:
-    threads, stopped, started = pool_of(1, grace_seconds=1), threading.Event(), threading.Event()
-
-    def job() -> None:
-        started.set()
-        stopped.wait(5)
-
-    task = asyncio.create_task(threads.run(job, seconds=60, stop=lambda _: stopped.set()))
-    await until_async(started.is_set)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert stopped.is_set()
-    assert threads.hung == 0
-    assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7
-
-
-async def test_cancelled_caller_of_a_stuck_job_leaves_a_hung_thread(pool_of: MakePool) -> None:
-    threads, release, started = pool_of(1, grace_seconds=0.02), threading.Event(), threading.Event()
+@pytest.mark.parametrize("obeys", [True, False])
+async def test_cancelled_callers_job_is_stopped_or_leaves_a_hung_thread(pool_of: MakePool, obeys: bool) -> None:
+    threads, release, started = pool_of(1, grace_seconds=1 if obeys else 0.02), threading.Event(), threading.Event()
 
     def job() -> None:
         started.set()
         release.wait(10)
 
-    task = asyncio.create_task(threads.run(job, seconds=60, stop=nothing))
+    stop = (lambda _: release.set()) if obeys else nothing
+    task = asyncio.create_task(threads.run(job, seconds=60, stop=stop))
     await until_async(started.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until_async(lambda: threads.hung == 1)
-    release.set()
-    await until_async(lambda: threads.hung == 0)
+    assert release.is_set() is obeys
+    if not obeys:
+        await until_async(lambda: threads.hung == 1)
+        release.set()
+        await until_async(lambda: threads.hung == 0)
+    assert threads.hung == 0
+    assert await threads.run(lambda: 7, seconds=5, stop=nothing) == 7
 
 
 async def test_queued_job_fails_at_its_deadline(pool_of: MakePool) -> None:

@@ -157,7 +157,8 @@ def test_no_header_breaks_it(text: str) -> None:
     assert found is None or found >= 0
 
 
-def test_cancelled_call_is_not_retried() -> None:
+@pytest.mark.anyio
+async def test_cancelled_call_is_not_retried() -> None:
     calls = 0
 
     async def once(attempt: int, left: float) -> ChatReply:
@@ -165,9 +166,6 @@ def test_cancelled_call_is_not_retried() -> None:
         calls += 1
         raise asyncio.CancelledError
 
-    async def main() -> None:
-        with pytest.raises(asyncio.CancelledError):
-            await persist(once, place="h", seconds=5, rng=random.Random(0))
-
-    asyncio.run(main())
+    with pytest.raises(asyncio.CancelledError):
+        await persist(once, place="h", seconds=5, rng=random.Random(0))
     assert calls == 1

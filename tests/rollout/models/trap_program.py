@@ -106,11 +106,7 @@ async def main(calls: list[list[Any]]) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    for command in (
-        "ip link set lo up",
-        "ip route add local 0.0.0.0/0 dev lo",
-        "ip -6 route add local ::/0 dev lo",
-    ):
+    for command in ("ip link set lo up", "ip route add local 0.0.0.0/0 dev lo", "ip -6 route add local ::/0 dev lo"):
         subprocess.run(command.split(), check=True)
     factory = uvloop.new_event_loop if sys.argv[1] == "uvloop" else asyncio.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:

@@ -240,8 +240,7 @@ def test_allof_is_taken_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema",
-    [{"pattern": "^[A-Z]+$"}, {"pattern": "^\\d{3}$"}, {"pattern": "^[a-z]+-?[0-9]+$", "minLength": 3}],
+    "schema", [{"pattern": "^[A-Z]+$"}, {"pattern": "^\\d{3}$"}, {"pattern": "^[a-z]+-?[0-9]+$", "minLength": 3}]
 )
 def test_a_simple_pattern_is_matched(schema: dict[str, Any]) -> None:
     jsonschema_rs.validate(schema, draw_free(schema, random.Random(0)))

@@ -127,8 +127,7 @@ def test_several_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "expected"),
-    [([1, 1, 0], 1), ([0, 1], 0), ([0.1, 0.5, 0.9], 0.5), ([0, 0, 1, 1, 0.9], 1), ([0.5], 0.5)],
+    ("scores", "expected"), [([1, 1, 0], 1), ([0, 1], 0), ([0.1, 0.5, 0.9], 0.5), ([0, 0, 1, 1, 0.9], 1), ([0.5], 0.5)]
 )
 def test_the_majority_of_a_tie_is_nearest_to_the_median(scores: list[float], expected: float) -> None:
     assert combined(scores, "majority") == expected
