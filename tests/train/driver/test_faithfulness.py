@@ -24,27 +24,15 @@ pytestmark = pytest.mark.server
 @pytest.mark.train
 def test_rows_have_the_sampled_tokens_whatever_clients_do_to_the_conversation() -> None:
     rollouts, turns = 16, 3
-    report = measured(
-        random_model(),
-        RENDERER,
-        rollouts=rollouts,
-        turns=turns,
-        max_tokens=12,
-        at_once=16,
-        pause_seconds=2.5,
-        timeout_seconds=0.8,
-    )
+    played = {"rollouts": rollouts, "turns": turns, "max_tokens": 12, "at_once": 16}
+    report = measured(random_model(), RENDERER, **played, pause_seconds=2.5, timeout_seconds=0.8)
     assert report.problems == []
     assert report.rollouts == rollouts
     assert report.answers == rollouts * turns
     assert report.trained_turns == report.answers + report.discarded
     each = rollouts // len(KINDS)
-    assert report.rows_by_kind == {
-        "plain": each,
-        "strips": each,
-        "repeats": each + report.discarded,
-        "rewrites": 2 * each,
-    }
+    twice = {"repeats": each + report.discarded, "rewrites": 2 * each}
+    assert report.rows_by_kind == {"plain": each, "strips": each, **twice}
     assert report.calls["forked"] == each + report.discarded
     assert report.calls["continued"] > 0
     assert report.calls["refused"] == 0

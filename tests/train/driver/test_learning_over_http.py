@@ -22,7 +22,7 @@ from taskapp_kit.train.gateway.attempt import AttemptSettings
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.update.update_settings import UpdateSettings
-from tests.train.driver.peers import JOB, PLAN, Driven, drive
+from tests.train.driver.peers import JOB, PLAN, Driven, drive, evaluated
 from tests.train.learning_runs import ShufflingLearner
 from tests.train.tiny_models import same_model, tiny_model
 
@@ -104,18 +104,8 @@ def learned(
 ) -> Driven:
     """A job with evaluation 0 and one at the end."""
     model = tiny_model(spread=0.05, vocab_size=259, max_position_embeddings=CONTEXT)
-    plan = replace(
-        PLAN,
-        iterations=iterations,
-        per_epoch=iterations,
-        groups=4,
-        samples=8,
-        at_once=32,
-        env_name=environment,
-        ops=["agent", "env"] * turns,
-        eval_every=iterations,
-        eval_instances=24,
-    )
+    played = replace(PLAN, env_name=environment, ops=["agent", "env"] * turns, groups=4, samples=8, at_once=32)
+    plan = evaluated(played, iterations=iterations, per_epoch=iterations, eval_every=iterations, eval_instances=24)
     update = PolicyUpdate(model, UpdateSettings(learning_rate=learning_rate, loss=loss, draw=JOB))
     settings = DriverSettings(
         AttemptSettings(temperature=1.0, max_tokens=2, context_tokens=CONTEXT),
@@ -126,17 +116,8 @@ def learned(
     with TransformersSampler(
         same_model(model), open_attempts=lambda: gateways[0].open_attempts if gateways else 1
     ) as sampler:
-        job = asyncio.run(
-            drive(
-                url,
-                sampler,
-                kind(update, sampler),
-                plan=plan,
-                settings=settings,
-                key=KEY,
-                with_gateway=gateways.append,
-            )
-        )
+        options: dict[str, Any] = {"plan": plan, "settings": settings, "key": KEY, "with_gateway": gateways.append}
+        job = asyncio.run(drive(url, sampler, kind(update, sampler), **options))
     assert job.error is None, job.error
     assert job.open_after == 0
     return job

@@ -21,12 +21,7 @@ from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.learning import JobCheckpoints, PolicyLearner
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.gateway.attempt import AttemptSettings
-from taskapp_kit.train.loops.loop_settings import (
-    Curriculum,
-    EarlyStopping,
-    EnvironmentShare,
-    LoopSettings,
-)
+from taskapp_kit.train.loops.loop_settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.stored_rollouts import RolloutFit, StoredRollouts
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
@@ -107,20 +102,10 @@ def life(
         learner = BreakingLearner(update, sampler)
         learner.breaks = breaks
         job = JobCheckpoints(writer, update, sampler, facts(job=JOB), {})
+        stored = None if rollouts is None else StoredUnits(rollouts, PLANNED, JOB)
+        kept: dict[str, Any] = {"ledger": ledger, "state": ledger.state, "checkpoints": job, "stored": stored}
         with CallingApp(vowels).serving() as url:
-            driven = asyncio.run(
-                drive(
-                    url,
-                    sampler,
-                    learner,
-                    plan=PLANNED,
-                    settings=settings,
-                    ledger=ledger,
-                    state=ledger.state,
-                    checkpoints=job,
-                    stored=None if rollouts is None else StoredUnits(rollouts, PLANNED, JOB),
-                )
-            )
+            driven = asyncio.run(drive(url, sampler, learner, plan=PLANNED, settings=settings, **kept))
     return driven, model
 
 
