@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from pages import ORIGIN, PageWindow
+from pages import ORIGIN, PageWindow, pages
 
 from environments.web.app import Web, gold
 from environments.web.browser import Browser, shared
@@ -64,7 +64,7 @@ def picture(data: bytes) -> str:
 
 def clockwork(browser: Browser) -> list[str]:
     """Ten actions on a page whose scripts ask for everything that differs between runs."""
-    page = PageWindow(browser, BODIES, screenshot=True, seed=5).open()
+    page = PageWindow(browser, pages(BODIES), screenshot=True, seed=5)
     seen = [page.text]
     for name, role, element, arguments in (
         ("click", "button", "Go", {}),
@@ -106,7 +106,7 @@ def main() -> None:
 
     def beside() -> None:
         while not ended.is_set():
-            page = PageWindow(browser, BODIES, seed=9).open()
+            page = PageWindow(browser, pages(BODIES), seed=9)
             for _ in range(3):
                 page.on("click", "button", "Go")
             page.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 from urllib.parse import urlsplit
 
 from environments.web.acting import Acting
@@ -32,25 +33,35 @@ def pages(bodies: Mapping[str, str]) -> Handler:
 
 
 class PageWindow(Acting):
-    """What an episode does with a window, over a test's pages. `text` is the last observation's."""
+    """What an episode does with a window on a test's pages, open in a `with` block. `text` is the last observation's."""
 
-    def __init__(self, browser: Browser, bodies: Mapping[str, str], screenshot: bool = False, seed: int = 1) -> None:
-        self.screenshot = screenshot
+    def __init__(
+        self, browser: Browser, handler: Handler, start: str = "/", screenshot: bool = False, seed: int = 1
+    ) -> None:
         self.browser = browser
-        self._bodies = bodies
-        self._seed = seed
+        self.screenshot = screenshot
+        self.text = ""
         self.pictures: list[bytes] = []
+        self._keep(browser.run(self._start(handler, start, seed)))
 
-    def open(self, path: str = "/") -> PageWindow:
-        """Opens the first page."""
-
-        async def work() -> str | list[Text | Image]:
-            self.opened = await self.browser.open(self._seed, {ORIGIN: pages(self._bodies)}, ORIGIN + path)
+    async def _start(self, handler: Handler, start: str, seed: int) -> str | list[Text | Image]:
+        self.opened = await self.browser.open(seed, {ORIGIN: handler}, ORIGIN + start)
+        try:
             await self.opened.window.settle()
             return await self._observation(self.opened.window)
+        except BaseException:
+            await self.opened.close()
+            raise
 
-        self._keep(self.browser.run(work()))
+    def __enter__(self) -> Self:
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def view(self) -> View:
+        return View(self.text)
 
     def do(self, name: str, **arguments: object) -> View:
         """One action, and the page after it."""
@@ -62,6 +73,14 @@ class PageWindow(Acting):
         """One action on the element of that role and name."""
         return self.do(name, bid=self.view.find(role, element).bid, **arguments)
 
+    def evaluate(self, expression: str) -> object:
+        """What an expression is in the page."""
+
+        async def work() -> object:
+            return await self._window.within(self._window.page.evaluate(expression))
+
+        return self.browser.run(work())
+
     def _keep(self, observation: object) -> None:
         if isinstance(observation, str):
             self.text = observation
@@ -70,4 +89,3 @@ class PageWindow(Acting):
             [text, image] = observation
             self.text = text.text
             self.pictures.append(image.png)
-        self.view = View(self.text)

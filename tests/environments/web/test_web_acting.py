@@ -10,7 +10,7 @@ from environments.web.acting import Acting
 from environments.web.browser import Browser
 from environments.web.tree import MAX_CHARACTERS
 from taskapp_kit import InvalidAction
-from tests.environments.web.pages import ORIGIN, PageWindow
+from tests.environments.web.pages import ORIGIN, PageWindow, pages
 
 LOG = """<p id=log>log:</p><script>
 const log = document.getElementById("log");
@@ -46,9 +46,8 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def shared_page(browser: Browser) -> Iterator[PageWindow]:
-    page = PageWindow(browser, BODIES).open()
-    yield page
-    page.close()
+    with PageWindow(browser, pages(BODIES)) as page:
+        yield page
 
 
 @pytest.fixture
@@ -272,14 +271,11 @@ def test_a_long_page_is_cut_and_its_later_numbers_stay_valid(page: PageWindow) -
 
 def test_pictures_only_where_they_are_wanted(browser: Browser, page: PageWindow) -> None:
     assert page.pictures == []
-    seeing = PageWindow(browser, BODIES, screenshot=True).open()
-    try:
+    with PageWindow(browser, pages(BODIES), screenshot=True) as seeing:
         seeing.on("fill", "textbox", "Name", value="tea")
         assert len(seeing.pictures) == 2
         assert seeing.pictures[0] != seeing.pictures[1]
         assert seeing.view.find("textbox", "Name").value == "tea"
-    finally:
-        seeing.close()
 
 
 def test_ends_say_what_was_sent() -> None:

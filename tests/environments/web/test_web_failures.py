@@ -24,7 +24,8 @@ from taskapp_kit import InvalidAction
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.testing import play
 from tests.environments.web.broken_app import app
-from tests.environments.web.visits import ORIGIN, Visit, html, pages, script
+from tests.environments.web.pages import ORIGIN, PageWindow
+from tests.environments.web.visits import html, pages, script
 from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("chromium_here")]
@@ -35,8 +36,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def is_well(browser: Browser) -> bool:
     """A new episode can be begun and ended."""
-    with Visit(browser, WELL) as visit:
-        return "All is well." in visit.seen and "All is well." in str(visit.noop().observation)
+    with PageWindow(browser, WELL) as visit:
+        return "All is well." in visit.text and "All is well." in str(visit.noop().observation)
 
 
 def family() -> list[psutil.Process]:
@@ -74,9 +75,9 @@ def the_driver() -> psutil.Process:
 
 
 def test_a_page_whose_process_is_killed_fails_its_episode_alone(browser: Browser) -> None:
-    with Visit(browser, WELL) as other:
+    with PageWindow(browser, WELL) as other:
         before = set(renderers(os.getpid()))
-        with Visit(browser, WELL) as visit:
+        with PageWindow(browser, WELL) as visit:
             for renderer in set(renderers(os.getpid())) - before:
                 os.kill(renderer, signal.SIGKILL)
             with pytest.raises(PageFailed, match="crashed"):
@@ -89,7 +90,7 @@ def test_a_page_whose_process_is_killed_fails_its_episode_alone(browser: Browser
 
 @pytest.mark.parametrize("whose", [the_chromium, the_driver], ids=["browser", "driver"])
 def test_a_browser_that_is_killed_is_replaced(whose: object, browser: Browser) -> None:
-    with Visit(browser, WELL) as visit, Visit(browser, WELL) as other:
+    with PageWindow(browser, WELL) as visit, PageWindow(browser, WELL) as other:
         killed = whose()  # type: ignore[operator]
         killed.kill()
         assert is_well(browser)  # at once, and while the windows of the other are open
@@ -105,7 +106,7 @@ def test_a_browser_is_replaced_after_its_episodes() -> None:
     before = {process.pid for process in chromiums()}
     seen = set()
     try:
-        with Visit(browser, WELL) as long:
+        with PageWindow(browser, WELL) as long:
             for _ in range(5):
                 assert is_well(browser)
                 seen |= {process.pid for process in chromiums()} - before
@@ -135,7 +136,7 @@ def test_processes_and_memory_stay_as_they_are(browser: Browser) -> None:
 
 
 def test_a_window_is_closed_twice(browser: Browser) -> None:
-    with Visit(browser, WELL) as visit:
+    with PageWindow(browser, WELL) as visit:
         opened = visit.opened
         assert opened is not None
         browser.run(opened.close())
@@ -152,7 +153,10 @@ def test_a_page_that_eats_memory_is_ended() -> None:
         "const kept = []; for (let i = 0; i < 60; i++) kept.push(new Uint8Array(2 ** 24).fill(1)); window.kept = kept"
     )
     try:
-        with Visit(browser, pages({"/": f"<button onclick='{eats}'>Eat</button>"})) as visit, pytest.raises(PageFailed):
+        with (
+            PageWindow(browser, pages({"/": f"<button onclick='{eats}'>Eat</button>"})) as visit,
+            pytest.raises(PageFailed),
+        ):
             visit.click(1)
             until(lambda: visit.noop() is None, what="the page's process was ended")
         assert is_well(browser)
@@ -162,7 +166,7 @@ def test_a_page_that_eats_memory_is_ended() -> None:
 
 def test_an_endless_script_harms_no_other_window(browser: Browser) -> None:
     loops = pages({"/": '<button onclick="for (;;) {}">Go</button>'})
-    with Visit(browser, WELL) as other, Visit(browser, loops) as visit, ThreadPoolExecutor(1) as threads:
+    with PageWindow(browser, WELL) as other, PageWindow(browser, loops) as visit, ThreadPoolExecutor(1) as threads:
         stuck = threads.submit(visit.click, 1)
         assert "All is well." in str(other.noop().observation)
         with pytest.raises(PageFailed, match="did not answer"):
@@ -190,14 +194,14 @@ def _the_shared_browser_ends() -> Iterator[None]:
 
 def test_a_page_is_left_although_it_asks_not_to(browser: Browser) -> None:
     keeps = html("<button>Go</button>" + script("addEventListener('beforeunload', (event) => event.preventDefault())"))
-    with Visit(browser, pages({"/": keeps, "/next": "<p>The next.</p>"})) as visit:
+    with PageWindow(browser, pages({"/": keeps, "/next": "<p>The next.</p>"})) as visit:
         visit.click(1)  # without it, the browser does not ask
         assert "The next." in str(visit.goto(ORIGIN + "/next").observation)
 
 
 def test_dialog_is_dismissed_and_reported(browser: Browser) -> None:
     asks = '<button onclick="document.title = String(confirm(`Sure?`)) + prompt(`Who?`)">Go</button>'
-    with Visit(browser, pages({"/": asks})) as visit:
+    with PageWindow(browser, pages({"/": asks})) as visit:
         for _ in range(15):  # more than a page may show at once
             seen = str(visit.click(1).observation)
             assert "Sure?" in seen and "Who?" in seen and "(active): falsenull" in seen
@@ -205,7 +209,7 @@ def test_dialog_is_dismissed_and_reported(browser: Browser) -> None:
 
 def test_windows_that_a_page_opens_are_closed(browser: Browser) -> None:
     opens = '<button onclick="for (let i = 0; i < 3; i++) window.open(`/next`)">Go</button>'
-    with Visit(browser, pages({"/": opens, "/next": "<p>The next.</p>"})) as visit:
+    with PageWindow(browser, pages({"/": opens, "/next": "<p>The next.</p>"})) as visit:
         seen = str(visit.click(1).observation)
         assert "Tab 1" not in seen
         context = visit._window.page.context
@@ -216,21 +220,21 @@ def test_windows_that_a_page_opens_are_closed(browser: Browser) -> None:
 
 def test_a_timer_of_the_page_may_fail(browser: Browser) -> None:
     fails = "<p>All is well.</p><script>setInterval(() => { throw new Error('a timer') }, 100)</script>"
-    with Visit(browser, pages({"/": fails})) as visit:
+    with PageWindow(browser, pages({"/": fails})) as visit:
         assert "All is well." in str(visit.noop().observation)
 
 
 def test_requests_without_end_do_not_hold_an_episode_up(browser: Browser) -> None:
     asks = script("(function again() { fetch('/' + Math.random()).finally(again) })(); new EventSource('/events')")
-    with Visit(browser, pages({"/": asks})) as visit:
-        assert "A page." in visit.seen
+    with PageWindow(browser, pages({"/": asks})) as visit:
+        assert "A page." in visit.text
 
 
 def test_undecodable_bytes_are_sent_to_a_site(browser: Browser) -> None:
     sends = (
         "fetch('/', {method: 'POST', body: new Uint8Array([255, 254])}).then((found) => document.title = found.status)"
     )
-    with Visit(browser, pages({"/": script(sends)})) as visit:
+    with PageWindow(browser, pages({"/": script(sends)})) as visit:
         assert "(active): 200" in str(visit.noop().observation)
 
 
@@ -238,7 +242,7 @@ def test_undecodable_bytes_are_sent_to_a_site(browser: Browser) -> None:
 
 
 def test_file_that_is_not_a_page_is_rejected(browser: Browser) -> None:
-    with Visit(browser, pages({"/": "<p>All is well.</p>", "/font": Reply(b"x", "font/otf")})) as visit:
+    with PageWindow(browser, pages({"/": "<p>All is well.</p>", "/font": Reply(b"x", "font/otf")})) as visit:
         with pytest.raises(InvalidAction):
             visit.goto(ORIGIN + "/font")
         assert "All is well." in str(visit.goto(ORIGIN + "/").observation)

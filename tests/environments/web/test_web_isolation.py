@@ -20,8 +20,9 @@ from environments.web.replies import Reply
 from taskapp_kit import InvalidAction
 from taskapp_kit.client.blocking_portal import DaemonLoop
 from tests.environments.web.canary import Canary
+from tests.environments.web.pages import ORIGIN, PageWindow
 from tests.environments.web.probes import PROBES, Probe
-from tests.environments.web.visits import OPEN_POLICY, ORIGIN, Visit, pages, script
+from tests.environments.web.visits import OPEN_POLICY, pages, script
 from tests.waiting import until_async
 
 pytestmark = [pytest.mark.process, pytest.mark.server, pytest.mark.usefixtures("chromium_here")]
@@ -68,7 +69,7 @@ def answering(probe: Probe, fill: Callable[[str], str]) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("probe", PROBES, ids=NAMES)
 def test_a_page_does_not_get_out(probe: Probe, browser: Browser, canary: Canary, file: Path) -> None:
     fill = filled(probe, canary, file)
-    with Visit(browser, pages({"/": "<p>The start.</p>"})) as visit:
+    with PageWindow(browser, pages({"/": "<p>The start.</p>"})) as visit:
         page = visit._window.page
 
         async def go() -> None:
@@ -142,7 +143,7 @@ FOREIGN = (
 
 
 def test_a_policy_opens_no_foreign_address(browser: Browser) -> None:
-    with Visit(browser, pages({"/": "<p>The start.</p>"})) as visit:
+    with PageWindow(browser, pages({"/": "<p>The start.</p>"})) as visit:
         for url in FOREIGN:
             with pytest.raises(InvalidAction):
                 visit.goto(url)
@@ -160,7 +161,7 @@ ODD = (
 
 def test_an_odd_address_of_the_site_is_refused_or_opened_and_breaks_nothing(browser: Browser) -> None:
     served = pages({"/": "<p>The start.</p>", "/bytes": Reply(b"x", "application/octet-stream")})
-    with Visit(browser, served) as visit:
+    with PageWindow(browser, served) as visit:
         for url in ODD:
             with contextlib.suppress(InvalidAction):
                 visit.goto(url)
@@ -189,14 +190,14 @@ KEPT = """(async () => {
 
 def test_two_windows_share_nothing(browser: Browser) -> None:
     served = pages({"/": script("new BroadcastChannel('a').onmessage = (event) => { document.title = event.data }")})
-    with Visit(browser, served) as one, Visit(browser, served) as other:
+    with PageWindow(browser, served) as one, PageWindow(browser, served) as other:
         nothing = other.evaluate(KEPT)
         one.evaluate(KEEP.replace("await navigator.locks", "navigator.locks"))
         one.evaluate("new BroadcastChannel('a').postMessage('heard')")
         assert one.evaluate(KEPT) == ["a=1", "1", "1", ["a"], ["a"], ["a"], 1]
         assert other.evaluate(KEPT) == nothing == ["", None, None, [], [], [], 0]
         assert "Tab 0 (active): A page" in str(other.noop().observation)
-    with Visit(browser, served) as later:
+    with PageWindow(browser, served) as later:
         assert later.evaluate(KEPT) == nothing
 
 
