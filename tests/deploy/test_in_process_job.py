@@ -116,8 +116,12 @@ def files() -> dict[str, Path]:
     }
 
 
+def asked(files: dict[str, Path], url: str, **options: Any) -> dict[str, Any]:
+    return {**files, "backend_url": url, "port": 0, "interval": 0.01, **options}
+
+
 def run_job(files: dict[str, Path], server: BackgroundServer, **options: Any) -> InProcessJobResult:
-    return run_in_process_job(**{**files, "backend_url": server.url, "port": 0, "interval": 0.01, **options})
+    return run_in_process_job(**asked(files, server.url, **options))
 
 
 def test_the_whole_guide_in_one_call(files: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
@@ -173,12 +177,7 @@ def test_a_minted_key_stays_here_when_that_is_asked_for(
 
 def test_a_made_key_goes_to_no_backend_elsewhere_unasked(files: dict[str, Path]) -> None:
     with pytest.raises(BadArgument, match=r"ENVIRONMENT_API_KEY.*upload_key=True"):
-        run_in_process_job(
-            **files,  # type: ignore[arg-type]
-            backend_url="https://backend.invalid",
-            tunnel_mode="local",
-            port=0,
-        )
+        run_in_process_job(**asked(files, "https://backend.invalid", tunnel_mode="local"))
 
 
 def test_in_a_running_loop_and_its_async_twin(files: dict[str, Path]) -> None:
@@ -192,8 +191,7 @@ def test_in_a_running_loop_and_its_async_twin(files: dict[str, Path]) -> None:
         for call in (run_in_process_job_async, run_in_process_job):
             backend = Backend("completed")
             with BackgroundServer(backend.app) as server:
-                given = {**files, "backend_url": server.url, "port": 0, "interval": 0.01, "on_status": on_status}
-                result: Any = call(**given)  # type: ignore[operator]
+                result: Any = call(**asked(files, server.url, on_status=on_status))  # type: ignore[operator]
                 result = await result if asyncio.iscoroutine(result) else result
             assert (result.status, result.succeeded, result.final_reward) == ("completed", True, 1.0)
 
@@ -259,15 +257,8 @@ def test_a_call_that_is_cancelled_while_the_job_is_submitted_says_that_it_may_ru
     app = Starlette(routes=[Route("/api/rl/jobs", create, methods=["POST"])])
 
     async def use(url: str) -> None:
-        call = asyncio.create_task(
-            run_in_process_job_async(
-                **files,  # type: ignore[arg-type]
-                backend_url=url,
-                port=0,
-                task_app_api_key="a-key-of-mine",
-                cancel_on_interrupt=True,
-            )
-        )
+        given = asked(files, url, task_app_api_key="a-key-of-mine", cancel_on_interrupt=True)
+        call = asyncio.create_task(run_in_process_job_async(**given))
         assert await asyncio.to_thread(arrived.wait, 30)
         call.cancel()
         with pytest.raises(asyncio.CancelledError) as raised:
@@ -283,15 +274,8 @@ def test_a_cancelled_call_cancels_the_job_when_that_is_asked_for(files: dict[str
     backend = Backend("")
 
     async def cancelled() -> None:
-        task = asyncio.create_task(
-            run_in_process_job_async(
-                **files,  # type: ignore[arg-type]
-                backend_url=server.url,
-                port=0,
-                interval=0.01,
-                cancel_on_interrupt=cancel,
-            )
-        )
+        given = asked(files, server.url, cancel_on_interrupt=cancel)
+        task = asyncio.create_task(run_in_process_job_async(**given))
         while backend.looks < 2:
             await asyncio.sleep(0.01)
         task.cancel()
@@ -325,11 +309,7 @@ def test_ctrl_c_says_what_became_of_the_job(files: dict[str, Path], wish: str, w
             [sys.executable, "-c", PROGRAM, server.url, *map(str, files.values()), wish],
             stderr=subprocess.PIPE,
             text=True,
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(ROOT),
-                "SYNTH_API_KEY": SYNTH_KEY,
-            },
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "SYNTH_API_KEY": SYNTH_KEY},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 — a shell's child ignores it
         )
         try:

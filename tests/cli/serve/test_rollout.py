@@ -317,17 +317,6 @@ def silent(observation: str) -> str:
 def test_a_sentence_of_a_command_names_its_flags_and_not_a_requests_fields(run: Run) -> None:
     done = run("rollout", ADDER, "--policy", "constant", "--action", '{"nothing_of_this_name": {}}', status=2)
     assert "--action" in done.stderr and "policy.config" not in done.stderr
-    slow = run(
-        "rollout",
-        HOSTILE,
-        "--env",
-        "shared",
-        "--policy",
-        "noop",
-        "--config",
-        '{"slow": 0.3}',
-        "--max-time-seconds",
-        "0.5",
-        status=1,
-    )
+    asked = (HOSTILE, "--env", "shared", "--policy", "noop", "--config", '{"slow": 0.3}')
+    slow = run("rollout", *asked, "--max-time-seconds", "0.5", status=1)
     assert "--max-time-seconds" in slow.stderr and "safety." not in slow.stderr

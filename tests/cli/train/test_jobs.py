@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
-from taskapp_kit.asgi import build
 from taskapp_kit.client import RLJob
-from taskapp_kit.config import Settings
-from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.jobs.server.app import create_backend
 from taskapp_kit.records.job_status import WEIGHTS_NOTE
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.cli.conftest import ROOT, Run
-from tests.cli.train.test_train import BACKEND_KEY, TASK_APP_KEY, Both, safe
+from tests.cli.train.conftest import BACKEND_KEY, FAST, OTHER_BACKEND_KEY, TASK_APP_KEY, Both, safe
 
 pytestmark = pytest.mark.server
 
 CONFIG = ROOT / "examples" / "rl_in_process_config.toml"
-FAST = ("--poll-interval", "0.1")
-
-
-@pytest.fixture(scope="module")
-def both() -> Iterator[Both]:
-    app = find_app(str(ROOT / "examples" / "rl" / "task_app.py"))
-    served = build(app, Settings(environment_api_key=TASK_APP_KEY), exposure="local")
-    backend = create_backend([BACKEND_KEY, "another-key-of-the-backend"], environment_api_key=TASK_APP_KEY)
-    with BackgroundServer(served) as task_app, BackgroundServer(backend) as running:
-        yield Both(running.url, task_app.url)
 
 
 def submitted(both: Both, iterations: int = 2) -> str:
@@ -97,7 +81,7 @@ def test_a_running_job_is_listed_by_its_status_and_cancelled(run: Run, both: Bot
 
 
 def test_there_are_no_jobs(run: Run, both: Both) -> None:
-    nobodys = both.variables(SYNTH_API_KEY="another-key-of-the-backend")
+    nobodys = both.variables(SYNTH_API_KEY=OTHER_BACKEND_KEY)
     listed = run("jobs", "list", **nobodys)
     assert (listed.exit_code, listed.stdout) == (0, "")
     assert json.loads(run("jobs", "list", "--json", **nobodys).stdout) == {"jobs": []}

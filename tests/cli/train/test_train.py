@@ -8,57 +8,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nacl", reason="needs taskapp-kit[jobs]")
 
-from taskapp_kit.asgi import build
-from taskapp_kit.config import Settings
-from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.jobs.server.app import create_backend
+from taskapp_kit.client import RLJob
 from taskapp_kit.records.job_status import WEIGHTS_NOTE
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
-from tests.cli.conftest import ROOT, Run, assert_no_key, clean_environ
+from tests.cli.conftest import ROOT, Run, clean_environ
 from tests.cli.terminals import Terminal
+from tests.cli.train.conftest import BACKEND_KEY, FAST, TASK_APP_KEY, Both, safe
 from tests.waiting import until
 
 pytestmark = pytest.mark.server
 
-BACKEND_KEY, TASK_APP_KEY = "sk_train_0123456789abcdef", "ek_train_0123456789abcdef"
 CONFIG = (ROOT / "examples" / "rl_in_process_config.toml").read_text(encoding="utf-8")
-FAST = ("--poll-interval", "0.1")
-
-
-@dataclass
-class Both:
-    """A backend and a task app on this machine."""
-
-    backend: str
-    task_app: str
-
-    def variables(self, **other: str) -> dict[str, str]:
-        named = {
-            "SYNTH_API_KEY": BACKEND_KEY,
-            "ENVIRONMENT_API_KEY": TASK_APP_KEY,
-            "BACKEND_BASE_URL": self.backend,
-            "PROD_BACKEND_URL": "",
-            "TASK_APP_URL": self.task_app,
-            "TASK_APP_BASE_URL": "",
-        }
-        return {**named, **other}
-
-
-@pytest.fixture(scope="module")
-def both() -> Iterator[Both]:
-    app = find_app(str(ROOT / "examples" / "rl" / "task_app.py"))
-    served = build(app, Settings(environment_api_key=TASK_APP_KEY), exposure="local")
-    backend = create_backend([BACKEND_KEY], environment_api_key=TASK_APP_KEY)
-    with BackgroundServer(served) as task_app, BackgroundServer(backend) as running:
-        yield Both(running.url, task_app.url)
 
 
 @pytest.fixture
@@ -71,11 +36,6 @@ def nobody() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
-
-
-def safe(text: str) -> None:
-    assert_no_key(text, BACKEND_KEY, TASK_APP_KEY, piece=8)
-    assert "Traceback" not in text
 
 
 def test_a_job_that_succeeds_is_followed_in_plain_lines(run: Run, both: Both, config: Path) -> None:
@@ -195,8 +155,6 @@ def test_a_job_that_goes_on_for_too_long_is_left_alone(run: Run, both: Both, con
     done = run("train", "--config", str(config), "--poll-timeout", "1", *FAST, status=1, **both.variables())
     job_id = re.search(r"Submitted job (rl_\w+)", done.stderr)
     assert job_id is not None
-    from taskapp_kit.client import RLJob
-
     RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY).cancel()
 
 
@@ -216,8 +174,6 @@ def test_ctrl_c_leaves_the_job_and_says_so(both: Both, config: Path) -> None:
         )
     until(lambda: "Submitted job" in log.read_text() or process.poll() is not None)
     assert process.poll() is None, log.read_text()
-    from taskapp_kit.client import RLJob
-
     job_id = re.search(r"Submitted job (rl_\w+)", log.read_text())
     assert job_id is not None
     job = RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY)
@@ -243,8 +199,6 @@ def test_at_a_terminal_the_job_is_shown_live_until_ctrl_c(both: Both, config: Pa
     assert "/30000 rollouts" in terminal.text
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l"), "the cursor is there again"
     safe(terminal.text)
-    from taskapp_kit.client import RLJob
-
     RLJob.from_job_id(job_id[1], both.backend, BACKEND_KEY).cancel()
 
 

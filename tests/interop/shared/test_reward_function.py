@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ ADDER = str(HERE.parents[2] / "examples" / "adder.py")
 
 @pytest.fixture(scope="module")
 def reward() -> Iterator[RewardFunction]:
-    found = to_reward_function(ASKING)
-    yield found
-    found.close()
+    with closing(to_reward_function(ASKING)) as found:
+        yield found
 
 
 def said(text: str) -> list[dict[str, Any]]:
@@ -91,8 +91,7 @@ def test_environment_with_several_turns_is_rejected(reward: RewardFunction) -> N
 
 
 def test_first_answer_option_scores_only_the_first_answer() -> None:
-    first = to_reward_function(ADDER, first_answer=True)
-    try:
+    with closing(to_reward_function(ADDER, first_answer=True)) as first:
         seed = 3
         answers = ['{"add": {"amount": 1}}', '{"add": {"amount": 3}}', "nothing"]
         rewards = first(completions=answers, seed=[seed] * 3, output_mode=["text"] * 3)
@@ -102,18 +101,13 @@ def test_first_answer_option_scores_only_the_first_answer() -> None:
         ]
         assert rewards[:2] == same
         assert rewards[2] == 0.0, "an answer that is refused is played and scored, and no failure"
-    finally:
-        first.close()
 
 
 def test_tool_call_in_the_message_becomes_the_action() -> None:
-    first = to_reward_function(ASKING, first_answer=True)
-    try:
+    with closing(to_reward_function(ASKING, first_answer=True)) as first:
         call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": json.dumps({"amount": 3})}}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         assert first(completions=[[message]], seed=[5], environment=["counting"]) == [3.0]
-    finally:
-        first.close()
 
 
 def test_rows_without_an_episode_and_invalid_answers_are_rejected(reward: RewardFunction) -> None:
@@ -130,11 +124,8 @@ def test_rows_without_an_episode_and_invalid_answers_are_rejected(reward: Reward
 
 
 def test_reward_function_is_pickled_by_the_path_of_its_app(reward: RewardFunction) -> None:
-    copy = pickle.loads(pickle.dumps(reward))
-    try:
+    with closing(pickle.loads(pickle.dumps(reward))) as copy:
         assert copy(completions=["two"], seed=[0]) == [1.0]
-    finally:
-        copy.close()
     with pytest.raises(BadArgument, match="path or name"):
         pickle.dumps(to_reward_function(reward._app))
 
@@ -151,8 +142,5 @@ def test_judge_without_a_verdict_returns_none(monkeypatch: pytest.MonkeyPatch) -
     for answer, expected in ((bad(), [None]), (judge(0.5), [0.5])):
         with MockModel(answer) as model:
             monkeypatch.setenv("TASKAPP_JUDGE_URL", model.url)
-            reward = to_reward_function(app)
-            try:
+            with closing(to_reward_function(app)) as reward:
                 assert reward(completions=["a kind word"], seed=[0], environment=["judged"]) == expected
-            finally:
-                reward.close()
