@@ -147,7 +147,7 @@ def test_whole_rollouts(directory: Path) -> None:
 def test_what_is_no_source(tmp_path: Path, directory: Path) -> None:
     with pytest.raises(ConfigError, match="not an evaluation"):
         open_source(str(tmp_path))
-    with pytest.raises(StoreError, match="no store"):
+    with pytest.raises(StoreError, match="does not exist"):
         open_source(str(tmp_path / "absent.db"))
     assert FLAKY
     (tmp_path / "config.json").write_text((directory / "config.json").read_text())

@@ -100,7 +100,7 @@ def test_the_kinds_of_faults_are_listed(run: Run) -> None:
         (["--latency-ms", "soon"], "neither a number of milliseconds"),
         (["--latency-ms", "80-20"], "latency"),
         (["--script", "none.json"], "cannot be read"),
-        (["--script", "none.json", "--behaviour", "bad"], "both given"),
+        (["--script", "none.json", "--behaviour", "bad"], "were passed"),
         (["--port", "70000"], "70000"),
     ],
 )
@@ -114,5 +114,5 @@ def test_a_busy_port_is_one_sentence_and_status_1(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         refused = run("mock-model", "--port", str(other.getsockname()[1]))
     assert (
-        refused.exit_code == 1 and "cannot be had" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
+        refused.exit_code == 1 and "cannot be used" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
     )

@@ -235,7 +235,7 @@ async def test_concurrent_calls_run_in_order_and_cancelled_calls_complete(tmp_pa
     [
         ({"sed": 1}, "no argument 'sed'"),
         ({"seed": "x"}, "expected an integer"),
-        ({"seed": 50}, "seed 50 is outside"),
+        ({"seed": 50}, "Seed 50 is outside"),
     ],
 )
 async def test_invalid_reset_is_rejected(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
