@@ -178,7 +178,7 @@ class AdmissionControl:
                 retry_after_seconds=30,
             )
         if self._taken >= self.most:
-            raise Saturated(f"This server runs {self._taken} rollouts, which is its limit.")
+            raise Saturated(f"This server is already running {self._taken} rollouts, which is its limit.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
                 f"The key {caller.key_label!r} has {own} rollouts that are running or whose answers are not read yet, which "

@@ -135,7 +135,7 @@ def acting_as(uid: int) -> Iterator[None]:
         _libc.setfsgid(uid)
         _libc.syscall(number, GUARD_UID, uid, effective)
         if os.getresuid() != (GUARD_UID, uid, effective) or _capable():
-            raise SandboxError("The rights of root could not be dropped temporarily.")
+            raise SandboxError(f"A thread could not take the rights of user id {uid} to measure or kill its processes.")
         yield
     finally:
         restored = _libc.syscall(number, real, effective, saved)
@@ -143,7 +143,7 @@ def acting_as(uid: int) -> Iterator[None]:
         _libc.prctl(_SET_DUMPABLE, 0)  # changing ids resets both; see `child_python.hide_memory`
         _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
         if restored != 0:
-            raise SandboxError("The rights of root could not be restored.")
+            raise SandboxError(f"A thread is stuck with the rights of user id {uid}. Restart this process.")
 
 
 def _acting_as(uid: int, work: Callable[[], T]) -> T:

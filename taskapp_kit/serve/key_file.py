@@ -124,7 +124,7 @@ def parse(text: str, path: Path) -> list[KeyLine]:
         if first.holder != item.holder:
             raise ConfigError(
                 f"{path}:{first.number} and {path}:{item.number} have the same label but differ in max_in_flight or admin.",
-                hint="Write the same words after every key of a label.",
+                hint="Give every key of a label the same max_in_flight and admin.",
             )
         for digest in item.digests:
             same = by_digest.setdefault(digest, item)
@@ -279,7 +279,7 @@ def _line(words: list[str], number: int, path: Path) -> KeyLine:
     if "," in secret:
         raise invalid("a key must not contain a comma")
     if len(secret.encode()) > MAX_KEY_BYTES:
-        raise invalid("the key is too long")
+        raise invalid(f"the key has more than {MAX_KEY_BYTES} bytes")
     hashed = _HASHED.fullmatch(secret)
     if not hashed and _LIKE_A_HASH.match(secret):  # as a plain key it would admit everyone who has seen the file
         raise invalid("it looks like a digest, but a digest is sha256: and 64 hexadecimal digits")

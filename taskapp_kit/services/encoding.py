@@ -149,12 +149,12 @@ def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
         try:
             importlib.import_module(module_name)
         except ImportError as error:
-            raise ServiceError(f"The module {module_name} of a received {name} cannot be imported.") from error
+            raise ServiceError(f"This process cannot import {module_name}, which a received {name} needs.") from error
     cls = _loaded(module_name, name)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ServiceError(
-            f"The module {module_name} of a received {name} has no dataclass with this name here.",
-            hint="Define it at the top level of a module that both processes import.",
+            f"A received {name} cannot be decoded, because the module {module_name} in this process has no such dataclass.",
+            hint="Define the dataclass at the top level of a module that both processes import.",
         )
     return cls
 

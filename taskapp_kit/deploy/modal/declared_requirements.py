@@ -122,7 +122,7 @@ def python_version(requires: str, installed: tuple[int, int]) -> str:
         allowed = SpecifierSet(requires)
     except InvalidSpecifier:
         raise ConfigError(
-            f"requires-python {requires!r} is not a version specifier.", hint='Expected one such as ">=3.12".'
+            f"requires-python {requires!r} is not a version specifier.", hint='Use a specifier such as ">=3.12".'
         ) from None
     here = f"{installed[0]}.{installed[1]}"
     for series in (here, *_KNOWN_SERIES):

@@ -100,7 +100,7 @@ def deploy(module: Path, how: DeployOptions, *, report: Callable[[str], None]) -
     status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], report)
     if interrupted:
         raise ModalRefused(
-            "The deployment was stopped.", hint="`modal app list` shows whether it was already published."
+            "`modal deploy` was interrupted.", hint="`modal app list` shows whether the app was already published."
         )
     if status != 0:
         raise ModalRefused(

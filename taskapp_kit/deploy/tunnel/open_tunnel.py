@@ -117,7 +117,7 @@ def open_tunnel(
         if problem:
             raise TunnelError(
                 f"{plan.url} does not lead to the task app on {local_url}: {problem}.",
-                hint="Check the address and any login in front of it (preconfigured_auth_header), or pass "
+                hint="Check the address. If it requires a login, pass preconfigured_auth_header. To skip this check, pass "
                 "skip_tunnel_verification=True.",
             )
         return Tunnel(plan.url, _nothing)

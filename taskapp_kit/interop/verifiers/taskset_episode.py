@@ -72,7 +72,7 @@ def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], reward
         *(["a user who opens the conversation"] if first.data.prompt is None else []),
     ]
     if unsupported:
-        raise parts.wrong(f"cannot play {parts.name!r}: it needs {unsupported[0]}", "tasks of one prompt and one answer",
+        raise parts.wrong(f"cannot play {parts.name!r}: it needs {unsupported[0]}", "tasks with one prompt and one answer",
                           "play it with verifiers itself")  # fmt: skip
     if rewarded and not first.hooks("reward") and not first.config.judges:
         raise parts.wrong(f"finds no reward in {parts.name!r}", "one", PAID_BY_NAME)
@@ -111,7 +111,7 @@ class TasksetEnvironment(VerifiersEnvironment):
         try:
             await task.score(trace)
         except TaskError as error:
-            raise VerifiersFailed("A reward of the task raised.", hint="The log has its message.") from error
+            raise VerifiersFailed("A reward of the task raised an exception.", hint="The log contains it.") from error
         unscored = [name for name, reward in trace.rewards.items() if reward is None]
         if unscored:
             raise VerifiersFailed(f"verifiers left the reward {unscored[0]!r} unscored.")

@@ -69,7 +69,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
 
 def _bad_op(index: int, found: str) -> RequestError:
     message = (
-        f'ops[{index}] {found}; expected "agent", "env", an object with that `type`, or '
+        f'ops[{index}] {found}; expected "agent", "env", an object whose `type` is one of them, or '
         '{"type": "env", "tool": NAME, "args": {…}}'
     )
     return RequestError(message, fields=(FieldProblem(("body", "ops", index), message, "unknown_op"),), code="bad_ops")

@@ -151,9 +151,7 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         raise wrong("has a model that is not a string", "Write the endpoint's name for it, in quotes.")
     # a key here would be committed with the file
     if key is not None and (not isinstance(key, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", key)):
-        raise wrong(
-            "has a key that is not a variable's name", "Write the name of the variable that holds the key, never a key."
-        )
+        raise wrong("has an invalid `key`", "Set it to the name of the environment variable that contains the API key.")
     # every call would hand the server's own key to a vendor
     if key is not None and key.startswith(SERVER_ONLY):
         raise wrong(

@@ -104,7 +104,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
     if calls is None:
         return message
     if not isinstance(calls, list):
-        raise _malformed("has tool calls that are not a list")
+        raise _malformed("has `tool_calls` of the wrong type; expected a list")
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

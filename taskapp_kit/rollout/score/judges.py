@@ -107,8 +107,8 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
         if need.must:
             raise Unavailable(
                 f"judge {need.judge!r} ({need.place}) has a weight above 0, but no model is configured for it ({variable}).",
-                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or give it weight=0; "
-                "`taskapp rollout`, `eval` and `play` take --judges skip.",
+                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or declare the judge with weight=0. "
+                "`taskapp rollout`, `eval` and `play` can also play without judges: --judges skip.",
             )
         if need.judges:
             names = ", ".join(need.judges)

@@ -163,7 +163,7 @@ def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGE
                 name = checkpoint.facts.name
                 place = name.folder(models)
                 if place.exists():
-                    raise CheckpointError(f"{name} already exists.", hint="Remove it first to replace it.")
+                    raise CheckpointError(f"{name} already exists.", hint=f"Remove it first: taskapp models rm {name}")
                 make_private_folder(place.parent)
                 flush(unpacked)
                 unpacked.rename(place)
@@ -205,7 +205,7 @@ def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int)
             while left:
                 chunk = source.read(min(left, _CHUNK))
                 if not chunk:
-                    raise CheckpointError(f"It ends inside {header.name}.")
+                    raise CheckpointError(f"The archive is truncated: it ends inside {header.name}.")
                 file.write(chunk)
                 left -= len(chunk)
             file.flush()

@@ -69,10 +69,10 @@ class GatewayOptions:
             port = parts.port
         if not port:
             raise ConfigError(
-                f"{source} is {address}, but the gateway would listen on any free port of {self.host}, which that address "
-                "does not lead to.",
-                hint=f"Start with {LISTEN} HOST:PORT, where requests to {address} arrive "
-                f"(0.0.0.0:{parts.port or 9000} for other machines).",
+                f"{source} is {address}, but no port to listen on is set. On a random free port of {self.host}, the gateway "
+                "would not receive requests to that address.",
+                hint=f"Pass {LISTEN} HOST:PORT with the local address that receives requests to {address}, such as "
+                f"0.0.0.0:{parts.port or 9000}.",
             )
         return replace(self, port=port, url=address, tunnel=False)
 

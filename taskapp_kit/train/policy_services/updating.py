@@ -113,8 +113,8 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
     def _check(self, version: int) -> None:
         if self._update.version != version:
             raise ReplicaDied(
-                f"The updating process has the weights of version {self._update.version}; expected {version}. Its predecessor "
-                "died and lost what it had learned since its last checkpoint."
+                f"The updating process has the weights of version {self._update.version}; expected {version}. The "
+                "previous process died, and its updates since the last checkpoint are lost."
             )
 
     def _write(self) -> None:

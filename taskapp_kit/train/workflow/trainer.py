@@ -62,13 +62,13 @@ class Trainer(Actor, call_seconds=3600.0):
         from taskapp_kit.train.workflow.trained_policy import TrainedPolicy
 
         if returns not in get_args(Returns):
-            raise BadArgument(f"returns is {returns!r}; expected one of {', '.join(get_args(Returns))}.")
+            raise BadArgument(f"`returns` is {returns!r}; expected one of {', '.join(get_args(Returns))}.")
         if returns == "loss_and_kl" and not beta:
             raise BadArgument(
                 'returns="loss_and_kl" with beta 0 has no KL divergence to return; expected a beta above 0.'
             )
         if scale not in get_args(Scale):
-            raise BadArgument(f"scale is {scale!r}; expected one of {', '.join(get_args(Scale))}.")
+            raise BadArgument(f"`scale` is {scale!r}; expected one of {', '.join(get_args(Scale))}.")
         settings = UpdateSettings(
             learning_rate,
             loss=loss,

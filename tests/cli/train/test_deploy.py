@@ -235,7 +235,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
         assert not plane.published
     if number != signal.SIGKILL:
         told = (own / "log").read_text()
-        assert code == 1 and "The deployment was stopped." in told and "Traceback" not in told
+        assert code == 1 and "`modal deploy` was interrupted." in told and "Traceback" not in told
         assert list((own / "tmp").iterdir()) == []
 
 

@@ -76,7 +76,7 @@ def test_did_you_mean(tmp_path: Path) -> None:
     [
         ("x = 1", "not a table"), ("[a]\n", "no url"), ('[a]\nurl = "h/v1"', "is not an address"), ('[a]\nurl = "http://u:p@h/v1"', "contains a user"),
         ('[a]\nurl = "http://h"\nmodle = "x"', "modle"), ('[a]\nurl = "http://h"\nmodel = 3', "not a string"),
-        ('[a]\nurl = "http://h"\nkey = "sk-secret-secret"', "not a variable's name"), ('[a]\nurl = "http://h"\nkey = 3', "not a variable's name"),
+        ('[a]\nurl = "http://h"\nkey = "sk-secret-secret"', "invalid `key`"), ('[a]\nurl = "http://h"\nkey = 3', "invalid `key`"),
         ('[a]\nurl = "http://h"\nkey = "ENVIRONMENT_API_KEY"', "ENVIRONMENT_API_KEY"),
         ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = -1', "not a price"),
         ('[a]\nurl = "http://h"\nusd_per_million_input_tokens = true', "not a price"),
