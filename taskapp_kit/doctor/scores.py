@@ -113,7 +113,7 @@ async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
 
 
 def _least(subject: EnvironmentUnderTest) -> int:
-    """Return the lowest number of rollouts for a comparison: LEAST, or the number of seeds if it is lower."""
+    """Return the minimum number of rollouts for a comparison: LEAST, or the number of seeds if there are fewer."""
     return min(LEAST, len(subject.seeds(LEAST)))
 
 

@@ -125,7 +125,7 @@ class NotAnAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """A parsed address. host: in ASCII, lower case, without brackets. url: the address in the form that is called."""
+    """A parsed address. host: in ASCII, lower case, without brackets. url: the normalized address, for requests."""
 
     scheme: str
     host: str

@@ -77,7 +77,7 @@ class Image:
         data: PNG bytes, or an array of shape (H, W, 3) and dtype uint8, which is copied.
 
     Raises:
-        ValueError: The data is neither.
+        ValueError: The data is neither PNG bytes nor such an array.
     """
 
     __slots__ = ("_array", "_hash", "_pixels", "_png", "height", "width")

@@ -100,10 +100,22 @@ async def load_group(
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """Load the stored rollouts of a group: by their ids, or all with `group_id`. Rollouts of other callers count as missing.
+    """Load the stored rollouts of a group. Rollouts of other callers count as missing.
 
-    Raises Unavailable without a store or a group judge; RequestError for missing ids, failed rollouts, fewer than two
-    rollouts, and rollouts that differ in environment, split, seed, config or declarations: the message names the difference.
+    Args:
+        planner: Reads the task and the config that the rollouts share.
+        rollouts: Reads stored rollouts.
+        caller: The caller whose rollouts are loaded.
+        rollout_ids: The ids of the rollouts. None loads all rollouts of `group_id`.
+        group_id: The id of the group. It is ignored if `rollout_ids` is given.
+
+    Returns:
+        The rollouts, ready for the group's judges.
+
+    Raises:
+        Unavailable: The server has no store, or the environment has no group judge.
+        RequestError: A rollout is missing or failed, there are fewer than two, or they differ in environment, split, seed,
+            config or declarations. The message names the difference.
     """
     store = rollouts.store
     if store is None:

@@ -273,7 +273,7 @@ class RolloutPlayer:
 
 
 def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
-    """Return warnings for token data that was requested for training and missing in some responses of the model."""
+    """Return a warning for each kind of token data that was requested but is missing from some of the model's responses."""
     # Missing token data makes a rollout useless for training, and nothing else would say so before the update.
     if plan.policy != MODEL:
         return []

@@ -168,7 +168,7 @@ class RequestPlanner:
         return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
 
     def _model_policy(self, request: RolloutRequest, spec: EnvironmentSpec) -> LocalPolicy | RemotePolicy:
-        """Return the author's own loop, if there is one; else the kit's conversation. Raises RequestError."""
+        """Return the policy that calls a model: the author's loop, if any, or else a `Conversation`. Raises RequestError."""
         options = read_options(
             request.policy.config,
             output_mode=request.policy.output_mode,

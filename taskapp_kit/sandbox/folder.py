@@ -69,7 +69,7 @@ class Folder:
         return self.path / "files"
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
-        """Create or replace a file of the box, and create its parent directories."""
+        """Create or replace a file in the box, and create its parent directories."""
         if len(data) > most_bytes:
             raise SandboxError(
                 f"The file {name!r} has {len(data)} bytes, but the box may hold at most {most_bytes}.",

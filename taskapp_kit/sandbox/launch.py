@@ -121,7 +121,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths: list[str]) -> None:
-    """Apply every restriction to this process, starting with those that need most rights."""
+    """Apply every restriction to this process. The restrictions that need the most privileges come first."""
     for limit in limits.split(","):
         name, value = limit.split("=")
         hard = int(value) + (name == "CPU")  # SIGXCPU at the soft limit, SIGKILL a second later

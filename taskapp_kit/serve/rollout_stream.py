@@ -27,9 +27,10 @@ from taskapp_kit.serve.errors import error_answer
 
 
 class EventStream(EventStreamResponse):
-    """Streams events until the rollout has ended or the client is gone, then detaches the subscriber.
+    """Streams events until the rollout ends or the client disconnects, then detaches the subscriber.
 
-    first: the number of the first event to send. headers: additional headers. alive_seconds: the longest time without a byte.
+    first: the number of the first event to send. headers: additional headers. alive_seconds: after how many seconds without
+    an event a keep-alive comment is sent.
     """
 
     def __init__(

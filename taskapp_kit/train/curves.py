@@ -29,7 +29,7 @@ CONSTANT = 1e-6
 
 
 def picture(groups: Sequence[CurveGroup], title: str) -> bytes:
-    """Return a PNG of the groups. The first group, the mean reward, is drawn larger."""
+    """Return a PNG image with one panel for each group of curves. The first panel, the mean reward, is larger."""
     rows = max(2, -(-(len(groups) + 3) // COLUMNS))  # the first group takes four cells
     with matplotlib.rc_context({"text.parse_math": False, "font.size": 9, "axes.titlesize": 10}):
         width, height = COLUMNS * PANEL[0], rows * PANEL[1] + HEAD

@@ -1,1 +1,1 @@
-"""The HTTP contract: what requests and answers contain."""
+"""The HTTP contract: the fields of requests and responses."""

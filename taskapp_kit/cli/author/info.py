@@ -1,4 +1,4 @@
-"""`taskapp info`: what an app declares, what a model reads first, or how far taskapp-kit's parts are supported."""
+"""`taskapp info`: show what an app declares, its first prompt, or the support level of each part of taskapp-kit."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from rich.segment import Segment
 
 
 class CleanConsole(Console):
-    """As rich's, but every text passes `clean` on its way out; rich's own styles and cursor movements are kept."""
+    """A console of rich that applies `clean` to all printed text, but not to rich's own styles and cursor movements."""
 
     def __init__(self, clean: Callable[[str], str], **options: Any) -> None:
         self._clean = clean
         super().__init__(**options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable; also called for each part of a table."""
+        """Yield the cleaned segments of a renderable. rich also calls this method for each part of a table."""
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else self._clean(segment.text)
             yield segment if text == segment.text else Segment(text, segment.style)

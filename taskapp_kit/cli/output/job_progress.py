@@ -185,7 +185,7 @@ def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def facts(status: Mapping[str, Any]) -> list[str]:
-    """Return the progress and the latest metrics, each as a short text."""
+    """Return the progress and the latest metrics as short strings."""
     parts = []
     completed, total = progress_of(status)
     if total > 0:

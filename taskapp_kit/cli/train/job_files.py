@@ -38,7 +38,7 @@ class JobFiles:
         return self.folder / "tensorboard"
 
     async def follow(self, after_step: Callable[[int], Awaitable[Points]]) -> None:
-        """Write points for TensorBoard until cancelled. after_step: returns the points after a step."""
+        """Write points for TensorBoard until cancelled. after_step: called with a step, returns later points."""
         with (await asyncio.to_thread(_curves)).TensorBoardFiles(self.tensorboard) as files:
             last = -1
             while True:

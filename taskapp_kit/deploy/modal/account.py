@@ -81,7 +81,7 @@ def require_client() -> None:
 
 
 def refusal(kind: str, message: str, environment: str) -> ModalRefused:
-    """Return the exception for an error of Modal's client. kind: the name of its class."""
+    """Return the exception for an error of Modal's client. kind: the error's class name."""
     if kind == "AuthError" or "Token missing" in message:
         return ModalRefused("No Modal account is signed in here.", hint="Sign in: modal setup")
     if kind in ("ConnectionError", "OSError"):
@@ -169,7 +169,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(seconds: float) -> None:
-    """Create the client for all further calls. If that takes too long, report it and exit this process."""
+    """Create Modal's client, which the following calls use. If it takes over `seconds`, report that and exit the process."""
     import modal
 
     def too_long() -> None:

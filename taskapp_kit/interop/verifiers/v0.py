@@ -1,11 +1,12 @@
-"""A task app as an environment of verifiers' classic API, `load_environment` of packages for releases up to 0.3.1.
+"""Run a task app as an environment of verifiers' classic API: `load_environment`, up to verifiers 0.3.1.
 
-Written against verifiers 0.3.1, which has it as `verifiers.legacy`. verifiers calls the model, and the episode continues
-between its calls (`env_response`), so prompts, tools, limits and scores are the same as in `/rollout`.
+It is written against verifiers 0.3.1, which calls this API `verifiers.legacy`. verifiers calls the model, and `env_response`
+continues the episode between two calls, so prompts, tools, limits and scores are the same as in `/rollout`.
 
-A failure becomes a `vf.Error` in `state["error"]` and the reward NaN: the classic API has no null reward, and its own reward
-functions turn an exception into 0.0. The advantage is 0.0, and the group's baseline leaves the rollout out. A failure that
-may be temporary (a judge, a deadline) is an InfraError, which `max_retries` repeats.
+If a rollout fails, `state["error"]` is a `vf.Error` and the reward is NaN, because the classic API has no null reward and
+turns an exception in a reward function into 0.0. The advantage of the rollout is 0.0, and it does not count in the group's
+baseline. If the failure may be temporary (a judge, a deadline), the error is an InfraError, and verifiers plays the rollout
+again, up to `max_retries` times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """A job server: jobs, events, metrics and keys over HTTP, and an engine that sends rollouts to task apps.
 
-Its own engine runs rollouts and updates no weights. Field by field: docs/train/backend.md.
+The built-in engine runs rollouts but does not update weights. docs/train/backend.md documents every field.
 """

@@ -440,7 +440,7 @@ class JobStore:
     # Keys of the backend itself
 
     def minted(self, org: str | None) -> set[str]:
-        """Return the organizations of all keys that backends of this store created; `org` is added first. Blocks."""
+        """Record that `org`, unless None, has a key. Return all organizations with a key. Blocks the thread."""
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())

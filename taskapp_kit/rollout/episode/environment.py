@@ -360,7 +360,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _real(value: Any, what: str) -> float:
-    """Return a float, finite or not. Raises EnvironmentProblem."""
+    """Convert a value to a float, which may be infinite or NaN. Raises EnvironmentProblem if it is not a number."""
     try:
         if not isinstance(value, (str, bytes, Sequence)):
             return float(value)

@@ -175,7 +175,7 @@ class SharedThreads:
             asyncio.get_running_loop().call_later(grace, self._give_up, assignment, job)
 
     def _give_up(self, assignment: _Assignment, job: Job) -> None:
-        """Give up a call that has no caller and did not end in its grace period; its thread counts as hung."""
+        """Abandon a call whose caller has left and that did not end in the grace period. Its thread counts as hung."""
         if not assignment.given_up and not job.done:
             self._block(assignment, job)
             job.overdue = True

@@ -235,7 +235,7 @@ def played_plan(plan: JobPlan, label: str | None) -> JobPlan:
 
 
 def _difficulty(info: Any) -> Any:
-    """Return the difficulty of a row from one entry of `GET /task_info`."""
+    """Return the difficulty of a row, None if it has none. info: the row's entry in the response of `GET /task_info`."""
     metadata = info.get("task_metadata") if isinstance(info, Mapping) else None
     row = metadata.get("row") if isinstance(metadata, Mapping) else None
     return row.get(DIFFICULTY) if isinstance(row, Mapping) else None

@@ -102,7 +102,7 @@ class UpdateSettings:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """The lowest and the highest ratio with a gradient in the direction of their advantage."""
+        """The lowest and the highest probability ratio that the loss does not clip."""
         below, above = self.clip or CLIP_RANGES.get(self.loss, (float("inf"), float("inf")))
         return 1 - below, 1 + above
 

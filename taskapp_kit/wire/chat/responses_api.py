@@ -122,7 +122,7 @@ def _tool(tool: Body, place: Place) -> dict[str, Any]:
 
 
 def _format(body: Body) -> Any:
-    """Return `text.format` as the member `response_format` of chat completions, None for plain text."""
+    """Convert `text.format` to the field `response_format` of chat completions. Return None for plain text."""
     text = body.get("text")
     form = text.get("format") if isinstance(text, dict) else None
     if not isinstance(form, dict) or form.get("type") in (None, "text"):
