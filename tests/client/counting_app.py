@@ -57,7 +57,6 @@ def counting(*, max_concurrent: int = 64, workers: int = 0) -> Iterator[Counted]
 
 
 def a_rollout(seed: int = 7, **config: Any) -> dict[str, Any]:
-    """A request for one episode of it."""
     return {
         "run_id": f"r{seed}",
         "env": {"env_name": "counting", "seed": seed, "config": config},

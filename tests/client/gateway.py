@@ -37,7 +37,6 @@ class Gateway:
     asked_for: list[str | None] = field(default_factory=list)
 
     def app(self) -> web.Application:
-        """The application to be listened with."""
         app = web.Application()
         app.router.add_post("/rollout", self._post)
         app.router.add_get("/rollout", self._result)

@@ -118,7 +118,6 @@ def test_a_models_turns_are_answered_with_their_new_tokens_and_read_back_whole(a
 
 
 def calls_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every call of a model, in order."""
     found = []
     for event in events:
         if event["kind"] == "answered":

@@ -205,12 +205,9 @@ def test_a_line_that_goes_wrong(wire: str) -> None:
         using(TaskAppClient(url, KEY, retries=0), ask)
 
 
-SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-
-
 def test_a_stream_whose_line_never_ends_is_left() -> None:
     def serve(connection: socket.socket) -> None:
-        connection.sendall(SSE + b"data: ")
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: ")
         while True:
             connection.sendall(b"a" * 65536)
 

@@ -52,10 +52,6 @@ def ask(
     return call(url, lambda client: client.rollout(request, **more), key, retries, hop_seconds=hop_seconds)
 
 
-async def drop_it(request: web.Request) -> web.StreamResponse:
-    return drop(request)
-
-
 @contextmanager
 def gateway_of(played: Counted, kind: type[Gateway] = Gateway, **options: Any) -> Iterator[tuple[Gateway, str]]:
     gateway = kind(played.url, **options)

@@ -89,8 +89,6 @@ def test_cancelling_the_caller_cancels_the_work(begun: bool) -> None:
 
 
 def collected(loop: weakref.ref[asyncio.AbstractEventLoop]) -> None:
-    """Wait until nothing holds the loop."""
-
     def is_gone() -> bool:
         gc.collect()
         return loop() is None

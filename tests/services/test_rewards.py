@@ -33,7 +33,6 @@ class Length(RewardActor):
         self.limit = limit
 
     def reward(self, prompt: str, response: str, target: Any) -> float:
-        """A share of the limit."""
         return min(1.0, len(response) / self.limit)
 
 
@@ -96,7 +95,6 @@ class Pairs(RewardModel):
     """Sends what vLLM's `/score` reads."""
 
     def reading(self, prompt: Any, response: str, target: Any) -> Any:
-        """Two texts."""
         return {"text_1": prompt, "text_2": response}
 
 

@@ -17,14 +17,7 @@ from typing import Any
 import pytest
 
 from taskapp_kit.declare.discovery import load_file
-from taskapp_kit.errors import (
-    BadArgument,
-    EndpointRaised,
-    ReplicaDied,
-    ReplicaStartFailed,
-    Saturated,
-    ServiceError,
-)
+from taskapp_kit.errors import BadArgument, EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
 from taskapp_kit.services import Actor, ServiceHandle
 from tests.services.backends import BACKENDS
 from tests.waiting import alive, until_async
@@ -422,7 +415,6 @@ def test_wrong_declarations_and_options_are_refused() -> None:
 
 
 def _script(folder: Path, *lines: str) -> Path:
-    """A program that does this with the class Counter."""
     path = folder / "script.py"
     body = "".join(f"    {line}\n" for line in lines)
     path.write_text(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from tests.client.listening import drop
+from taskapp_kit.client import BackendClient
+from tests.client.listening import drop, listening
 
 KEY = "canary-backend-key-2342"
 Trouble = str | int
@@ -46,7 +47,6 @@ class ScriptedBackend:
     shown: int = 0
 
     def app(self) -> web.Application:
-        """The application to be listened with."""
         app = web.Application()
         app.router.add_route("*", "/{rest:.*}", self._answer)
         return app
@@ -156,4 +156,14 @@ def numbered(*kinds: str, first: int = 1) -> list[dict[str, Any]]:
 
 
 RUN = numbered("rl.job.created", "rl.train.started", *["rl.train.step"] * 7, "rl.eval.summary", "rl.job.completed")
-Check = Callable[[], None]
+
+
+def asked(app: web.Application, what: Callable[[BackendClient], Awaitable[Any]], key: str = KEY, **options: Any) -> Any:
+    """What is returned for a client of a backend."""
+
+    async def once(url: str) -> Any:
+        async with BackendClient(url, key, **options) as client:
+            return await what(client)
+
+    with listening(app) as url:
+        return asyncio.run(asyncio.wait_for(once(url), 60))

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
 
 from taskapp_kit.client import BackendClient, backend_url
 from taskapp_kit.errors import BackendError, BackendUnreachable, ConfigError, JobConfigError
-from tests.client.listening import listening
-from tests.jobs.client.scripted_backend import KEY, RUN, ScriptedBackend
+from tests.jobs.client.scripted_backend import KEY, RUN, ScriptedBackend, asked
 
 pytestmark = pytest.mark.server
-
-
-def asked(
-    backend: ScriptedBackend, what: Callable[[BackendClient], Awaitable[Any]], key: str = KEY, **options: Any
-) -> Any:
-    async def once(url: str) -> Any:
-        async with BackendClient(url, key, **options) as client:
-            return await what(client)
-
-    with listening(backend.app()) as url:
-        return asyncio.run(once(url))
 
 
 def test_every_route() -> None:
@@ -46,7 +30,7 @@ def test_every_route() -> None:
         assert (await client.cancel("job_1"))["status"] == "cancelled"
         assert [event["seq"] async for event in client.stream("job_1", 9)] == [10, 11]
 
-    asked(backend, all_of_them)
+    asked(backend.app(), all_of_them)
     path, body, headers = backend.posts[0]
     assert (path, body, headers["Idempotency-Key"]) == ("rl/jobs", {"job_type": "rl"}, "i-1")
     assert headers["Authorization"] == f"Bearer {KEY}"
@@ -65,7 +49,7 @@ def test_the_family_that_answered_is_asked_first_from_then_on() -> None:
             await client.get_job("job_1")
             await client.events("job_1")
 
-    asked(backend, twice)
+    asked(backend.app(), twice)
     assert backend.asked == [
         "GET rl/jobs/job_1",
         "GET learning/jobs/job_1",
@@ -79,47 +63,47 @@ def test_the_family_that_answered_is_asked_first_from_then_on() -> None:
 def test_a_job_that_no_family_knows() -> None:
     backend = ScriptedBackend()
     with pytest.raises(BackendError) as told:
-        asked(backend, lambda client: client.get_job("nobody"))
+        asked(backend.app(), lambda client: client.get_job("nobody"))
     assert told.value.status == 404
     assert len(backend.asked) == 3
 
 
 def test_reads_are_asked_again() -> None:
     backend = ScriptedBackend(troubles={"GET rl/jobs/job_1": ["drop", "truncated"]})
-    assert asked(backend, lambda client: client.get_job("job_1"))["status"] == "succeeded"
+    assert asked(backend.app(), lambda client: client.get_job("job_1"))["status"] == "succeeded"
     backend.troubles["GET rl/jobs/job_1"] = [502, 503]
-    assert asked(backend, lambda client: client.get_job("job_1"))["status"] == "succeeded"
+    assert asked(backend.app(), lambda client: client.get_job("job_1"))["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("trouble", ["drop", "truncated", 502])
 def test_a_job_is_made_again_only_with_its_key(trouble: str | int) -> None:
     backend = ScriptedBackend(troubles={"POST rl/jobs": [trouble]})
     with pytest.raises(BackendError):
-        asked(backend, lambda client: client.create_job({}))
+        asked(backend.app(), lambda client: client.create_job({}))
     assert len(backend.posts) == 1
     backend.troubles = {"POST rl/jobs": [trouble, trouble]}
-    assert asked(backend, lambda client: client.create_job({}, idempotency_key="same"))["job_id"] == "job_1"
+    assert asked(backend.app(), lambda client: client.create_job({}, idempotency_key="same"))["job_id"] == "job_1"
     assert [headers["Idempotency-Key"] for _, _, headers in backend.posts[1:]] == ["same"] * 3
 
 
 def test_a_slow_backend_is_not_waited_for() -> None:
     backend = ScriptedBackend(troubles={"health": ["slow"]})
     with pytest.raises(BackendUnreachable):
-        asked(backend, lambda client: client.health(), timeout_seconds=0.3)
+        asked(backend.app(), lambda client: client.health(), timeout_seconds=0.3)
 
 
 @pytest.mark.parametrize("trouble", [500, 400, 302, "html"])
 def test_a_page_of_the_server_is_not_shown(trouble: str | int) -> None:
     backend = ScriptedBackend(troubles={"health": [trouble]})
     with pytest.raises(BackendError) as told:
-        asked(backend, lambda client: client.health())
+        asked(backend.app(), lambda client: client.health())
     assert "secret-page" not in str(told.value)
     assert told.value.status == (200 if trouble == "html" else trouble)
 
 
 def test_a_refused_key_is_not_shown() -> None:
     with pytest.raises(BackendError) as told:
-        asked(ScriptedBackend(), lambda client: client.health(), key="sk-wrong-4711")
+        asked(ScriptedBackend().app(), lambda client: client.health(), key="sk-wrong-4711")
     assert told.value.status == 401
     assert "sk-wrong" not in str(told.value) + repr(told.value)
 
@@ -127,13 +111,13 @@ def test_a_refused_key_is_not_shown() -> None:
 @pytest.mark.parametrize("name", ["", "..", "x" * 600])
 def test_an_id_stays_one_part_of_the_path(name: str) -> None:
     with pytest.raises(JobConfigError):
-        asked(ScriptedBackend(), lambda client: client.get_job(name))
+        asked(ScriptedBackend().app(), lambda client: client.get_job(name))
 
 
 def test_an_id_with_slashes_is_quoted() -> None:
     backend = ScriptedBackend()
     with pytest.raises(BackendError):
-        asked(backend, lambda client: client.cancel("../../v1/env-keys"))
+        asked(backend.app(), lambda client: client.cancel("../../v1/env-keys"))
     assert backend.asked == ["POST rl/jobs/../../v1/env-keys/cancel"]  # as the server reads the quoted part
 
 

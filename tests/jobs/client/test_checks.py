@@ -31,11 +31,10 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = "k3y-0F-the-task-app-abcdef"
-SECONDS = 10.0
 CERTIFICATE = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key -out cert"
 
 
-def look(url: str, key: str | None = KEY, seconds: float = SECONDS) -> list[Finding]:
+def look(url: str, key: str | None = KEY, seconds: float = 10.0) -> list[Finding]:
     return without_keys(asyncio.run(check_task_app(url, key, timeout_seconds=seconds)), key)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +13,9 @@ from aiohttp import web
 from nacl.public import PrivateKey, SealedBox
 
 from taskapp_kit.errors import BackendError, BackendUnreachable, JobConfigError
-from taskapp_kit.jobs.client.environment_key import (
-    mint_environment_api_key,
-    setup_environment_api_key,
-)
+from taskapp_kit.jobs.client.environment_key import mint_environment_api_key, setup_environment_api_key
 from tests.client.listening import drop, listening
+from tests.programs import printed
 
 pytestmark = pytest.mark.server
 
@@ -28,8 +24,6 @@ TOKEN = "t0ken-Of-the-task-app-98765"
 
 
 class Backend:
-    """Offers a public key and opens what comes back."""
-
     url: str
 
     def __init__(self) -> None:
@@ -165,5 +159,4 @@ try:
 except Unavailable as error:
     print(error)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'taskapp-kit[jobs]'" in ran.stdout
+    assert "pip install 'taskapp-kit[jobs]'" in printed(code)

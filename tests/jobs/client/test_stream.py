@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from taskapp_kit.client import BackendClient
 from taskapp_kit.errors import BackendError, BackendUnreachable
 from taskapp_kit.jobs.client.stream import all_events, all_metrics, follow_events, hints_at_the_end
-from tests.client.listening import listening
-from tests.jobs.client.scripted_backend import KEY, RUN, ScriptedBackend, numbered
+from tests.jobs.client.scripted_backend import RUN, ScriptedBackend, asked, numbered
 
 pytestmark = pytest.mark.server
 
@@ -23,13 +22,11 @@ pytestmark = pytest.mark.server
 def followed(backend: ScriptedBackend, since_seq: int = 0, **options: Any) -> list[int]:
     """The numbers of the events, as they came."""
 
-    async def once(url: str) -> list[int]:
-        async with BackendClient(url, KEY, retries=0) as client:
-            options.setdefault("poll_seconds", 0.01)
-            return [event["seq"] async for event in follow_events(client, "job_1", since_seq, **options)]
+    async def numbers(client: BackendClient) -> list[int]:
+        options.setdefault("poll_seconds", 0.01)
+        return [event["seq"] async for event in follow_events(client, "job_1", since_seq, **options)]
 
-    with listening(backend.app()) as url:
-        return asyncio.run(once(url))
+    return asked(backend.app(), numbers, retries=0)
 
 
 ALL = [event["seq"] for event in RUN]
@@ -133,14 +130,8 @@ def test_all_events_and_all_metrics_page_by_page() -> None:
     points = [{"name": name, "value": 0.5, "step": step} for step in range(600) for name in ("reward", "loss", "kl")]
     backend = ScriptedBackend(events=many, points=points)
 
-    async def once(url: str) -> tuple[list[Any], list[Any]]:
-        async with BackendClient(url, KEY) as client:
-            return await all_events(client, "job_1", 10), await all_metrics(client, "job_1")
-
-    with listening(backend.app()) as url:
-        events, metrics = asyncio.run(once(url))
-    assert events == many[10:]
-    assert metrics == points
+    assert asked(backend.app(), lambda client: all_events(client, "job_1", 10)) == many[10:]
+    assert asked(backend.app(), lambda client: all_metrics(client, "job_1")) == points
 
 
 def streamed(job: Any, events: Any, stream: Any = None, **options: Any) -> list[dict[str, Any]]:
@@ -150,12 +141,10 @@ def streamed(job: Any, events: Any, stream: Any = None, **options: Any) -> list[
         if answer is not None:
             app.router.add_get(f"/api/rl/jobs/job_1{path}", answer if callable(answer) else replying(answer))
 
-    async def once(url: str) -> list[dict[str, Any]]:
-        async with BackendClient(url, KEY) as client:
-            return [event async for event in follow_events(client, "job_1", **options)]
+    async def all_of_them(client: BackendClient) -> list[dict[str, Any]]:
+        return [event async for event in follow_events(client, "job_1", **options)]
 
-    with listening(app) as url:
-        return asyncio.run(asyncio.wait_for(once(url), 30))
+    return asked(app, all_of_them)
 
 
 def replying(body: Any) -> Any:
@@ -196,11 +185,8 @@ def test_a_backend_that_makes_up_events_for_ever_is_not_held_in_memory() -> None
     app.router.add_get("/api/rl/jobs/job_1/events", events)
     app.router.add_get("/api/rl/jobs/job_1", events)
 
-    async def first(url: str) -> int:
-        async with BackendClient(url, KEY) as client, aclosing(client.stream("job_1")) as stream:
-            async for event in stream:
-                return int(event["seq"])
-        return 0
+    async def first(client: BackendClient) -> int:
+        async with aclosing(client.stream("job_1")) as stream:
+            return int((await anext(stream))["seq"])
 
-    with listening(app) as url:
-        assert asyncio.run(asyncio.wait_for(first(url), 30)) == 1
+    assert asked(app, first) == 1

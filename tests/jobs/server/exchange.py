@@ -37,7 +37,6 @@ Answer = tuple[int, Any]
 
 
 def episode(reward: float | None = 1.0, **more: Any) -> Answer:
-    """The answer of a rollout that went well."""
     metrics = {
         "episode_returns": [reward or 0.0],
         "mean_return": reward or 0.0,
@@ -49,7 +48,6 @@ def episode(reward: float | None = 1.0, **more: Any) -> Answer:
 
 
 def failure(boundary: str = "environment", code: str = "environment_raised", status: int = 500) -> Answer:
-    """The answer of a rollout that failed."""
     error = {"code": code, "message": "It broke.", "hint": "", "boundary": boundary, "rollout_id": "ro-broken"}
     return status, {"detail": {"error": error}}
 
@@ -227,14 +225,11 @@ def a_job(app_url: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def job_row(job_id: str = "rl_1", org: str = "org", **more: object) -> JobRow:
-    """A row of the job store."""
     values = {"status": QUEUED, "engine": "rollouts", "trainer_id": "", "model": "", "idempotency_key": None, **more}
     return JobRow(job_id, org, 1.0, 1.0, fingerprint="f", **values)  # type: ignore[arg-type]
 
 
 class Gate:
-    """Holds rollouts until it is opened."""
-
     def __init__(self) -> None:
         self._open = threading.Event()
 
@@ -247,8 +242,6 @@ class Gate:
 
 
 class GatedApp(ScriptedApp):
-    """A task app whose rollouts wait for `gate`."""
-
     def __init__(self) -> None:
         super().__init__(play=self._wait)
         self.gate = Gate()

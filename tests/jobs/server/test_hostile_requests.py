@@ -25,9 +25,8 @@ KEY = "Vq7ZtWxK-Mjh4/Lp+XnRwYs"
 OTHER = "Gz3HvTqN-Bkf8/Dy+UoEiJa"
 K, O = KEY.encode(), OTHER.encode()  # noqa: E741
 Headers = list[tuple[bytes, bytes]]
-JOB = "rl_0123456789abcdef"
 ROUTES = sorted(
-    (method, route.path.replace("{job_id}", JOB).replace("{trainer_id}", "rollouts"))
+    (method, route.path.replace("{job_id}", "rl_0123456789abcdef").replace("{trainer_id}", "rollouts"))
     for route in create_backend([KEY]).routes
     if isinstance(route, Route)
     for method in route.methods or ()

@@ -28,8 +28,6 @@ def a_key(name: str) -> Key:
 
 
 class AnswerLog:
-    """Every answer, byte for byte."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         self.answers: list[tuple[str, bytes]] = []
