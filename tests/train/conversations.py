@@ -28,7 +28,6 @@ LOOK: dict[str, Any] = {
 
 
 def look(arguments: Any, content: str | None = None) -> dict[str, Any]:
-    """An answer that calls it."""
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": arguments}}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 

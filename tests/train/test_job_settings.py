@@ -27,7 +27,6 @@ def job(config: dict[str, Any], **more: Any) -> JobDocument:
 
 
 def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The config with changes, section by section."""
     made = {name: dict(section) for name, section in config.items()}
     for name, section in changes.items():
         made[name] = {**made.get(name, {}), **section}
@@ -114,7 +113,6 @@ def environments(*more: dict[str, Any]) -> dict[str, Any]:
 
 
 LORA = {"trainer_mode": "lora"}
-MIXED = environments({"weight": 1, "task_app": "keys.py"})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,7 @@ MIXED = environments({"weight": 1, "task_app": "keys.py"})
         ("curriculum.levels", {"curriculum": {"levels": ["a", "a"]}}),
         ("curriculum.down", {"curriculum": {"levels": ["a", "b"], "up": 0.5, "down": 0.5}}),
         ("curriculum", {"curriculum": {"levels": ["a", "b"]}, "rollout": environments({"weight": 1})}),
-        ("rollout.environments", {"rollout": MIXED}),
+        ("rollout.environments", {"rollout": environments({"weight": 1, "task_app": "keys.py"})}),
         (
             "evaluation.instances",
             {"training": {"iterations_per_epoch": 124_999}, "evaluation": {"instances": 8, "every_n_iters": 124_999}},

@@ -47,14 +47,6 @@ def test_the_sentence_has_what_is_needed_and_what_there_is() -> None:
     assert "available" not in needs(memory=None).sentence
 
 
-def test_too_little_memory_names_the_mode_that_fits() -> None:
-    found = needs(memory=4 * GB).problem
-    assert found is not None and 'trainer_mode = "lora" needs about 3.3' in found
-    small = needs(memory=2 * GB, model={"base": "m", "trainer_mode": "lora"}).problem
-    assert small is not None and "trainer_mode" not in small
-    assert needs(memory=None).problem is None
-
-
 def test_too_little_disk_is_a_problem_and_an_adapter_needs_less() -> None:
     found = needs(disk=GB).problem
     assert found is not None and "6.5 GB" in found

@@ -19,7 +19,6 @@ CONFIG = "examples/rl/learn_tiny.toml"
 SHORTER = {"iterations_per_epoch = 36": "iterations_per_epoch = 2", "every_n_iters = 12": "every_n_iters = 2"}
 NAMED = "rl:tiny:rl_0123456789abcdef:checkpoint-24"
 """The trained model, as the page names it."""
-COMMAND_SECONDS = 240
 
 pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process]
 
@@ -49,7 +48,7 @@ def test_every_command_of_the_walk_does_what_the_page_says(tmp_path: Path) -> No
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=240,
         )
         assert done.returncode == 0, f"`{command}`:\n{done.stdout}\n{done.stderr}"
         missing = first_missing([line.replace(NAMED, model) for line in expected], done.stdout)

@@ -7,14 +7,12 @@ test-train. What the best constant answer scores is 1 of the number of words.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the train extra: make learn")
 pytest.importorskip("transformers", reason="needs the train extra: make learn")
 
-from taskapp_kit.train.driver.learning import PolicyLearner  # noqa: E402
 from tests.train.jobs_by_config import config_of  # noqa: E402
 from tests.train.learning_runs import ShufflingLearner, run, shown  # noqa: E402
 
@@ -22,8 +20,6 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.server, pytest.mark.timeout(72
 
 CONFIG = Path("examples/rl/learn_words.toml")
 MODELS = Path(".taskapp/models")
-NO_RATE = 1e-12
-"""A config has no learning rate of 0; a step of this size is lost in the rounding of fp32 weights."""
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -35,16 +31,10 @@ def test_held_out_words(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert result.low > 0
 
 
-@pytest.mark.parametrize(
-    ("control", "learner", "changes"),
-    [("shuffled", ShufflingLearner, {}), ("rate0", PolicyLearner, {"learning_rate": NO_RATE})],
-)
-def test_controls_do_not_learn(
-    control: str, learner: type[PolicyLearner], changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_shuffled_advantages_teach_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Half as many iterations, after which a run that learns is well above 0.6."""
     torch.set_num_threads(1)
-    config = config_of(CONFIG, iterations_per_epoch=6, **changes)
+    config = config_of(CONFIG, iterations_per_epoch=6)
     config["evaluation"]["every_n_iters"] = 6
-    result = shown(run(config, f"learn_words-{control}-0", MODELS, learner), capsys)
+    result = shown(run(config, "learn_words-shuffled-0", MODELS, ShufflingLearner), capsys)
     assert result.after < 0.6

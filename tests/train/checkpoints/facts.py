@@ -9,8 +9,6 @@ from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, Mo
 from taskapp_kit.train.checkpoints.stored import OPTIMIZER, WEIGHTS
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
 
-ORIGIN = ModelOrigin("tests/tiny", "Apache-2.0", "Trained further by job_1.")
-
 
 def facts(iteration: int = 1, incarnation: int = 1, score: float | None = None, **other: Any) -> CheckpointFacts:
     return CheckpointFacts(
@@ -18,7 +16,7 @@ def facts(iteration: int = 1, incarnation: int = 1, score: float | None = None, 
             "job": "job_1",
             "position": JobPosition(iteration, incarnation, ("train/3/0",)),
             "weights_version": iteration,
-            "origin": ORIGIN,
+            "origin": ModelOrigin("tests/tiny", "Apache-2.0", "Trained further by job_1."),
             "config": {"training": {"learning_rate": 1e-5, "seeds": [1, 2]}},
             "seeds": {"job": 7},
             "score": score,

@@ -12,13 +12,7 @@ import torch
 from taskapp_kit.errors import CheckpointError
 from taskapp_kit.train.checkpoints.library import export_checkpoint, import_checkpoint
 from taskapp_kit.train.checkpoints.state import restore_optimizer, restore_weights, state_parts
-from taskapp_kit.train.checkpoints.stored import (
-    ADAPTER,
-    OPTIMIZER,
-    WEIGHTS,
-    StoredCheckpoint,
-    latest_checkpoint,
-)
+from taskapp_kit.train.checkpoints.stored import ADAPTER, OPTIMIZER, WEIGHTS, StoredCheckpoint, latest_checkpoint
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
 from taskapp_kit.train.update.memory import checkpoint_bytes
 from taskapp_kit.train.update.policy_update import PolicyUpdate

@@ -28,7 +28,6 @@ from tests.train.update.rows import largest_difference
 
 Kind = Literal["plain", "strips", "rewrites", "repeats"]
 KINDS: tuple[Kind, ...] = ("plain", "strips", "rewrites", "repeats")
-TRIES = 2000
 PATIENCE_SECONDS = 1800.0
 """Of the clients that do not repeat, and of the iteration with a rollout: a large model on a busy machine is slow."""
 LOG_PROB_LIMIT = 1e-3
@@ -86,7 +85,7 @@ class Agent:
 
     async def _call(self, asked: RolloutAsked, kind: Kind, messages: list[dict[str, Any]]) -> dict[str, Any]:
         url = f"{asked.body['policy']['config']['inference_url']}/chat/completions"
-        for _ in range(TRIES):
+        for _ in range(2000):
             try:
                 response = await asked.http.post(
                     url,

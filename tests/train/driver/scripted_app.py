@@ -23,8 +23,6 @@ NUMBERS = itertools.count()
 
 @dataclass
 class RolloutAsked:
-    """One `POST /rollout`."""
-
     key: str
     body: dict[str, Any]
     http: httpx.AsyncClient
@@ -39,7 +37,6 @@ class RolloutAsked:
         return int(self.body["policy"]["config"]["sample"])
 
     async def call(self, *messages: dict[str, Any]) -> dict[str, Any]:
-        """Call the model; return its message."""
         url = self.body["policy"]["config"]["inference_url"]
         first = {"role": "user", "content": f"Seed {self.body['env']['seed']}."}
         response = await self.http.post(f"{url}/chat/completions", json={"messages": [first, *messages]})
@@ -75,8 +72,6 @@ Play = Callable[[RolloutAsked], Awaitable[Answer]]
 
 
 def one_call_scored(reward: Callable[[RolloutAsked], float | None]) -> Play:
-    """One turn, with this reward."""
-
     async def play(asked: RolloutAsked) -> Answer:
         await asked.call()
         return asked.scored(reward(asked))

@@ -98,7 +98,6 @@ def learned(
     turns: int,
     *,
     iterations: int,
-    learning_rate: float = 1e-2,
     kind: type[PolicyLearner] = PolicyLearner,
     loss: Any = "grpo",
 ) -> Driven:
@@ -106,7 +105,7 @@ def learned(
     model = tiny_model(spread=0.05, vocab_size=259, max_position_embeddings=CONTEXT)
     played = replace(PLAN, env_name=environment, ops=["agent", "env"] * turns, groups=4, samples=8, at_once=32)
     plan = evaluated(played, iterations=iterations, per_epoch=iterations, eval_every=iterations, eval_instances=24)
-    update = PolicyUpdate(model, UpdateSettings(learning_rate=learning_rate, loss=loss, draw=JOB))
+    update = PolicyUpdate(model, UpdateSettings(learning_rate=1e-2, loss=loss, draw=JOB))
     settings = DriverSettings(
         AttemptSettings(temperature=1.0, max_tokens=2, context_tokens=CONTEXT),
         straggler_seconds=STRAGGLER_SECONDS if faults.is_set() else 300.0,
@@ -154,9 +153,6 @@ def test_it_learns_two_turns(url: str, loss: str) -> None:
     assert set(job.ledger.curve("rows")) == {32.0}
 
 
-@pytest.mark.parametrize(
-    ("kind", "learning_rate"), [(ShufflingLearner, 1e-2), (PolicyLearner, 0.0)], ids=["shuffled", "rate 0"]
-)
-def test_controls_do_not_learn(url: str, kind: Any, learning_rate: float) -> None:
-    job = learned(url, "one", 1, iterations=30, learning_rate=learning_rate, kind=kind)
+def test_control_shuffled_advantages_teach_nothing(url: str) -> None:
+    job = learned(url, "one", 1, iterations=30, kind=ShufflingLearner)
     assert statistics.fmean(job.ledger.curve("reward")[-10:]) < 2 * CHANCE

@@ -222,7 +222,6 @@ def _kill(kind: str, backend: Program, app: Program, http: httpx.Client) -> int:
 
 
 def differences(one: Ended, other: Ended) -> dict[tuple[str, int], tuple[float | None, float | None]]:
-    """The points that differ."""
     names = one.points.keys() | other.points.keys()
     return {
         name: (one.points.get(name), other.points.get(name))
@@ -232,7 +231,6 @@ def differences(one: Ended, other: Ended) -> dict[tuple[str, int], tuple[float |
 
 
 def check(found: Ended, whole: Ended) -> None:
-    """The job ended as one that was not killed."""
     assert found.status["status"] == "succeeded", found.status["error"]
     assert found.status["progress"]["completed"] == found.status["progress"]["total"]
     assert found.counting("rl.train.step") == [*range(1, ITERATIONS + 1)]

@@ -51,7 +51,6 @@ def local_backend(models: Path, **options: Any) -> Iterator[Backend]:
 
 
 def finished(back: Backend, job_id: str, status: str = "succeeded", seconds: float = JOB_SECONDS) -> dict[str, Any]:
-    """Wait for the end of the job; return its status."""
     until(lambda: back.status(job_id)["status"] in ENDED, seconds)
     ended = back.status(job_id)
     assert ended["status"] == status, ended["error"]

@@ -13,14 +13,12 @@ from tests.train.engine.killed_job import Ended, check, run
 
 pytestmark = [pytest.mark.server, pytest.mark.process, pytest.mark.timeout(3000)]
 
-FOUR = ("trainer", "task app", "backend", "trainer")
 MANY = 10
 """Kills of one kind: make kills."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The job without a kill."""
     found = run(tmp_path_factory.mktemp("whole") / "job")
     assert found.status["status"] == "succeeded", found.status["error"]
     rollouts = found.status["results"]["rollouts"]
@@ -32,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 @pytest.mark.train
 def test_four_kills(tmp_path: Path, whole: Ended) -> None:
-    found = run(tmp_path / "job", FOUR, seed=1)
+    found = run(tmp_path / "job", ("trainer", "task app", "backend", "trainer"), seed=1)
     check(found, whole)
     assert found.kills == {"trainer": 2, "task app": 1, "backend": 1}
 

@@ -37,8 +37,6 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-JOB_SECONDS = 1500.0
-ITERATIONS = 3
 
 app = TaskApp("letters", version="1")
 
@@ -67,11 +65,11 @@ def place() -> VllmPlace:
 def test_three_iterations_with_new_weights(tmp_path: Path, place: VllmPlace, mode: str) -> None:
     server = BackgroundServer(build(app, Settings(environment_api_key=APP_KEY, max_concurrent=64), exposure="local"))
     with server, local_backend(tmp_path, engine={"vllm": place}) as back:
-        config = job_config(ITERATIONS, model="tiny", sampler={"engine": "vllm"})
+        config = job_config(3, model="tiny", sampler={"engine": "vllm"})
         config["model"]["trainer_mode"] = mode
         config["training"]["learning_rate"] = 1e-3
         job_id = back.submit(server.url, config)
-        finished(back, job_id, seconds=JOB_SECONDS)
+        finished(back, job_id, seconds=1500.0)
         seconds = event_data(back, job_id, "rl.sampler.started")["seconds"]
         differences = curve(back, job_id, "log_prob_mismatch")
         print(f"\n{mode}: vLLM started in {seconds} s; log-probabilities differ by {differences}")

@@ -41,7 +41,6 @@ pytestmark = [pytest.mark.train, pytest.mark.server, pytest.mark.process]
 
 
 def add_model(models: Path, name: str = MODEL) -> None:
-    """Save a model with random weights."""
     folder = models / "base" / name
     tiny_model(spread=0.05, vocab_size=VOCABULARY, max_position_embeddings=CONTEXT).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(definition())

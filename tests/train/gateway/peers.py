@@ -26,8 +26,6 @@ USER = {"role": "user", "content": "Hello."}
 
 @dataclass
 class SampleCall:
-    """One call of the sampler, as it arrived."""
-
     prompt_ids: tuple[int, ...]
     max_tokens: int
     temperature: float

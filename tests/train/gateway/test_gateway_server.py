@@ -255,7 +255,6 @@ async def test_a_full_context_is_refused_as_clients_expect_it() -> None:
 
 
 async def asked_by_the_kit(client: Client, body: Any) -> ChatReply:
-    """The answer to a call of the kit's own client."""
     models = HttpModelClient("local", Settings())
     try:
         return await models.chat(Endpoint(f"{client.attempt.url}/chat/completions", "m", "key"), body, seconds=30)
@@ -401,7 +400,6 @@ async def test_an_answer_was_read_if_the_connection_is_used_again() -> None:
 
 
 async def send(client: Client, body: dict[str, Any], connection: socket.socket) -> None:
-    """Send a call over a connection."""
     text = json.dumps(body)
     path = urlsplit(client.attempt.url).path
     head = f"POST {path}/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {len(text)}\r\n\r\n"

@@ -8,8 +8,6 @@ from taskapp_kit.train.gateway.pace import LEAST_SECONDS, MOST_SECONDS, SLACK, U
 
 
 class HandClock:
-    """A clock that a test sets."""
-
     time = 0.0
 
     def now(self) -> float:
@@ -17,6 +15,15 @@ class HandClock:
 
     def monotonic(self) -> float:
         return self.time
+
+
+def generated(pace: Pace, clock: HandClock, end: float, tokens: int | None, names: str = "a") -> None:
+    """Generations of these names begin now and end at a time with so many tokens each, None if they failed."""
+    for name in names:
+        pace.started(name, 100)
+    clock.time = end
+    for name in names:
+        pace.ended(name, tokens)
 
 
 def test_a_deadline_follows_from_the_speed_and_all_that_runs() -> None:
@@ -35,29 +42,17 @@ def test_a_deadline_follows_from_the_speed_and_all_that_runs() -> None:
 def test_idle_time_and_what_failed_do_not_count() -> None:
     clock = HandClock()
     pace = Pace(clock)
-    pace.started("a", 100)
-    clock.time = 1.0
-    pace.ended("a", 10)
+    generated(pace, clock, 1.0, 10)
     clock.time = 100.0
-    pace.started("b", 100)
-    clock.time = 150.0
-    pace.ended("b", None)
-    pace.started("c", 100)
-    clock.time = 151.0
-    pace.ended("c", 10)
+    generated(pace, clock, 150.0, None)
+    generated(pace, clock, 151.0, 10)
     assert pace.tokens_per_second == pytest.approx(10)
 
 
 def test_those_of_one_batch_count_together_and_the_old_less() -> None:
     clock = HandClock()
     pace = Pace(clock)
-    for name in "ab":
-        pace.started(name, 100)
-    clock.time = 1.0
-    for name in "ab":
-        pace.ended(name, 10)
+    generated(pace, clock, 1.0, 10, "ab")
     assert pace.tokens_per_second == pytest.approx(20)
-    pace.started("c", 100)
-    clock.time = 121.0  # two half-lives
-    pace.ended("c", 120)
+    generated(pace, clock, 121.0, 120)  # two half-lives later
     assert pace.tokens_per_second == pytest.approx((20 / 4 + 120) / (1 / 4 + 120))

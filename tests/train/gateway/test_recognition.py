@@ -11,9 +11,8 @@ from taskapp_kit.train.gateway.call_reader import ChatPrompt, TextPrompt
 from taskapp_kit.train.gateway.recognition import Recognition
 from tests.train.gateway.peers import END, RENDERER, TOKENIZER
 
-BYTES = st.lists(st.integers(0, 255), max_size=12)
 TEXTS = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
-TURNS = st.lists(st.tuples(BYTES, st.booleans(), TEXTS), min_size=1, max_size=6)
+TURNS = st.lists(st.tuples(st.lists(st.integers(0, 255), max_size=12), st.booleans(), TEXTS), min_size=1, max_size=6)
 """Of each turn: what is sampled, whether the end token is, and what the user says next."""
 
 

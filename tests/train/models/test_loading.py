@@ -29,7 +29,6 @@ TEMPLATE = (
 
 
 def model_folder(path: Path, **sizes: Any) -> Any:
-    """Save a model with random weights; return it."""
     model = tiny_model(vocab_size=341, **sizes)
     model.save_pretrained(path)
     (path / "tokenizer.json").write_text(definition())

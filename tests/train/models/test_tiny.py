@@ -17,8 +17,6 @@ import pytest
 from taskapp_kit.train.models.sources import BUNDLED, find_model
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "rl"
-LARGEST = 2_000_000
-"""Bytes of the model in the wheel."""
 
 
 def example(name: str) -> ModuleType:
@@ -44,7 +42,7 @@ def recipe() -> Iterator[Any]:
 def test_it_is_part_of_the_package_and_small(tmp_path: Path) -> None:
     found = find_model("tiny", tmp_path)
     assert (found.origin.base, found.origin.licence) == ("tiny", "Apache-2.0")
-    assert sum(file.stat().st_size for file in BUNDLED["tiny"].iterdir()) <= LARGEST
+    assert sum(file.stat().st_size for file in BUNDLED["tiny"].iterdir()) <= 2_000_000
 
 
 def test_each_seed_is_another_combination_and_the_held_out_ones_have_everything() -> None:

@@ -44,7 +44,6 @@ def test_a_job_with_replicas_of_the_sampler(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The job without services, and without a kill."""
     found = run(tmp_path_factory.mktemp("whole") / "job")
     assert found.status["status"] == "succeeded", found.status["error"]
     return found

@@ -14,11 +14,13 @@ from taskapp_kit.train.sampler.generation import draw_tokens
 
 pytestmark = pytest.mark.train
 
-LOGITS = st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=9)
-
 
 @settings(max_examples=60)
-@given(LOGITS, st.floats(0.25, 4), st.floats(0, 1, exclude_max=True))
+@given(
+    st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=9),
+    st.floats(0.25, 4),
+    st.floats(0, 1, exclude_max=True),
+)
 def test_a_draw_inverts_the_cumulative_distribution(logits: list[float], temperature: float, uniform: float) -> None:
     (token,), (log_prob,) = draw_tokens(torch.tensor([logits]), [temperature], [uniform])
     scaled = [logit / temperature for logit in logits]

@@ -27,7 +27,6 @@ PROMPTS = [tuple(Random(seed).choices(range(VOCABULARY), k=length)) for seed, le
 
 @contextmanager
 def batches(model: Any) -> Iterator[list[int]]:
-    """The rows of each forward pass."""
     rows: list[int] = []
     handle = model.register_forward_pre_hook(
         lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,7 @@ from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.job_settings import LoraSettings
 from taskapp_kit.train.models.adapters import with_adapter
 from taskapp_kit.train.sampler.vllm.place import VllmPlace, VllmSettings
-from taskapp_kit.train.sampler.vllm.vllm_sampler import (
-    Adapter,
-    VllmSampler,
-    log_probs_of,
-)
+from taskapp_kit.train.sampler.vllm.vllm_sampler import Adapter, VllmSampler, log_probs_of
 from taskapp_kit.train.turns import Sampled
 from tests.train.sampler.vllm_stand_in import StandIn, environment, log_of
 from tests.train.tiny_models import CONTEXT, same_model, tiny_model
@@ -76,6 +72,12 @@ def change(model: Any, seed: int) -> None:
                 parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
 
 
+async def changed(sampler: VllmSampler, model: Any, version: int) -> None:
+    """The sampler has new weights of the model."""
+    change(model, version)
+    await sampler.swap(model.state_dict(), version)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 async def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path, family: str) -> None:
     model = tiny_model(family=family, tie_word_embeddings=True)
@@ -84,8 +86,7 @@ async def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path
         assert (sampler.version, sampler.context_tokens) == (0, 40)
         await check(sampler, model, 0)
         for version in (1, 3):
-            change(model, version)
-            await sampler.swap(model.state_dict(), version)
+            await changed(sampler, model, version)
             await check(sampler, model, version)
         with pytest.raises(TrainingError, match="expected more than the sampler.s version, 3"):
             await sampler.swap(model.state_dict(), 3)
@@ -111,8 +112,7 @@ async def test_an_adapter_gets_a_name_for_each_version_and_answers_under_way_kee
     async with sampler_of(model, place, adapter=ADAPTER) as sampler:
         await check(sampler, model, 0)
         for version in (1, 2, 3):
-            change(model, version)
-            await sampler.swap(model.state_dict(), version)
+            await changed(sampler, model, version)
             await check(sampler, model, version)
         assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-3"]
     started, *changes = log_of(tmp_path / "env")
@@ -131,60 +131,56 @@ def upstream(folder: Path, model: Any, **named: Any) -> Iterator[tuple[StandIn, 
         yield stand_in, place
 
 
-async def test_a_server_that_is_there_gets_adapters_and_loses_them_at_the_end(tmp_path: Path) -> None:
+@asynccontextmanager
+async def adapted(folder: Path, **named: Any) -> AsyncIterator[tuple[StandIn, Any, VllmSampler]]:
+    """A server with a base model, a model with an adapter on it, and its sampler at the server."""
     base = tiny_model()
-    with upstream(tmp_path / "model", base, name="served") as (stand_in, place):
+    with upstream(folder / "model", base, **named) as (stand_in, place):
         model = with_adapter(same_model(base), LORA)
         async with sampler_of(model, place, adapter=ADAPTER) as sampler:
-            assert sampler.context_tokens == CONTEXT
-            await check(sampler, model, 0)
-            change(model, 1)
-            await sampler.swap(model.state_dict(), 1)
-            before = same_model(model)
-            stand_in.hold.clear()
-            running = asyncio.create_task(sample(sampler, "under way"))
-            await until_async(lambda: stand_in.running)
-            change(model, 2)
-            await sampler.swap(model.state_dict(), 2)
-            stand_in.hold.set()
-            answer = await running
-            assert answer.version == 1
-            assert log_probs_of(before, PROMPT, answer.token_ids, 1.0) == pytest.approx(answer.log_probs, abs=1e-4)
-            await check(sampler, model, 2)
-            assert len(stand_in.samplers) == 3
-            change(model, 3)
-            await sampler.swap(model.state_dict(), 3)
-            assert len(stand_in.samplers) == 2
-        assert list(stand_in.samplers) == ["served"]
+            yield stand_in, model, sampler
+
+
+async def test_a_server_that_is_there_gets_adapters_and_loses_them_at_the_end(tmp_path: Path) -> None:
+    async with adapted(tmp_path, name="served") as (stand_in, model, sampler):
+        assert sampler.context_tokens == CONTEXT
+        await check(sampler, model, 0)
+        await changed(sampler, model, 1)
+        before = same_model(model)
+        stand_in.hold.clear()
+        running = asyncio.create_task(sample(sampler, "under way"))
+        await until_async(lambda: stand_in.running)
+        await changed(sampler, model, 2)
+        stand_in.hold.set()
+        answer = await running
+        assert answer.version == 1
+        assert log_probs_of(before, PROMPT, answer.token_ids, 1.0) == pytest.approx(answer.log_probs, abs=1e-4)
+        await check(sampler, model, 2)
+        assert len(stand_in.samplers) == 3
+        await changed(sampler, model, 3)
+        assert len(stand_in.samplers) == 2
+    assert list(stand_in.samplers) == ["served"]
 
 
 async def test_a_server_that_was_restarted_and_lost_an_adapter_gets_the_next_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    base = tiny_model()
-    with upstream(tmp_path / "model", base) as (stand_in, place):
-        model = with_adapter(same_model(base), LORA)
-        async with sampler_of(model, place, adapter=ADAPTER) as sampler:
-            change(model, 1)
-            await sampler.swap(model.state_dict(), 1)
-            del stand_in.samplers[sampler._model]
-            with pytest.raises(TrainingError, match="404"):
-                await sample(sampler, "lost")
-            change(model, 2)
-            await sampler.swap(model.state_dict(), 2)
-            await check(sampler, model, 2)
-            assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-2"]
+    async with adapted(tmp_path) as (stand_in, model, sampler):
+        await changed(sampler, model, 1)
+        del stand_in.samplers[sampler._model]
+        with pytest.raises(TrainingError, match="404"):
+            await sample(sampler, "lost")
+        await changed(sampler, model, 2)
+        await check(sampler, model, 2)
+        assert [folder.name for folder in sampler._folder.glob("version-*")] == ["version-2"]
     assert "cannot be found" in caplog.text
 
 
 async def test_a_server_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    base = tiny_model()
-    with upstream(tmp_path / "model", base) as (stand_in, place):
-        model = with_adapter(same_model(base), LORA)
-        async with asyncio.timeout(60), sampler_of(model, place, adapter=ADAPTER) as sampler:
-            await sampler.swap(model.state_dict(), 1)
-            stand_in.unloads.clear()
-        assert not sampler._folder.exists()
+    async with asyncio.timeout(60), adapted(tmp_path) as (stand_in, model, sampler):
+        await sampler.swap(model.state_dict(), 1)
+        stand_in.unloads.clear()
+    assert not sampler._folder.exists()
 
 
 async def test_whole_weights_wait_for_answers_under_way(tmp_path: Path) -> None:

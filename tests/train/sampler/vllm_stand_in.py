@@ -181,7 +181,6 @@ def merge(model: Any, factors: Mapping[str, torch.Tensor], scale: float) -> None
 
 
 def main() -> None:
-    """Serve as the command line says."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     for flag in ("--model", "--served-model-name", "--uds", "--dtype", "--logprobs-mode"):

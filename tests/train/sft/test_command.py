@@ -20,7 +20,6 @@ from tests.train.sft.sft_files import line, write_config, write_lines
 pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(600)]  # the kill: exhaustive, 30 CPU-seconds
 
 COMMAND = (sys.executable, "-m", "taskapp_kit", "train", "--type", "sft", "--config", "sft.toml")
-EVERY_TWO = "[evaluation]\nevery_n_iters = 1\n[checkpoints]\nevery_n_iters = 2\n"
 
 
 def environ(models: str) -> dict[str, str]:
@@ -37,7 +36,7 @@ def ran(folder: Path, models: str, *more: str) -> subprocess.CompletedProcess[st
 @pytest.mark.exhaustive
 def test_a_killed_command_goes_on_and_ends_as_one_that_ran_through(tmp_path: Path) -> None:
     write_lines(tmp_path / "gold.jsonl", [line(seed) for seed in range(40)])
-    write_config(tmp_path, epochs=2, more=EVERY_TWO)
+    write_config(tmp_path, epochs=2, more="[evaluation]\nevery_n_iters = 1\n[checkpoints]\nevery_n_iters = 2\n")
     whole: Any = json.loads(ran(tmp_path, "whole", "--json").stdout)
     assert whole["updates"] == 10
 

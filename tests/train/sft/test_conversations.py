@@ -124,7 +124,6 @@ def test_lines_of_other_programs_need_messages_only(tmp_path: Path) -> None:
 
 
 def calling(arguments: Any) -> dict[str, Any]:
-    """An answer of one call."""
     call = {"id": "c", "type": "function", "function": {"name": "ring", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 

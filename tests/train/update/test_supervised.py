@@ -17,8 +17,6 @@ from tests.train.update.rows import random_rows
 
 pytestmark = pytest.mark.train
 
-PLAIN_STEP = {"learning_rate": 1e-3, "largest_gradient_norm": 1e9}
-
 
 def rows_of(model: Any) -> list[TrainingRow]:
     """Rows of several answers, of which every one is to be learned; no two of one episode."""
@@ -47,7 +45,9 @@ def test_loss_and_gradients_are_those_of_transformers(family: str, bytes_at_once
     model = tiny_model(3, family)
     rows = rows_of(model)
     loss, expected = oracle(same_model(model), rows)
-    update = PolicyUpdate(model, UpdateSettings(**PLAIN_STEP, micro_batch_bytes=bytes_at_once))
+    update = PolicyUpdate(
+        model, UpdateSettings(learning_rate=1e-3, largest_gradient_norm=1e9, micro_batch_bytes=bytes_at_once)
+    )
     found: dict[str, Any] = {}
 
     def remember(optimizer: Any, *_: Any) -> None:
