@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,35 @@ def test_registering_needs_neither_network_nor_account(own: Path) -> None:
     assert printed(program, cwd=own, env=environment(ControlPlane({}), own)).split()[:2] == ["capitals", "capitals"]
 
 
+@pytest.mark.exhaustive
+def test_an_installed_wheel_deploys_as_a_checkout_does(tmp_path: Path) -> None:
+    """Laid out as the wheel installs: environments inside the package, dependencies in the metadata."""
+    site = tmp_path / "site-packages"
+    skipped = shutil.ignore_patterns("__pycache__", ".*")
+    shutil.copytree(KIT_DIR, site / "taskapp_kit", ignore=skipped)
+    for kind in ("environments", "templates"):
+        shutil.copytree(CHECKOUT / kind, site / "taskapp_kit" / "_bundled" / kind, ignore=skipped)
+    info = site / "taskapp_kit-0.0.1.dist-info"
+    info.mkdir()
+    lines = ["Requires-Dist: pydantic>=2", *(f"Requires-Dist: {line}" for line in requirements() if ";" not in line)]
+    info.joinpath("METADATA").write_text(
+        "Metadata-Version: 2.1\nName: taskapp-kit\nVersion: 0.0.1\nProvides-Extra: crafter\n"
+        + "\n".join(lines)
+        + "".join(f'\nRequires-Dist: {line}; extra == "crafter"' for line in requirements(["crafter"]))
+        + "\n"
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(CHECKOUT / "modal_app.py", elsewhere)
+    with ControlPlane({"taskapp-crafter-env": {"ENVIRONMENT_API_KEY"}}).running() as plane:
+        done = modal_deploy(plane, elsewhere, PYTHONPATH=str(site))
+        assert done.code == 0, done.output
+        packed = done.packed()
+    assert "taskapp_kit/_bundled/environments/crafter/app.py" in packed
+    assert b"Version: 0.0.1" in packed["taskapp_kit-0.0.1.dist-info/METADATA"]
+    assert not [name for name in packed if name.startswith("environments/")]
+
+
 # What the container then answers.
 
 
@@ -231,7 +262,9 @@ def test_modals_own_entry_point_serves_crafter_behind_the_key(crafter: Deploy, t
         assert plane.http("POST", "/rollout", body=b"{}").status == 401
         told = plane.http("GET", "/task_info?seed=0", headers={"X-API-Key": KEY})
         assert told.status == 200 and b"crafter" in told.body
-        played = _in_parallel(plane, 6)
+        asked = partial(rollout, plane, "crafter", {"policy": "random"}, ["agent"] * 3)
+        with ThreadPoolExecutor(6) as pool:
+            played = list(pool.map(asked, range(6)))
         assert {one["status"] for one in played} == {"truncated"}
         assert {one["metrics"]["num_steps"] for one in played} == {3}
     kit = tmp_path / "site-packages" / "taskapp_kit"
@@ -239,23 +272,8 @@ def test_modals_own_entry_point_serves_crafter_behind_the_key(crafter: Deploy, t
     assert KEY not in (tmp_path / "log").read_text()
 
 
-def _in_parallel(plane: ControlPlane, count: int) -> list[dict[str, Any]]:
-    answers: list[dict[str, Any]] = []
-
-    def one(seed: int) -> None:
-        answers.append(rollout(plane, "crafter", {"policy": "random"}, ops=["agent"] * 3, seed=seed))
-
-    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(answers) == count
-    return answers
-
-
 def rollout(
-    plane: ControlPlane, environment: str, config: dict[str, Any], *, ops: list[str], seed: int = 0
+    plane: ControlPlane, environment: str, config: dict[str, Any], ops: list[str], seed: int = 0
 ) -> dict[str, Any]:
     request = {
         "run_id": f"r{seed}",

@@ -1,4 +1,4 @@
-"""What runs in containers: two of Modal's own container entry points over one Dict, a memory snapshot, boxes of level 4.
+"""What runs in containers: two of Modal's own container entry points over one Dict, and a memory snapshot.
 
 A container is a process of this machine; its peer is the control plane of `control_more.py`. Two containers are two
 planes that share Dicts and what was deployed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from tests.deploy.control_more import Dicts, WithSandboxes
 from tests.deploy.control_plane import HttpAnswer
 from tests.deploy.deploys import modal_deploy
 from tests.programs import printed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ci, pytest.mark.process, pytest.mark.server]
 
@@ -137,6 +137,12 @@ def rollout(
     return plane.http("POST", "/rollout", headers=sent, body=json.dumps(body).encode(), timeout=timeout)
 
 
+def given(plane: WithSandboxes, place: str, seconds: float) -> HttpAnswer:
+    """What lies at the place when its rollout is over."""
+    until(lambda: plane.http("GET", place, headers=HEADERS).status != 202, seconds)
+    return plane.http("GET", place, headers=HEADERS)
+
+
 # -- what a container answers ---------------------------------------------------------------------------------------
 
 
@@ -183,10 +189,7 @@ def test_what_one_was_asked_for_the_other_gives(containers: Two) -> None:
     assert accepted.status == 202, accepted.body
     place = accepted.headers["location"]
     assert containers.two.http("GET", place, headers=HEADERS).status == 202, "it runs in the other"
-    deadline = time.monotonic() + 30
-    while (found := containers.two.http("GET", place, headers=HEADERS)).status == 202:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    found = given(containers.two, place, 30)
     assert found.status == 200 and json.loads(found.body)["status"] == "terminated"
     assert containers.one.http("GET", place, headers=HEADERS).body == found.body
     assert containers.two.http("GET", "/rollouts/" + "0" * 32, headers=HEADERS).status == 404
@@ -222,10 +225,7 @@ def test_a_container_that_is_killed_loses_what_it_played_to_the_other(containers
     assert accepted.status == 202
     place = accepted.headers["location"]
     assert containers.two.http("GET", place, headers=HEADERS).status == 202
-    deadline = time.monotonic() + 3 * LEASE_SECONDS
-    while (found := containers.two.http("GET", place, headers=HEADERS)).status == 202:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    found = given(containers.two, place, 3 * LEASE_SECONDS)
     assert found.status == 503 and b"server_died" in found.body
     assert containers.played(600) == 1
     assert rollout(containers.two, 601, Idempotency_Key="k-601").status == 200

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.crafter_digests import difference
+from bench.crafter_digests import compare, difference, table
 from bench.crafter_server import crafter_server, played, request
 from taskapp_kit.wire.rollout import RolloutResponse
 
 pytestmark = [pytest.mark.process, pytest.mark.server]
+
+
+@pytest.mark.exhaustive
+def test_two_processes_with_and_without_pictures_tell_the_same_episodes(tmp_path: Path) -> None:
+    found = compare(1_000_500, seeds=3, in_flight=6, image_size=64, scratch=tmp_path)
+    assert [(item.policy, item.episodes, item.equal_digests) for item in found] == [
+        ("random", 3, 3),
+        ("scripted", 3, 3),
+    ]
+    for item in found:
+        assert item.differences == []
+        assert item.pictures == item.calls > 100
+        assert item.game_steps >= item.calls
+    assert "| random | 3 |" in table(found, "note").markdown()
 
 
 @pytest.fixture(scope="module")

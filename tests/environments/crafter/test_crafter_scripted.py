@@ -1,4 +1,4 @@
-"""The scripted player: good on worlds it has not seen, and a function of the text and the stream alone."""
+"""The scripted player is good on worlds that it has not seen."""
 
 import random
 from statistics import mean

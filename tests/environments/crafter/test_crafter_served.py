@@ -1,4 +1,4 @@
-"""Crafter as it is served: answers, refusals and task information over HTTP; and where the game is not installed."""
+"""Crafter as it is served: answers and refusals over HTTP."""
 
 from __future__ import annotations
 

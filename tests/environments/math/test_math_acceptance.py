@@ -1,4 +1,4 @@
-"""For every generator: the reference answer pays, answers that differ from it do not, and two processes agree.
+"""For every generator: the reference answer pays, and answers that differ from it do not.
 
 40 seeds of each by default; MATH_SEEDS=500 plays more.
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ if not REASONING_GYM:
 
 from environments.math import generators
 from environments.math.equality import Antiderivative, Number, Roots, compare
-from environments.math.generators import GENERATORS, OPTIONS, Problem, problem
+from environments.math.generators import GENERATORS, OPTIONS, problem
 from tests.programs import printed
 
 ROOT = Path(__file__).parents[3]
@@ -56,18 +57,9 @@ def test_nothing_of_the_processs_own_random_state_is_used(generator: str, diffic
 
 def test_threads_make_the_same_problems_as_one() -> None:
     wanted = {seed: generators._make("polynomial_equations", "medium", seed) for seed in range(2000, 2012)}
-    found: dict[int, Problem] = {}
-
-    def work(seeds: list[int]) -> None:
-        for seed in seeds:
-            found[seed] = problem("polynomial_equations", "medium", seed)
-
-    threads = [threading.Thread(target=work, args=(sorted(wanted)[start::4],)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == wanted
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(partial(problem, "polynomial_equations", "medium"), wanted))
+    assert found == list(wanted.values())
 
 
 @pytest.mark.parametrize(("generator", "difficulty"), EVERY)

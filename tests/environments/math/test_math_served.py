@@ -1,4 +1,4 @@
-"""Math as it is served: what pays, what never leaves the server, and that no answer stalls another rollout."""
+"""Math as it is served: what pays, what is refused, and what never leaves the server."""
 
 from __future__ import annotations
 
