@@ -607,7 +607,7 @@ CODE_LINES = {
     "logs": 178,
     "net": 1667,
     "records": 1975,
-    "rollout": 11004,
+    "rollout": 11002,
     "sandbox": 2382,
     "serve": 3535,
     "services": 1995,
