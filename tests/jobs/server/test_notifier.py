@@ -13,52 +13,48 @@ from tests.jobs.server.exchange import GatedApp, a_config, backend, client, serv
 from tests.waiting import until
 
 
-def test_those_who_look_from_the_same_event_on_read_once() -> None:
-    async def use() -> None:
-        read_from: list[int] = []
+@pytest.mark.anyio
+async def test_those_who_look_from_the_same_event_on_read_once() -> None:
+    read_from: list[int] = []
 
-        async def read(since: int) -> Page:
-            read_from.append(since)
-            await asyncio.sleep(0)
-            return False, [b"x"]
-
-        notifiers = Notifiers()
-        notifier = notifiers.of("job")
-        assert notifiers.of("job") is notifier
-        looks = [asyncio.create_task(notifier.read_shared(since, read)) for since in (3, 3, 3, 4, 3)]
+    async def read(since: int) -> Page:
+        read_from.append(since)
         await asyncio.sleep(0)
-        looks[0].cancel()  # who leaves takes nothing from the others
-        found = await asyncio.gather(*looks, return_exceptions=True)
-        assert found[1:] == [(False, [b"x"])] * 4
-        assert sorted(read_from) == [3, 4]
-        waiting = asyncio.create_task(notifier.wait())
-        notifiers.notify("job")
-        await waiting
-        assert notifiers.of("job") is not notifier
-        await notifiers.of("job").read_shared(3, read)
-        assert sorted(read_from) == [3, 3, 4]
+        return False, [b"x"]
 
-    asyncio.run(use())
+    notifiers = Notifiers()
+    notifier = notifiers.of("job")
+    assert notifiers.of("job") is notifier
+    looks = [asyncio.create_task(notifier.read_shared(since, read)) for since in (3, 3, 3, 4, 3)]
+    await asyncio.sleep(0)
+    looks[0].cancel()  # who leaves takes nothing from the others
+    found = await asyncio.gather(*looks, return_exceptions=True)
+    assert found[1:] == [(False, [b"x"])] * 4
+    assert sorted(read_from) == [3, 4]
+    waiting = asyncio.create_task(notifier.wait())
+    notifiers.notify("job")
+    await waiting
+    assert notifiers.of("job") is not notifier
+    await notifiers.of("job").read_shared(3, read)
+    assert sorted(read_from) == [3, 3, 4]
 
 
-def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
-    async def use() -> None:
-        answers: list[Page | Exception] = [StoreError("no"), (False, [b"x"] * (MAX_SHARED_FRAMES + 1)), (True, [])]
+@pytest.mark.anyio
+async def test_a_look_that_failed_or_was_long_is_not_kept() -> None:
+    answers: list[Page | Exception] = [StoreError("no"), (False, [b"x"] * (MAX_SHARED_FRAMES + 1)), (True, [])]
 
-        async def read(_: int) -> Page:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+    async def read(_: int) -> Page:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-        notifier = Notifier()
-        with pytest.raises(StoreError):
-            await notifier.read_shared(1, read)
-        assert len((await notifier.read_shared(1, read))[1]) == MAX_SHARED_FRAMES + 1
-        assert await notifier.read_shared(1, read) == (True, [])
-        assert await notifier.read_shared(1, read) == (True, [])
-
-    asyncio.run(use())
+    notifier = Notifier()
+    with pytest.raises(StoreError):
+        await notifier.read_shared(1, read)
+    assert len((await notifier.read_shared(1, read))[1]) == MAX_SHARED_FRAMES + 1
+    assert await notifier.read_shared(1, read) == (True, [])
+    assert await notifier.read_shared(1, read) == (True, [])
 
 
 @pytest.mark.server

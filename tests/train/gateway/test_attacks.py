@@ -66,20 +66,27 @@ OUTSIDE = ("", "/", "/v1/chat/completions", "/r//v1/chat/completions", "/health"
 OTHER_ROUTES = ("models", "chat", "chat/completions/", "../admin", "responses/x", "messages/count_tokens")
 
 
+@pytest.mark.anyio
 @pytest.mark.server
-def test_an_address_opens_its_attempt_while_that_is_open_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_address_opens_its_attempt_while_that_is_open_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
     sampler, body = ScriptedSampler(), {"messages": [USER]}
     headers = {"authorization": "Bearer sentinel-key"}
     texts: list[str] = []
 
-    async def scenario(http: httpx.AsyncClient, gateway: Gateway, other: Gateway) -> list[str]:
-        async def refused(method: str, url: str, status: int, code: str) -> None:
-            response = await http.request(method, url, json=body, headers=headers)
-            assert (response.status_code, code_of(response)) == (status, code), url
-            texts.append(f"{response.headers}{response.text}")
+    async def refused(method: str, url: str, status: int, code: str) -> None:
+        response = await http.request(method, url, json=body, headers=headers)
+        assert (response.status_code, code_of(response)) == (status, code), url
+        texts.append(f"{response.headers}{response.text}")
 
+    with (
+        Gateway(sampler, RENDERER, max_open_attempts=4) as gateway,
+        Gateway(sampler, RENDERER, max_open_attempts=1) as other,
+    ):
         async with (
+            httpx.AsyncClient(timeout=60) as http,
             gateway.attempt("cid-a", draw="a", settings=SETTINGS) as attempt,
             gateway.attempt("cid-b", draw="b", settings=SETTINGS) as ended,
             other.attempt("cid-c", draw="c", settings=SETTINGS) as foreign,
@@ -93,24 +100,14 @@ def test_an_address_opens_its_attempt_while_that_is_open_and_nothing_else(caplog
             await refused("GET", f"{attempt.url}/chat/completions", 405, "method_not_allowed")
             texts.append((await http.post(f"{attempt.url}/chat/completions", json=body)).text)
             texts.append(repr(attempt) + repr(attempt.record()))
-        for route in ("chat/completions", "completions", "models"):
-            await refused("POST", f"{ended.url}/{route}", 410, "attempt_ended")
-        return [token, ended.token, foreign.token]
-
-    async def run() -> list[str]:
-        with (
-            Gateway(sampler, RENDERER, max_open_attempts=4) as gateway,
-            Gateway(sampler, RENDERER, max_open_attempts=1) as other,
-        ):
-            async with httpx.AsyncClient(timeout=60) as http:
-                return await scenario(http, gateway, other)
-
-    tokens = asyncio.run(run())
+        async with httpx.AsyncClient(timeout=60) as http:
+            for route in ("chat/completions", "completions", "models"):
+                await refused("POST", f"{ended.url}/{route}", 410, "attempt_ended")
     assert len(sampler.calls) == 1
     logged = [each.getMessage() for each in caplog.records if not each.name.startswith(("httpx", "httpcore"))]
     shown = "\n".join([*texts, *logged])  # the test's own client logs its addresses
-    for token in tokens:
-        assert not holds_key(shown, token.partition("-")[2], LEAST)
+    for each in (attempt, ended, foreign):
+        assert not holds_key(shown, each.token.partition("-")[2], LEAST)
     assert "sentinel-key" not in shown
 
 

@@ -30,7 +30,6 @@ from tests.train.gateway.peers import (
     ScriptedSampler,
     attempt_client,
     code_of,
-    played,
 )
 from tests.waiting import until_async
 
@@ -99,12 +98,11 @@ async def test_clients_that_strip_continue_and_those_that_rewrite_fork() -> None
     assert record.turns[1].prompt_ids[: len(record.turns[0].ids)] == record.turns[0].ids
 
 
-def test_tool_calls_come_and_go() -> None:
+async def test_tool_calls_come_and_go() -> None:
     answers = [f"Looking. {CALL}\n{CALL}", "A tree."]
     sampler = ScriptedSampler(lambda call: answers[len(sampler.calls) - 1])
     settings = dataclasses.replace(SETTINGS, max_tokens=400)
-
-    async def calls(client: Client) -> None:
+    async with attempt_client(sampler, settings) as client:
         choice = await client.chat(USER, tools=[TOOL])
         assert choice["finish_reason"] == "tool_calls"
         message = choice["message"]
@@ -115,8 +113,7 @@ def test_tool_calls_come_and_go() -> None:
             call["function"]["arguments"] = '{"far":true}'
         results = [{"role": "tool", "tool_call_id": call["id"], "content": "a tree"} for call in calls]
         await client.chat(USER, message, *results, tools=[TOOL])
-
-    record = played(calls, sampler, settings)
+    record = client.attempt.record()
     assert [turn.finish_reason for turn in record.turns] == ["tool_calls", "stop"]
     assert record.faithfulness == Faithfulness(exact=2)
     assert "look" in sampler.calls[0].prompt

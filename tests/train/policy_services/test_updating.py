@@ -53,20 +53,17 @@ def test_an_order_and_rows_are_sent_without_a_change(tmp_path: Path) -> None:
     assert decode(sent, imports=True)[0] == (order(tmp_path), ROWS)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_a_sampler_uses_the_weights_that_the_update_has_written(tmp_path: Path, mode: str) -> None:
+async def test_a_sampler_uses_the_weights_that_the_update_has_written(tmp_path: Path, mode: str) -> None:
     update, sampler = UpdateReplica(order(tmp_path, mode=mode)), SamplerReplica(order(tmp_path, mode=mode), 1)
-
-    async def sampled() -> tuple[Sampled, Sampled]:
-        before = await sampler.sample([5, 6], 4, 1.0, [], "draw")
+    try:
+        before: Sampled = await sampler.sample([5, 6], 4, 1.0, [], "draw")
         for version in range(2):
             assert isinstance(update.train_step(ROWS, version), UpdateMetrics)
-        assert await sampler.update_weights(2) == 2
-        assert await sampler.update_weights(2) == 2
-        return before, await sampler.sample([5, 6], 4, 1.0, [], "draw")
-
-    try:
-        before, after = asyncio.run(sampled())
+        for _ in range(2):
+            assert await sampler.update_weights(2) == 2
+        after: Sampled = await sampler.sample([5, 6], 4, 1.0, [], "draw")
         assert (before.version, after.version) == (0, 2)
         assert before.log_probs != after.log_probs
         weights = sampler._model.state_dict()

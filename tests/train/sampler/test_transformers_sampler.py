@@ -143,21 +143,17 @@ async def test_an_incomplete_batch_starts_after_a_while() -> None:
     assert answer.token_ids
 
 
-def test_rows_that_ended_leave_the_batch_and_are_answered_at_once() -> None:
+async def test_rows_that_ended_leave_the_batch_and_are_answered_at_once() -> None:
     ended: list[int] = []
 
     async def one(sampler: TransformersSampler, tokens: int) -> None:
         await sample(sampler, PROMPTS[2], str(tokens), max_tokens=tokens, stop_ids=frozenset())
         ended.append(tokens)
 
-    async def main() -> list[int]:
-        model = tiny_model()
-        lengths = [2, 2, 2, 40]
-        with batches(model) as rows, TransformersSampler(model, open_attempts=lambda: 4) as sampler:
-            await asyncio.gather(*[one(sampler, tokens) for tokens in lengths])
-        return rows
-
-    assert asyncio.run(main()) == [4, 4, *[1] * 38]
+    model = tiny_model()
+    with batches(model) as rows, TransformersSampler(model, open_attempts=lambda: 4) as sampler:
+        await asyncio.gather(*[one(sampler, tokens) for tokens in (2, 2, 2, 40)])
+    assert rows == [4, 4, *[1] * 38]
     assert ended[-1] == 40
 
 
