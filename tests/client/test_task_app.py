@@ -59,9 +59,6 @@ def gateway_of(played: Counted, kind: type[Gateway] = Gateway, **options: Any) -
         yield gateway, url
 
 
-# -- acceptance: chains of 303, each one episode, the right answer, one POST
-
-
 @pytest.mark.parametrize("submit", [False, True])
 @pytest.mark.parametrize("hops", [0, 3, 25, 60])
 def test_a_chain_of_redirects_is_followed_to_the_answer(played: Counted, hops: int, submit: bool) -> None:
@@ -123,9 +120,6 @@ def test_the_key_goes_nowhere_else(played: Counted, location: str) -> None:
     assert told.value.code == "foreign_redirect"
     assert (gateway.posts, gateway.gets) == (1, [])
     assert "evil" not in str(told.value) and "u:p" not in str(told.value)
-
-
-# -- what is sent again, and what is not
 
 
 def test_a_dropped_post_without_a_key_is_not_sent_again(played: Counted) -> None:
@@ -351,9 +345,6 @@ def test_more_rollouts_than_places_are_all_played_in_the_end() -> None:
     assert sorted(counted.episodes) == list(range(20))
 
 
-# -- submit and poll
-
-
 def test_submit_to_a_server_that_does_not_know_it() -> None:
     with scripted(GOOD) as (url, seen):
         assert ask(url, {}, submit=True) == GOOD[1]
@@ -451,9 +442,6 @@ def test_forgotten_rollout_is_played_again_only_with_a_key() -> None:
                     ask(url, {}, submit=True)
             else:
                 assert ask(url, {}, submit=True, idempotency_key=key) == GOOD[1]
-
-
-# -- the rest of the client
 
 
 def test_the_other_routes(played: Counted) -> None:

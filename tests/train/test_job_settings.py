@@ -172,9 +172,6 @@ def test_problems_of_the_plan_and_of_the_trainer_are_reported_together() -> None
     assert list(found) == [("training", "batch_size"), ("training", "weight_sync_interval")]
 
 
-# loops
-
-
 def test_each_loop_is_off_unless_it_is_named() -> None:
     assert settings().driving.loops == LoopSettings()
     assert settings(offline()).rollouts == "a.jsonl"

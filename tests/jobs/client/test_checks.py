@@ -137,9 +137,6 @@ HTML = answer(text="<!doctype html><p>SECRETPAGE</p>", content_type="text/html")
 REDIRECT = answer(307, headers={"Location": "http://elsewhere.example/path?token=SECRETPAGE"})
 
 
-# a real task app
-
-
 @pytest.mark.parametrize(("example", "policy"), [("adder.py", "random"), ("capitals.py", "constant")])
 def test_one_rollout_is_played_by_whichever_policy_can_act_without_a_model(
     tmp_path: Path, example: str, policy: str
@@ -169,9 +166,6 @@ def test_a_real_task_app_is_right_in_every_part() -> None:
 def test_a_task_app_without_a_key_of_its_own() -> None:
     with adder(None) as url:
         assert "ENVIRONMENT_API_KEY" in only(look(url), "key").do
-
-
-# addresses
 
 
 @pytest.mark.parametrize(
@@ -234,9 +228,6 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
     with raw(lambda connection: connection.sendall(OK), tls=context) as url:
         is_told(url.replace("http://127.0.0.1", "https://localhost"), Trouble.CERTIFICATE)
-
-
-# servers that are no task app, or not quite
 
 
 @pytest.mark.parametrize(
@@ -318,9 +309,6 @@ def test_the_key_goes_to_that_address_alone_and_only_what_is_needed_is_asked() -
         open_door[1] == Finding("key", True, "The task app does not require a key.", open_door[1].do)
         and open_door[1].do
     )
-
-
-# backends
 
 
 @contextmanager

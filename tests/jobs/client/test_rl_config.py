@@ -64,9 +64,6 @@ def with_value(section: str, key: str, value: str, text: str = CONTRACT) -> tupl
     return "\n".join(rows), at + 1
 
 
-# what is valid
-
-
 def test_the_contracts_config_has_no_problem_and_no_warning(tmp_path: Path) -> None:
     config = load(tmp_path, CONTRACT)
     assert config.document == tomllib.loads(CONTRACT) and config.warnings == () and config.path == tmp_path / "rl.toml"
@@ -132,9 +129,6 @@ def test_topology_stands_at_either_place_or_in_part_at_both(tmp_path: Path) -> N
     assert set(review(text).problems) == {("topology", "tensor_parallel")}
     neither = text.replace('tensor_parallel = "x"', "gpus_for_ref = 0")
     assert set(review(neither).problems) == {("compute", "topology", "tensor_paralel")}
-
-
-# what is wrong
 
 
 def with_values(values: dict[str, Any]) -> dict[str, Any]:
@@ -228,9 +222,6 @@ def test_a_list_of_wrong_seeds_does_not_flood_the_terminal(tmp_path: Path) -> No
     assert len(found) == 101 and found[-1] == "… and 2900 more"
 
 
-# warnings
-
-
 @pytest.mark.parametrize(
     ("row", "meant"),
     [("async_semaphor_max = 3", "async_semaphore_max"), ("env_name = 'x'", "[rollout] env_name")],
@@ -309,9 +300,6 @@ def test_no_problem_shows_a_key_a_long_text_or_a_control_character(
     assert SECRET[:8] not in problem and "long long" not in problem and problem.isprintable() and len(problem) < 400
 
 
-# files that are no config
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [("a = 1\nb = \n", 2), ("a = True\n", 1), ("[a]\n[b]\n[a]\n", 3), ("[a.b]\nx = 1\nx = 2\n", 3), ("a = 1\nb = 'x\n", 2),
@@ -354,9 +342,6 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
         assert load_rl_config(f"/dev/fd/{reading}").model == "Qwen/Qwen3-4B"
     finally:
         os.close(reading)
-
-
-# overrides
 
 
 def test_overrides_merge_key_by_key_and_change_nothing_of_the_callers(tmp_path: Path) -> None:
@@ -417,8 +402,6 @@ def test_overrides_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(JobConfigError, match=r"overrides: \[tags\]"):
             config.with_overrides({"tags": tags})
 
-
-# any mutation
 
 WRITTEN = """1|0|-1|1.5|nan|true|""|"x"|[]|[1]|["x"]|{}|{a = 1}|1979-05-27|'http://h'|[[1]]|"agent"|"full"|[1,\n 2]"""
 LITERALS = st.sampled_from([*WRITTEN.split("|"), "0x" + "f" * 40, '"""a\n[training]\n"""'])

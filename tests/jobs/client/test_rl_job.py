@@ -71,9 +71,6 @@ def made(config: Path, url: str, task_app: Counted, **more: Any) -> RLJob:
     )
 
 
-# -- making one
-
-
 def test_submit_sends_the_job_and_takes_its_id(config: Path, task_app: Counted) -> None:
     with backend_with() as (backend, url):
         more = {"overrides": {"training": {"num_epochs": 5}}, "idempotency_key": "unique-key"}
@@ -132,9 +129,6 @@ def test_what_cannot_be_used_is_told_before_anything_is_asked(config: Path, tmp_
         RLJob.from_job_id(" ", backend_url="http://127.0.0.1:5", api_key=KEY)
 
 
-# -- the task app is asked first
-
-
 @pytest.mark.parametrize("key", [None, "not-the-key"])
 def test_a_task_app_that_refuses_the_key_is_told_and_nothing_is_submitted(
     config: Path, task_app: Counted, key: str | None
@@ -183,9 +177,6 @@ def test_a_key_that_the_trainer_refuses_is_reported_with_its_line(config: Path, 
         pytest.raises(BackendError, match=rf" line {line}: \[training\] batch_size: "),
     ):
         made(config, server.url, task_app).submit()
-
-
-# -- following one
 
 
 STEPS: list[dict[str, Any]] = [
@@ -346,9 +337,6 @@ def test_a_job_that_was_not_submitted_has_no_status(config: Path) -> None:
 def test_a_key_shows_nowhere(config: Path) -> None:
     job = RLJob.from_config(config, backend_url="http://127.0.0.1:9", api_key=KEY, task_app_api_key=TASK_APP_KEY)
     assert KEY not in repr(job) and TASK_APP_KEY not in repr(job)
-
-
-# -- events, metrics, cancel, inside and outside a loop
 
 
 POINTS = [{"name": "reward", "value": 0.5, "step": step} for step in range(3)]

@@ -25,9 +25,6 @@ LEAST = 12
 """Of the token's 48 hexadecimal digits; fewer are in a digest by chance."""
 
 
-# capabilities
-
-
 @given(st.integers(0, 2**40))
 def test_a_token_names_its_attempt_for_its_own_gateway_only(number: int) -> None:
     ours, others = CapabilityIssuer(), CapabilityIssuer()
@@ -56,9 +53,6 @@ def test_addresses_are_stored_without_the_token(number: int) -> None:
     config = {"inference_url": f"{url}/chat/completions", "trace_correlation_id": "job 1/7"}
     assert inference_url(config, None) == "http://127.0.0.1:8/r/job%201%2F7/v1/chat/completions"
     assert stored_url("http://h/r/v1") == "http://h/r/v1"
-
-
-# addresses
 
 
 OUTSIDE = ("", "/", "/v1/chat/completions", "/r//v1/chat/completions", "/health", "/docs", "/r/x")
@@ -144,9 +138,6 @@ async def raw(url: str, request: str) -> bytes:
     answer = await reader.read(4096)
     writer.close()
     return answer
-
-
-# bodies
 
 
 def chat(**more: Any) -> bytes:

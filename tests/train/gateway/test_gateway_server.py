@@ -183,9 +183,6 @@ def test_each_draw_is_named_by_the_attempt_and_the_prompt() -> None:
     assert asyncio.run(scenario(MORE, USER, USER)) == [draws[1], draws[0], draws[2]]
 
 
-# streams and completions
-
-
 def frames(text: str) -> list[Any]:
     """The events of a stream without the last one, which has to be `[DONE]`."""
     *found, done = SseReader().feed(text.encode())
@@ -230,9 +227,6 @@ async def test_completions_take_texts_and_ids() -> None:
     assert record.faithfulness == Faithfulness(exact=3, forked=1)
     assert record.turns[1].prompt_ids == (*record.turns[0].ids, *b" 5")
     assert record.turns[3].prompt_ids == tuple(b"other")
-
-
-# limits
 
 
 async def test_a_full_context_is_refused_as_clients_expect_it() -> None:
@@ -320,9 +314,6 @@ async def test_a_crowd_waits_its_turn_and_nothing_is_refused() -> None:
     assert len(sampler.calls) == 128
     assert all(record.faithfulness == Faithfulness(exact=1) for record in records)
     assert all(turn.delivered for record in records for turn in record.turns)
-
-
-# repeats and hang-ups
 
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["at once", "after a time-out"])
@@ -460,9 +451,6 @@ async def test_the_end_of_an_attempt_ends_its_generations() -> None:
     assert (response.status_code, code_of(response)) == (410, "attempt_ended")
     assert attempt.record().turns == ()
     assert sampler.cancelled == 1
-
-
-# a sampler that fails
 
 
 class Hurried(Pace):
