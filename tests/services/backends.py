@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
+
+from taskapp_kit.services import Actor
 
 BACKENDS = [
     pytest.param("local", marks=pytest.mark.process),
@@ -18,3 +21,8 @@ BACKENDS = [
         ],
     ),
 ]
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def of(cls: type[Actor], backend: Any, replicas: int = 1, **options: Any) -> Any:
+    return cls.options(num_replicas=replicas, backend=backend, **options)

@@ -12,10 +12,9 @@ from taskapp_kit.errors import EndpointRaised, ReplicaStartFailed
 from taskapp_kit.sandbox import SandboxLimits
 from taskapp_kit.services import PythonWorkspace, SandboxedPythonCoder
 from tests.sandbox.boxes import LEVELS, SMALL
-from tests.services.backends import BACKENDS
+from tests.services.backends import both
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not LEVELS, reason="no level confines untrusted code here")]
-both = pytest.mark.parametrize("backend", BACKENDS)
 LIMITS = SandboxLimits(
     wall_seconds=3,
     cpu_seconds=2,

@@ -16,7 +16,7 @@ from taskapp_kit.rollout.service import Service, ServiceSettings
 from taskapp_kit.services import AppReward, RewardActor, RewardModel
 from taskapp_kit.testing import MockModel
 from tests.rollouts import a_request, app_from
-from tests.services.backends import BACKENDS
+from tests.services.backends import both
 from tests.services.reward_endpoint import reward_endpoint
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ class Length(RewardActor):
         return min(1.0, len(response) / self.limit)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@both
 async def test_a_function_as_a_service(backend: str) -> None:
     async with RewardActor.options(num_replicas=2, backend=backend).as_service(FUNCTIONS.correct) as reward:
         assert await reward.evaluate_response.route(prompt="2+2?", response="4", target="4") == 1.0

@@ -18,8 +18,8 @@ import pytest
 
 from taskapp_kit.declare.discovery import load_file
 from taskapp_kit.errors import BadArgument, EndpointRaised, ReplicaDied, ReplicaStartFailed, Saturated, ServiceError
-from taskapp_kit.services import Actor, ServiceHandle
-from tests.services.backends import BACKENDS
+from taskapp_kit.services import ServiceHandle
+from tests.services.backends import both, of
 from tests.waiting import alive, until_async
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +31,6 @@ Counter, Heavy, NoEndpoint, Point, Reserved, Steps, Vanishing = (
 )  # fmt: skip
 
 pytestmark = pytest.mark.anyio
-both = pytest.mark.parametrize("backend", BACKENDS)
-
-
-def of(cls: type[Actor], backend: Any, replicas: int = 2, **options: Any) -> Any:
-    return cls.options(num_replicas=replicas, backend=backend, **options)
 
 
 async def all_ready(service: ServiceHandle) -> None:
@@ -44,7 +39,7 @@ async def all_ready(service: ServiceHandle) -> None:
 
 @both
 async def test_calls_go_to_instances_made_with_the_given_arguments(backend: Any) -> None:
-    async with of(Counter, backend).as_service(start=3) as counter:
+    async with of(Counter, backend, 2).as_service(start=3) as counter:
         assert await counter.add.route(2) == 5
         assert await counter.add.fanout(0) in ([5, 3], [3, 5])
         values, named = await counter.echo.route(Point((1.0, 2.0), "a"), b"\0", key=(None, 2**70))
@@ -101,7 +96,7 @@ async def test_exception_of_a_method_is_raised_with_type_and_message(backend: An
 
 @both
 async def test_a_replica_that_dies_is_made_again_and_its_call_fails_by_name(backend: Any) -> None:
-    async with of(Counter, backend).as_service() as counter:
+    async with of(Counter, backend, 2).as_service() as counter:
         with pytest.raises(ReplicaDied):
             await counter.die.route()
         await all_ready(counter)
@@ -111,7 +106,7 @@ async def test_a_replica_that_dies_is_made_again_and_its_call_fails_by_name(back
 
 @both
 async def test_a_call_that_may_be_repeated_is_done_by_another_replica(backend: Any, tmp_path: Path) -> None:
-    async with of(Counter, backend).as_service() as counter:
+    async with of(Counter, backend, 2).as_service() as counter:
         assert await counter.die_once.route(str(tmp_path / "died")) > 0
         assert counter.stats().retried == 1
     async with of(Counter, backend, 1).as_service() as alone:  # by the same one, once it is made again
@@ -147,7 +142,7 @@ async def test_fanout_returns_results_in_order_with_none_for_failures(backend: A
 
 @both
 async def test_a_new_replica_has_the_last_state_before_it_serves(backend: Any) -> None:
-    async with of(Counter, backend).as_service() as counter:
+    async with of(Counter, backend, 2).as_service() as counter:
         assert await counter.update.fanout(1) == [1, 1]
         assert await counter.update.fanout(2) == [2, 2]
         for pid in await counter.pid.fanout():
@@ -164,7 +159,7 @@ async def test_a_new_replica_has_the_last_state_before_it_serves(backend: Any) -
 @pytest.mark.ci
 @both
 async def test_a_replica_that_cannot_have_the_state_does_not_serve_without_it(backend: Any) -> None:
-    async with of(Counter, backend).as_service() as counter:
+    async with of(Counter, backend, 2).as_service() as counter:
         await counter.update.fanout(1)
         first, second = await counter.pid.fanout()
         assert await counter.update.fanout(2, fails_in=second) == [2, None]
@@ -201,7 +196,7 @@ async def test_more_calls_than_may_wait_are_refused(backend: Any) -> None:
 @both
 async def test_each_session_has_its_own_instance(backend: Any, tmp_path: Path) -> None:
     mark = tmp_path / "closed"
-    async with of(Steps, backend).as_service(mark=str(mark)) as steps:
+    async with of(Steps, backend, 2).as_service(mark=str(mark)) as steps:
         async with steps.session() as one, steps.session() as other:
             assert [await one.step.route(), await one.step.route(), await other.step.route()] == [1, 2, 1]
             assert await one.pid.route() != await other.pid.route()
@@ -233,7 +228,7 @@ async def test_a_session_waits_for_a_place(backend: Any) -> None:
 
 @both
 async def test_a_session_ends_with_its_replica(backend: Any) -> None:
-    async with of(Steps, backend).as_service() as steps:
+    async with of(Steps, backend, 2).as_service() as steps:
         async with steps.session() as session, steps.session() as other:
             await session.step.route()
             with pytest.raises(ReplicaDied):
@@ -258,7 +253,7 @@ async def test_a_session_whose_instance_cannot_be_made_is_not_opened(backend: An
 
 @both
 async def test_a_session_without_state_stays_with_a_replica_and_moves_when_that_ends(backend: Any) -> None:
-    async with of(Counter, backend).as_service() as counter, counter.session() as session:
+    async with of(Counter, backend, 2).as_service() as counter, counter.session() as session:
         pids = {await session.pid.route() for _ in range(5)}
         assert len(pids) == 1
         os.kill(pids.pop(), signal.SIGKILL)
@@ -268,7 +263,7 @@ async def test_a_session_without_state_stays_with_a_replica_and_moves_when_that_
 
 @both
 async def test_a_service_whose_class_cannot_be_made_does_not_start(backend: Any) -> None:
-    service = of(Counter, backend).as_service(refuse="no such model")
+    service = of(Counter, backend, 2).as_service(refuse="no such model")
     with pytest.raises(ReplicaStartFailed) as raised:
         await service.start()
     assert "no such model" in raised.value.message

@@ -13,19 +13,13 @@ import pytest
 
 from taskapp_kit.declare.discovery import load_file
 from taskapp_kit.errors import BadArgument, CallTimeout, EndpointRaised, ServiceError
-from taskapp_kit.services import Actor
-from tests.services.backends import BACKENDS
+from tests.services.backends import both, of
 from tests.waiting import until_async
 
 actors = load_file(Path(__file__).with_name("actors.py"))
 Counter, Steps = actors.Counter, actors.Steps
 
 pytestmark = pytest.mark.anyio
-both = pytest.mark.parametrize("backend", BACKENDS)
-
-
-def of(cls: type[Actor], backend: Any, replicas: int = 1, **options: Any) -> Any:
-    return cls.options(num_replicas=replicas, backend=backend, **options)
 
 
 @pytest.mark.ci

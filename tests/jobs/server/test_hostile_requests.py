@@ -130,6 +130,7 @@ def test_the_open_routes_say_nothing_more_to_a_wrong_key(server: str) -> None:
             assert status_of(answer) == 200
             assert b"engine" not in answer
             is_quiet(answer)
+    assert raw(server, message("GET", "/health", [])).endswith(b'{"status":"ok","healthy":true}')
 
 
 def test_each_way_of_sending_the_key_opens(server: str) -> None:

@@ -151,14 +151,6 @@ def test_jobs_are_listed_by_page_and_status() -> None:
         assert back.http.get("/rl/jobs?status=lost").status_code == 422
 
 
-def test_health_is_open_and_says_more_with_a_key() -> None:
-    with backend() as back:
-        told = httpx.get(f"{back.url}/health", trust_env=False).json()
-        assert told == {"status": "ok", "healthy": True}
-        assert back.http.get("/health").json()["engine"] == "rollouts"
-        assert httpx.get(f"{back.url}/", trust_env=False).json()["status"] == "ok"
-
-
 def test_trainers_are_known_by_their_id() -> None:
     with serving(ScriptedApp().app()) as url, backend(trainers={"local-1": "the one under the desk"}) as back:
         found = back.http.get("/rl/services/local-1").json()

@@ -137,10 +137,3 @@ def test_an_adapters_base_is_never_a_path(tmp_path: Path) -> None:
 def test_a_trained_model_that_is_not_there_is_refused(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         find_model(name, tmp_path)
-
-
-def test_a_damaged_trained_model_is_refused(tmp_path: Path) -> None:
-    name = trained(tmp_path, "small", WEIGHTS)
-    (tmp_path / "rl/small/job_1/checkpoint-1/model.safetensors").write_bytes(b"weightS")
-    with pytest.raises(ConfigError, match="SHA-256"):
-        find_model(name, tmp_path)
