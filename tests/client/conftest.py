@@ -11,7 +11,6 @@ VARIABLES = ("BACKEND_BASE_URL", "PROD_BACKEND_URL", "SYNTH_API_KEY", "TASK_APP_
 
 @pytest.fixture(autouse=True)
 def _an_environment_without_addresses_and_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a client falls back to is what its test says."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     yield

@@ -64,8 +64,6 @@ BODIES: dict[str, tuple[int, str, bytes]] = {
 
 @contextmanager
 def answering(reply: Callable[[], web.Response]) -> Iterator[str]:
-    """A server that answers everything so."""
-
     async def answer(_: web.Request) -> web.Response:
         return reply()
 

@@ -65,7 +65,6 @@ def known(url: str) -> RLJob:
 
 
 def made(config: Path, url: str, task_app: Counted, **more: Any) -> RLJob:
-    """A job of the config's task app, with both keys."""
     return RLJob.from_config(
         config, backend_url=url, api_key=KEY, task_app_url=task_app.url, task_app_api_key=TASK_APP_KEY, **more
     )

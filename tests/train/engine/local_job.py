@@ -58,7 +58,6 @@ def finished(back: Backend, job_id: str, status: str = "succeeded", seconds: flo
 
 
 def event_data(back: Backend, job_id: str, kind: str) -> dict[str, Any]:
-    """Of the job's first event of this type."""
     data: dict[str, Any] = next(event["data"] for event in back.events(job_id) if event["type"] == kind)
     return data
 

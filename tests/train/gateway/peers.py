@@ -86,8 +86,6 @@ class ScriptedSampler:
 
 @dataclass
 class Client:
-    """What a task app's client does with one attempt."""
-
     attempt: OpenAttempt
     http: httpx.AsyncClient
 

@@ -73,7 +73,6 @@ def change(model: Any, seed: int) -> None:
 
 
 async def changed(sampler: VllmSampler, model: Any, version: int) -> None:
-    """The sampler has new weights of the model."""
     change(model, version)
     await sampler.swap(model.state_dict(), version)
 
