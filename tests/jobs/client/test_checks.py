@@ -85,21 +85,24 @@ GOOD_TASK = {
     "inference": {},
     "limits": {},
 }
+
+
+def described(**taskset: Any) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.Response:
+        return web.json_response(GOOD_TASK if "seed" in request.query else {"taskset": {"id": "d", **taskset}})
+
+    return handle
+
+
 GOOD: dict[str, Any] = {
     "/": answer(body={"status": "ok", "service": "scripted"}),
     "/health": answer(body={"healthy": True}),
     "/info": answer(
         body={"service": {"task": {"id": "t"}}, "rubrics": {"outcome": {"criteria": [{"id": "a"}]}, "events": None}}
     ),
-    "/task_info": None,
+    "/task_info": described(splits=["train"], seeds={"train": [40, 64]}),
     "/rollout": answer(405, body={}),
 }
-
-
-async def good_task_info(request: web.Request) -> web.Response:
-    if "seed" in request.query:
-        return web.json_response(GOOD_TASK)
-    return web.json_response({"taskset": {"id": "d", "splits": ["train"], "seeds": {"train": [40, 64]}}})
 
 
 @contextmanager
@@ -123,8 +126,7 @@ def recorded(*routes: tuple[str, str, Any]) -> Iterator[tuple[str, list[web.Requ
 @contextmanager
 def scripted(**changed: Any) -> Iterator[tuple[str, list[web.Request]]]:
     """A task app as the contract wants it, but for what is changed; None takes a route away."""
-    routes = {**GOOD, "/task_info": good_task_info}
-    routes.update({("/" if name == "root" else f"/{name}"): handler for name, handler in changed.items()})
+    routes = GOOD | {("/" if name == "root" else f"/{name}"): handler for name, handler in changed.items()}
     with recorded(*(("GET", path, handler) for path, handler in routes.items())) as server:
         yield server
 
@@ -281,11 +283,7 @@ def test_what_is_only_advice_stands_in_nobodys_way(changed: dict[str, Any], foun
 
 @pytest.mark.parametrize("splits", [5, "train", {"train": 1}, None])
 def test_splits_of_another_shape_are_none(splits: Any) -> None:
-    async def task_info(request: web.Request) -> web.Response:
-        whole = {"taskset": {"id": "d", "splits": splits}}
-        return web.json_response(GOOD_TASK if "seed" in request.query else whole)
-
-    with scripted(task_info=task_info) as (url, _):
+    with scripted(task_info=described(splits=splits)) as (url, _):
         findings = look(url)
     assert [finding for finding in findings if "has no splits" in finding.found and finding.ok]
 
@@ -304,11 +302,8 @@ def test_the_key_goes_to_that_address_alone_and_only_what_is_needed_is_asked() -
     )
     assert all(request.headers.get("X-API-Key") == (None if request.path == "/" else KEY) for request in seen)
     with scripted() as (url, _):
-        open_door = look(url, None)
-    assert (
-        open_door[1] == Finding("key", True, "The task app does not require a key.", open_door[1].do)
-        and open_door[1].do
-    )
+        told = look(url, None)[1]
+    assert told == Finding("key", True, "The task app does not require a key.", told.do) and told.do
 
 
 @contextmanager
@@ -319,9 +314,8 @@ def backend(**changed: Any) -> Iterator[tuple[str, list[web.Request]]]:
         "key": ("GET", "/api/v1/crypto/public-key", answer(body={"public_key": base64.b64encode(b"x" * 32).decode()})),
         "verify": ("POST", "/api/rl/verify_task_app", answer(body={"any_ok": True})),
     }
-    with recorded(
-        *((verb, path, changed.get(name, handler)) for name, (verb, path, handler) in routes.items())
-    ) as server:
+    given = [(verb, path, changed.get(name, handler)) for name, (verb, path, handler) in routes.items()]
+    with recorded(*given) as server:
         yield server
 
 

@@ -157,16 +157,12 @@ def test_a_member_that_announces_more_than_may_be_is_refused_before_it_is_writte
     with pytest.raises(CheckpointError, match=f"more than {whole - 1} bytes"):
         import_checkpoint(archive, tmp_path / "models", largest_bytes=whole - 1)
     header, _ = member("large.json")
-    header.size = 10**15
-    (tmp_path / "b.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
-    with pytest.raises(CheckpointError, match="more than"):
-        import_checkpoint(tmp_path / "b.tar", tmp_path / "models")
-    with pytest.raises(CheckpointError, match="free"):
-        import_checkpoint(tmp_path / "b.tar", tmp_path / "models", largest_bytes=10**16)
-    header.size = -512
-    (tmp_path / "b.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
-    with pytest.raises(CheckpointError, match="not a regular file"):
-        import_checkpoint(tmp_path / "b.tar", tmp_path / "models")
+    large: dict[str, Any] = {"largest_bytes": 10**16}
+    for size, options, said in ((10**15, {}, "more than"), (10**15, large, "free"), (-512, {}, "not a regular file")):
+        header.size = size
+        (tmp_path / "b.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
+        with pytest.raises(CheckpointError, match=said):
+            import_checkpoint(tmp_path / "b.tar", tmp_path / "models", **options)
     assert files_below(tmp_path / "models") == []
 
 
