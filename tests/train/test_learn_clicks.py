@@ -26,19 +26,12 @@ from tests.train.driver.peers import MemoryLedger
 from tests.train.jobs_by_config import config_of, run_job
 from tests.train.models.test_tiny import EXAMPLES, example
 from tests.train.sft.sft_files import line, write_lines
+from tests.train.sft.test_sft_job import Watching
 
 pytestmark = [pytest.mark.train, pytest.mark.browser, pytest.mark.server]
 
 KEY = "k" * 40
 WARM_UP = range(256)
-
-
-class Quiet:
-    """Hears of a warm-up's progress and says nothing."""
-
-    def began(self, job_id: str, sentences: Any) -> None: ...
-
-    def updated(self, done: int, total: int, values: dict[str, float]) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +77,7 @@ def warmed_up(clicks: ModuleType, folder: Path) -> str:
     document["data"]["train"] = str(write_lines(folder / "clicks.jsonl", gold_lines(clicks)))
     document["data"]["rl_config"] = str(EXAMPLES / "learn_clicks.toml")
     config = SftConfig(document, SftDocument.model_validate(document), path)
-    return asyncio.run(run_sft(document, sft_settings(config), folder, {}, Quiet())).model
+    return asyncio.run(run_sft(document, sft_settings(config), folder, {}, Watching())).model
 
 
 @pytest.mark.exhaustive
