@@ -93,12 +93,6 @@ def test_version(run: Run) -> None:
     assert run("--version").stdout.split()[-1] == __version__
 
 
-@pytest.mark.process
-def test_python_m_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "taskapp_kit", "--help"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("Usage: taskapp ")
-
-
 @pytest.mark.parametrize(
     ("source", "place"),
     [

@@ -12,7 +12,6 @@ import pytest
 
 from taskapp_kit.declare.source_location import (
     calling_line,
-    did_you_mean,
     docstring,
     in_order,
     joined,
@@ -92,12 +91,6 @@ def test_callers_see_file_and_line_without_directory(place: str, told: str) -> N
 def test_lines_are_in_order_of_number() -> None:
     places = ["a.py:9", "a.py:10", "a.py:10 (row 2)", "a.py:10 (row 11)", "b.py:1", "b.py:1 (row 0)"]
     assert sorted(sorted(places, reverse=True), key=in_order) == places
-
-
-def test_did_you_mean() -> None:
-    assert did_you_mean("sede", ("seed", "task")) == "did you mean 'seed'?"
-    assert did_you_mean("colour", ("seed", "task")) == "rename it, or declare it"
-    assert did_you_mean("seed", ()) == "rename it, or declare it"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.testing import play
 from tests.environments.web.broken_app import app
 from tests.environments.web.pages import ORIGIN, PageWindow
+from tests.environments.web.test_web_processes import family, lives
 from tests.environments.web.visits import html, pages, script
 from tests.waiting import until
 
@@ -40,20 +41,10 @@ def is_well(browser: Browser) -> bool:
         return "All is well." in visit.text and "All is well." in str(visit.noop().observation)
 
 
-def family() -> list[psutil.Process]:
-    """The processes that this one has started, which live."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE:
-                found.append(child)
-    return found
-
-
 def chromiums() -> list[psutil.Process]:
     """The browsers' own processes, above those of their pages."""
     found = []
-    for child in family():
+    for child in family(os.getpid()):
         with contextlib.suppress(psutil.NoSuchProcess):
             line = " ".join(child.cmdline())
             if "--remote-debugging-pipe" in line and "--type=" not in line:
@@ -98,7 +89,7 @@ def test_a_browser_that_is_killed_is_replaced(whose: object, browser: Browser) -
             with pytest.raises(PageFailed):
                 broken.noop()
     assert is_well(browser)
-    until(lambda: not killed.is_running() or killed.status() == psutil.STATUS_ZOMBIE, what="the process has ended")
+    until(lambda: not lives(killed), what="the process has ended")
 
 
 def test_a_browser_is_replaced_after_its_episodes() -> None:
@@ -121,7 +112,7 @@ def test_a_browser_is_replaced_after_its_episodes() -> None:
 
 def test_processes_and_memory_stay_as_they_are(browser: Browser) -> None:
     def size() -> tuple[int, int]:
-        members = family()
+        members = family(os.getpid())
         return len(members), sum(member.memory_info().rss for member in members)
 
     for _ in range(3):

@@ -13,11 +13,6 @@ TIMED = {"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-s
 TAGS = {"click", "hover", "text", "choose", "drag", "mouse", "read", "search", "picture"}
 
 
-def test_there_are_125_tasks() -> None:
-    assert len(TASKS) == 125
-    assert list(TASKS) == sorted(TASKS)
-
-
 @needs_pages
 def test_of_the_pages_only_those_about_time_are_left_out() -> None:
     of_the_package = {path.split("/")[-1].removesuffix(".html") for path in pages._files() if path.endswith(".html")}
