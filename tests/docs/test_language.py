@@ -62,6 +62,21 @@ PHRASES = {
     "is rejected with 422, causes a warning": r"\bis an? (?:\d{3}|warning)\b",
     "reasoning": r"\bthoughts\b",
     "even after, including": r", also (?:on|for|if|when|where|after|at|with|in)\b",
+    "requested": r"\basked for\b",
+    "on a backend": r"\bat a (?:backend|server)\b(?! that)",
+    "the support level, the largest difference": r"\bhow far\b",
+    "with an X, that contains it": r"\b(?:which|that) (?:has|have|had) (?:it|one|none|them)\b",
+    "repeat the noun: earlier jobs": r"\b(?:further|earlier|later|older|newer|larger|longer|running) ones?\b",
+    "remove": r"\btakes? (?:it|them) out\b",
+    "if any, or None": r"\bif there is one\b",
+    "is abandoned": r"\b(?:is|are|was|were|been) given up\b",
+    "third-party": r"\bof others\b",
+    "without an X, or None if": r"\bwith none\b|\bNone of an?\b",
+    "the normalized, the expected form": r"\bin the form (?:that|in which)\b",
+    "additional, other": r"\bfurther (?:members?|keywords?|names?|keys?|headers?|files?|arguments?|options?)\b",
+    "is omitted": r"\b(?:is|are|was|were) left out\b",
+    "lists, defines": r"\bhas the (?:words|order|reasons|names|rules)\b",
+    "privileges": r"\brights of (?:root|a user)\b",
 }
 """What to write instead, and the phrase."""
 FOR_MODELS = Path(__file__).with_name("strings_that_models_see.txt")
