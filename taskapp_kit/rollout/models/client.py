@@ -139,7 +139,7 @@ class ModelConnections:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """A checked address. own_key: the server's own key for it, if there is one."""
+    """A checked address. own_key: the server's own key for it, or None."""
 
     called: ParsedUrl
     own_key: str | None
@@ -149,7 +149,7 @@ class ResolvedEndpoint:
 class HttpModelClient:
     """Calls models over HTTP. Its connections are opened at the first call, on the loop that runs then.
 
-    exposure, settings: of the server. is_server_key: whether a text is an API key of this server, where the settings do not
+    exposure, settings: of the server. is_server_key: whether a string is an API key of this server, where the settings do not
     contain the keys. model_names: for prices. throttle: the concurrency limits, by default new ones. resolver, clock, sleep,
     rng: replaceable in tests.
     attempt_seconds: the longest that one attempt may take. Raises ConfigError for `inference_allow` and `inference_keys_for`.
@@ -264,7 +264,7 @@ class HttpModelClient:
                           self.rules.hint(called.host, why))  # fmt: skip
         if self.keys.address_has_own_key(url):
             raise _failed("key_refused", "The model was not called: its address contains one of this server's own API keys.",
-                          "Take it out of the address.")  # fmt: skip
+                          "Remove it from the address.")  # fmt: skip
         resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
         if len(self._resolved) >= MOST_REMEMBERED:  # the query may differ in each rollout
             self._resolved.clear()
