@@ -25,7 +25,7 @@
     │   ├── TaskAppError        the task app rejected a request or broke, with its HTTP status, code and boundary
     │   │   └── TaskAppUnreachable
     │   ├── TunnelError         no tunnel to a task app on this machine
-    │   ├── JobFailed           the job ended with another status than succeeded
+    │   ├── JobFailed           the job ended with a status other than succeeded
     │   └── JobTimeout          the job ran longer than the caller waits (also a TimeoutError)
     ├── TrainingError           the learning engine's sampler or update broke (`train/`)
     │   └── CheckpointError     a checkpoint cannot be saved, read, exported or imported
@@ -269,7 +269,7 @@ class TunnelError(JobError):
 
 
 class JobFailed(JobError):
-    """The job ended with another status than succeeded. `job` is its last status as the backend reported it."""
+    """The job ended with a status other than succeeded. `job` is its last status as the backend reported it."""
 
     def __init__(self, message: str, *, job: dict[str, object] | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -338,7 +338,7 @@ class Failure:
         message: What happened.
         hint: What to do; may be empty.
         error_id: The opaque id of the traceback in the log.
-        metadata: Further text by name.
+        metadata: Additional text by name.
     """
 
     boundary: Boundary

@@ -60,7 +60,7 @@ class Body:
     random: RandomStream
 
     def distance(self, target: Any) -> int:
-        """City-block distance in cells to a position or to something that has one."""
+        """City-block distance in cells to a position, or to something that has a position."""
         x, y = getattr(target, "pos", target)
         own: tuple[int, int] = self.pos
         return int(abs(x - own[0]) + abs(y - own[1]))

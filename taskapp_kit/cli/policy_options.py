@@ -66,7 +66,7 @@ class ChosenPolicies:
 
     Attributes:
         configs: Each `policy.config` by a name that is unique among them.
-        in_models_file: For some of these names, the model's name in models.toml or at a backend.
+        in_models_file: For some of these names, the model's name in models.toml or on a backend.
         note: What to tell the user about the choice.
     """
 

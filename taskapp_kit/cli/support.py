@@ -1,4 +1,4 @@
-"""How far each command, extra, protocol and part is supported: one table, shown by `--help`, `taskapp info` and the docs."""
+"""The support level of each command, extra, protocol and part: one table, shown by `--help`, `taskapp info` and the docs."""
 
 from __future__ import annotations
 

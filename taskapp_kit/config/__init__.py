@@ -59,8 +59,8 @@ class Settings:
 
     Attributes:
         environment_api_key: The key that callers must send.
-        environment_api_key_aliases: Further keys.
-        dev_environment_api_key: A further key, for development.
+        environment_api_key_aliases: Additional keys.
+        dev_environment_api_key: An additional key, for development.
         keys_file: A file with one key per line; the server reads it again when it changes.
         store: The address of the store, or `none`. If not set, the command chooses.
         store_keep: Which rollouts the server keeps in the store: `30d` for days, or the number of the newest rollouts. If
@@ -79,7 +79,7 @@ class Settings:
         ui: Whether the viewer is served at `/ui`. If not set, only with exposure `local`.
         hosts: Names under which the server may be called, in addition to the address that it is bound to and, with exposure
             `local`, loopback names. If not set, exposure `public` accepts every name.
-        ui_hosts: Further names, for the viewer only.
+        ui_hosts: Additional names, for the viewer only.
         protocols: Further protocols to serve, such as `openenv` and `mcp`; `all` serves every protocol.
         max_connections: The maximum number of open connections; at most three quarters of the process's file descriptors.
         stalled_seconds: How long a client may read nothing of its answer.

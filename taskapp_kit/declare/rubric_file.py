@@ -161,7 +161,7 @@ def _scale(entry: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _unknown_keys(table: dict[str, Any], known: set[str], where: str) -> list[Problem]:
-    """Return the problem of the first key that is not known, if there is one."""
+    """Return the problem of the first unknown key, or None."""
     return [
         Problem(where, f"has the unknown key {name!r}", ", ".join(sorted(known)), "rename or remove it")
         for name in sorted(map(str, set(table) - known))[:1]

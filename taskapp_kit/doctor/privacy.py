@@ -107,9 +107,9 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
 
 
 def _usual(read: Sequence[tuple[_Row, str]]) -> Iterator[tuple[str, int, int]]:
-    """Yield each field whose short value, number or choice most rows show: field, rows that show it, rows that have it.
+    """Yield each field whose short value, number or choice most rows show: field, rows that show it, rows with this field.
 
-    A field is left out if observations show the values of another row almost as often, because short values occur in any
+    A field is omitted if observations show the values of another row almost as often, because short values occur in any
     text. read: rows with their first observations.
     """
     for field in sorted({field for values, _ in read for field, _ in values.faint}):

@@ -36,7 +36,7 @@ def policies_to_store(
 ) -> dict[str, dict[str, Json]]:
     """Return the members of a configuration's `options` from which `policies_again` restores keys and addresses.
 
-    in_models_file: maps a policy's name to its model in models.toml, or at a backend.
+    in_models_file: maps a policy's name to its model in models.toml, or on a backend.
     """
     not_stored: dict[str, Json] = {}
     for name, config in policies.items():

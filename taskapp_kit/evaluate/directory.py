@@ -197,7 +197,7 @@ class Directory:
             self._size += len(line)
 
     def results(self) -> Iterator[RolloutRow]:
-        """Yield the current result of each rollout that has one, in the plan's order."""
+        """Yield the current result of each rollout that has a result, in the plan's order."""
         return (result for _, result in self.placed_results())
 
     def placed_results(self) -> Iterator[tuple[int, RolloutRow]]:

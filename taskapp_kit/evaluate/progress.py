@@ -10,7 +10,7 @@ from taskapp_kit.records.scorecard import tokens_of
 
 
 class Progress:
-    """The counts of this run. The counts of a rollout at a server are added when it ends.
+    """The counts of this run. The counts of a rollout on a server are added when it ends.
 
     Attributes:
         under_way: The number of running rollouts.
@@ -48,7 +48,7 @@ class Progress:
                 self.cost = (self.cost or 0.0) + cost
 
     def new_calls(self) -> list[float]:
-        """Return the seconds of each model answer since the last call, without the answers at a server.
+        """Return the seconds of each model answer since the last call, without the answers on a server.
 
         The first call starts the recording and returns nothing.
         """

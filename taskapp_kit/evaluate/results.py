@@ -98,7 +98,7 @@ def line_of(row: RolloutRow, key: Mapping[str, Json]) -> bytes:
 
 
 def row_of_line(entry: Mapping[str, Any]) -> RolloutRow:
-    """Return the row of a line's JSON, of this release or an earlier one. Raises KeyError, TypeError."""
+    """Return the row of a line's JSON, of this or an earlier release. Raises KeyError, TypeError."""
     members = {member: entry[name] for name, member in _LINE.items() if entry.get(name) is not None}
     members |= {"status": entry["status"], "rollout_id": entry["rollout_id"], "seed": entry["key"]["seed"]}
     check_types(RolloutRow, members)

@@ -31,7 +31,7 @@ EVERY_K_UP_TO = 8
 
 
 class Column:
-    """One number of each rollout that has it, in 16 bytes per rollout."""
+    """One number of each rollout, where present, in 16 bytes per rollout."""
 
     __slots__ = ("_seeds", "_values")
 

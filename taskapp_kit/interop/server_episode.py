@@ -27,7 +27,7 @@ class ServerMessage(Exception):
 
 
 class ServerEpisode:
-    """An episode at a server. Adapters make the subclasses that an app declares.
+    """An episode on a server. Adapters make the subclasses that an app declares.
 
     server: the server's address. rewarded: whether the server's rewards score the episode. adapter, library: their names in
     messages. failure: the error class for a server that does not respond as expected.

@@ -336,7 +336,7 @@ class AddressPolicy:
 def check_address(
     url: str, exposure: Exposure, allow: Sequence[str] | AddressPolicy = (), *, loc: Place = INFERENCE_URL
 ) -> str:
-    """Return the address in the form that is called. Raises RequestError naming `loc`; a name is not resolved here."""
+    """Return the normalized address, for requests. Raises RequestError naming `loc`; a name is not resolved here."""
     rules = allow if isinstance(allow, AddressPolicy) else AddressPolicy(exposure, allow)
     field = ".".join(str(part) for part in loc if part != "body")
     try:

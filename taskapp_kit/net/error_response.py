@@ -155,7 +155,7 @@ class ErrorWriter:
         headers: Headers | None = None,
         **more: str,
     ) -> EncodedResponse:
-        """Return the response with an error. more: optional members; empty ones are left out."""
+        """Return the response with an error. more: optional members; empty ones are omitted."""
         error: dict[str, Any] = {"code": code, "message": message, "hint": hint}
         error.update({name: value for name, value in more.items() if value})
         if fields:

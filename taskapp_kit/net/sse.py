@@ -40,8 +40,8 @@ def event_frames(events: Iterable[tuple[str, bytes]]) -> list[bytes]:
 class EventStreamResponse:
     """A response that lasts until its frames end or the client has gone.
 
-    batches: yields the bytes of frames, several at a time; it is closed at the end, even if the client goes. headers:
-    further headers. alive_seconds: the longest silence.
+    batches: yields the bytes of frames, several at a time; it is closed at the end, even if the client disconnects. headers:
+    additional headers. alive_seconds: after how many seconds of silence a keep-alive comment is sent.
     """
 
     status = 200

@@ -375,7 +375,7 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
     Args:
         body: The event as JSON.
-        blobs: PNG bytes of images by their hash; an image without bytes is left out.
+        blobs: PNG bytes of images by their hash; an image without bytes is omitted.
 
     Raises:
         ValueError: This release does not know the event's kind or schema version.
@@ -408,7 +408,7 @@ def content_to_json(observation: Content) -> Json:
 
 
 def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
-    """Return the inverse of `content_to_json`; an image whose bytes are not in `blobs` is left out."""
+    """Return the inverse of `content_to_json`; an image whose bytes are not in `blobs` is omitted."""
     if type(observation) is not list:
         return observation
     known = blobs or {}
@@ -427,7 +427,7 @@ def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Cont
 def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
     """Convert events (as `events.to_json` returns them) for an answer, without changing them.
 
-    The environment's private end state is left out. `event_type` is `environment` for a step, else the event's kind.
+    The environment's private end state is omitted. `event_type` is `environment` for a step, else the event's kind.
     For a model call after the first, `prompt_token_ids` is replaced by `prompt_prefix`, the number of leading tokens
     shared with the previous call's prompt and completion, and `prompt_token_ids_rest`, the tokens after these.
     """

@@ -66,7 +66,7 @@ GROUPS: Sequence[tuple[str, str, Mapping[str, str]]] = (
 def curve_groups(points: Iterable[tuple[str, int, float]]) -> tuple[list[CurveGroup], list[CurveGroup]]:
     """Return the GROUPS that have points, and one group for each other metric, by name.
 
-    points: (name, step, value). Values that are not finite are left out. A metric and its `eval_` twin share a plot.
+    points: (name, step, value). Values that are not finite are omitted. A metric and its `eval_` twin share a plot.
     """
     by_name: dict[str, dict[int, float]] = {}
     for name, step, value in points:

@@ -271,7 +271,7 @@ LISTED = (
 RowOrder = Literal["newest", "worst", "best", "cost", "tokens", "seconds", "length"]
 """The order of a list: `newest` first; `worst` and `best` by reward; others by that member, the largest first.
 
-In every order except `newest`, rows without a value are left out, and equal rows are in the order of their seeds.
+In every order except `newest`, rows without a value are omitted, and equal rows are in the order of their seeds.
 """
 
 
@@ -392,7 +392,7 @@ class QueryableStore(Store, Protocol):
         ...
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Store annotations, replacing earlier ones of the same rollout, criterion and annotator. Raises StoreError."""
+        """Store annotations, replacing earlier annotations of the same rollout, criterion and annotator. Raises StoreError."""
         ...
 
     async def annotations(

@@ -123,7 +123,7 @@ class Rollout:
         trajectory: Trajectory | None = None,
         **given: Any,
     ) -> Self:
-        """Return the result of an episode in this process. trajectory: the fold of `events`. given: further members."""
+        """Return the result of an episode in this process. trajectory: the fold of `events`. given: additional members."""
         folded = fold(events) if trajectory is None else trajectory
         given.setdefault("status", folded.status)
         models = _models_of(folded, given.get("auxiliary_calls") or (), given.get("judging") or JudgeRecord())

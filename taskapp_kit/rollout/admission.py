@@ -27,7 +27,7 @@ class Caller:
 
     Attributes:
         key_label: The label of the caller's key, never the key itself.
-        max_in_flight: The limit on rollouts in flight under this label, if there is one.
+        max_in_flight: The limit on rollouts in flight under this label, or None.
         traceparent: W3C trace context of the request.
         tracestate: W3C trace state of the request.
         admin: Whether the caller may see and cancel the rollouts of every key label.
@@ -243,7 +243,7 @@ class AdmissionControl:
         self.give_back(rollout.caller)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for running ones. After the grace period they are cancelled, and stored as such."""
+        """Reject new rollouts and wait for running rollouts. After the grace period they are cancelled, and stored as such."""
         # uvicorn keeps serving until this returns, so a trainer reads `draining` instead of a refused connection
         self._closed = True
         if self._empty is None:

@@ -19,7 +19,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply
 Run = Callable[[RunningRollout, Listener, Answers], Awaitable[Rollout]]
 """Runs an admitted rollout until it is stored. Raises the same errors as `Service.run`."""
 MAX_JOINED = 8
-"""The limit on requests that wait for the answer of one call. A client that repeats a call has given up the earlier one."""
+"""The limit on requests that wait for the answer of one call. A client that repeats a call has abandoned the earlier call."""
 
 
 class DrivenEpisode:

@@ -184,7 +184,7 @@ class RequestPlanner:
     def _endpoint(
         self, request: RolloutRequest, address: GivenUrl | None, policy: LocalPolicy | RemotePolicy
     ) -> Endpoint | None:
-        """Return where the policy's model is called; None of a policy without one. Raises RequestError."""
+        """Return where the policy's model is called, or None if the policy has no model. Raises RequestError."""
         if self._models is None or policy.name != MODEL or not isinstance(policy, RemotePolicy | AsksModels):
             return None
         return self._models.of_policy(request, address)

@@ -23,7 +23,7 @@ from taskapp_kit.wire.rollout import EnvSpec, PolicySpec, RolloutRequest
 
 # A hundred frames would make an answer of many megabytes, also for callers that want none of them.
 INLINE_IMAGE_BYTES = 2 * 1024 * 1024
-"""Images of one response are inlined up to this many PNG bytes; further ones are referenced as `/blobs/{hash}`."""
+"""Images of one response are inlined up to this many PNG bytes; other images are referenced as `/blobs/{hash}`."""
 
 
 @dataclass

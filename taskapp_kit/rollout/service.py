@@ -204,7 +204,7 @@ class Service:
             store: Where rollouts are saved.
             clock: Time; the system's by default.
             is_server_key: Whether a string is an API key of this server.
-            **limits: Further members of `ServiceSettings`.
+            **limits: Additional members of `ServiceSettings`.
         """
         clock = clock or SystemClock()
         limits = {"exposure": exposure, "max_calls": settings.max_calls_per_answer, **limits}
@@ -376,7 +376,7 @@ class Service:
         return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for running ones. After the grace period they are cancelled, and stored as such."""
+        """Reject new rollouts and wait for running rollouts. After the grace period they are cancelled, and stored as such."""
         await self.admission.drain(grace_seconds)
 
     async def _stored_to_replay(self, rollout_id: str, caller: Caller) -> StoredRollout:

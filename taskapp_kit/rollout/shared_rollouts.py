@@ -288,7 +288,7 @@ class SharedRollouts:
         shared.settle(settled)
 
     def _events_of(self, shared: SharedRollout) -> bytes | None:
-        """Return the events for the coordinator; None with a store, which has them."""
+        """Return the events for the coordinator; None if a store has them."""
         return shared.event_buffer.text() if self._service.store is None else None
 
     async def _watch(self, shared: SharedRollout, found: Claim) -> StoredResult:

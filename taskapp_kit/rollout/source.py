@@ -124,7 +124,7 @@ class RolloutReader:
         return [] if visible is None else await self.store.query(visible)
 
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """As `query`, in any order and with scores. Raises Unavailable, StoreError."""
+        """Like `query`, in any order and with scores. Raises Unavailable, StoreError."""
         if self.store is None or not isinstance(self.store, QueryableStore):
             message = "Rollouts cannot be shown because this server has no store that can list them."
             raise Unavailable(message, hint="Serve with --store PATH.")
@@ -167,7 +167,7 @@ class _CallersRollouts(RolloutSource):
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource."""
-        # A page's bounds are the viewer's; here the whole list is read, in the order that is asked for.
+        # A page's bounds are the viewer's; here the whole list is read, in the requested order.
         bounded = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else limit)
         for row in await self._stored.rows(bounded, order or "newest", self._caller):
             yield row

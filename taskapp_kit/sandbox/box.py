@@ -364,7 +364,7 @@ class Sandbox:
         limits: SandboxLimits,
         stdin: bytes,
     ) -> Run:
-        """Start the program, in the waiting interpreter if there is one, else in a new process."""
+        """Start the program, in a waiting interpreter or a new process."""
         early = None if self._early is None else self._early.take(limits)
         if isinstance(program, str):
             code = program.encode("utf-8", "surrogatepass")

@@ -171,7 +171,7 @@ class RemoteBox:
             over.close()
         out, err = reply["kept"]
         if len(data) != out + err:
-            raise SandboxError("A remote box returned output of another length than it announced.")
+            raise SandboxError("A remote box returned output of a different length than it announced.")
         return RunResult(
             exit_code=reply["exit_code"],
             signal=reply["signal"],

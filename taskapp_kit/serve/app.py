@@ -97,7 +97,7 @@ class Runtime:
             service.watchers.append(self._tracing)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Accept no further rollouts, and wait until the running ones have ended."""
+        """Accept no more rollouts, and wait until the running rollouts have ended."""
         await self.service.drain(grace_seconds)
         # a rollout that has ended may still have an answer to store for the requests that share it
         await self.shared_rollouts.settled()

@@ -115,7 +115,7 @@ class RouteSpec:
         streams: Whether the response may be an event stream.
         body_required: Whether an empty body is rejected.
         accepted_model: The model of a 202.
-        other_media_types: Further media types that `Accept` may select.
+        other_media_types: Additional media types that `Accept` may select.
         headers: The headers of a 200, with their descriptions.
     """
 

@@ -39,7 +39,7 @@ class _Inbox:
             loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._woken = False  # before the callbacks, so that later ones wake the loop again
+        self._woken = False  # before the callbacks, so that later callbacks wake the loop again
         while self._callbacks:
             self._callbacks.popleft()()
 

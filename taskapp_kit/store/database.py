@@ -141,7 +141,7 @@ class SqlDatabase(ABC):
         """Return the hashes in `blob_hashes` of each row of `rollouts`, as the column `value`."""
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Return the size of a text or of bytes, in bytes."""
+        """Return the size of a string or bytes, in bytes."""
         return func.octet_length(column)
 
     def hold_pictures(self, connection: Connection) -> None:

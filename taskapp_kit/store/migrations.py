@@ -35,7 +35,7 @@ def apply_migrations(
     """
     newest = migrations[-1][0] if migrations else oldest
     if applied.name not in inspect(connection).get_table_names():
-        # A new database gets the current tables; the migrations are for older ones.
+        # A new database gets the current tables; the migrations are for older databases.
         applied.metadata.create_all(connection)
         missing = [oldest, *(name for name, _ in migrations)]
     else:

@@ -84,7 +84,7 @@ def _scores(row: dict[str, Any]) -> StoredScores:
 
 
 def write_annotations(connection: Connection, annotations: Sequence[Annotation]) -> int:
-    """Store annotations, replacing earlier ones of the same rollout, criterion and annotator."""
+    """Store annotations, replacing earlier annotations of the same rollout, criterion and annotator."""
     key = (ANNOTATIONS.c.rollout_id, ANNOTATIONS.c.criterion, ANNOTATIONS.c.annotator)
     for item in annotations:
         row = asdict(item)

@@ -204,7 +204,7 @@ class SqlStore:
         return await self._read(read_scorers)
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Store people's scores, replacing earlier ones of the same rollout, criterion and annotator. Raises StoreError."""
+        """Store people's scores, replacing earlier scores of the same rollout, criterion and annotator. Raises StoreError."""
         await self._write(lambda connection: write_annotations(connection, annotations))
 
     async def annotations(

@@ -1,6 +1,6 @@
 """The advantages of rollouts, which are compared within groups.
 
-The return of a failed rollout is None. It is left out of all means and gets no advantage.
+The return of a failed rollout is None. It is omitted from all means and gets no advantage.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ FAMILIES: dict[str, tuple[Loss, ...]] = {"policy_gradient": get_args(Loss), "gsp
 _NO_4_BITS = "Weights of 4 bits need a GPU's kernels; lora trains the same adapters on whole weights."
 _EACH_UPDATE = "The policy that plays gets the weights of each update."
 _NO_DROPOUT = "The sampler has no dropout, and would be another policy."
-_NO_TRUNCATION = "What is learned would be biased by sampling from another distribution than the policy's. Take it out."
+_NO_TRUNCATION = "Samples from any distribution but the policy's would bias what is learned. Remove the key."
 
 LIMITS: dict[Path, Limit] = {
     ("algorithm", "variety"): Limit(get_args(Loss), "It chooses the loss."),

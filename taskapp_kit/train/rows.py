@@ -47,7 +47,7 @@ class RowOptions:
         credit: `episode` gives all tokens of an episode the same advantage. `turn` compares the discounted return of each
             turn with the turns of the same index in the group.
         discount: The discount per turn, with credit `turn`.
-        mask_truncated: Whether turns that `max_tokens` cut are left out.
+        mask_truncated: Whether turns that `max_tokens` cut are omitted.
     """
 
     scale: Scale = "none"
@@ -58,7 +58,7 @@ class RowOptions:
 
 @dataclass(slots=True)
 class TrainingBatch:
-    """The rows of an update, and counts of what was left out. Turns of failed episodes are not counted.
+    """The rows of an update, and counts of what was omitted. Turns of failed episodes are not counted.
 
     Attributes:
         episodes: Episodes with a reward.

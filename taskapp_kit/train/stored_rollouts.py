@@ -49,7 +49,7 @@ class RolloutFit:
 
     Attributes:
         environment: The name of the environment, None for any.
-        held_out: Seeds that are left out.
+        held_out: Seeds that are omitted.
         temperature: The sampling temperature, to which the log-probabilities belong.
         vocabulary: The number of token ids of the model.
         context_tokens: The most tokens of a sequence.

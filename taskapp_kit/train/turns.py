@@ -79,7 +79,7 @@ class RecordedTurn:
         delivered: Whether the client received the whole answer.
         parent: The index of the turn that this one continues: the prompt starts with that turn's prompt and tokens. None
             for a new root.
-        auxiliary: Whether the call was for another model than the policy, such as a user simulator.
+        auxiliary: Whether the call was for a model other than the policy, such as a user simulator.
     """
 
     prompt_ids: tuple[int, ...]
@@ -118,7 +118,7 @@ class RecordedTurn:
 def recorded_turns(
     tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
 ) -> list[RecordedTurn]:
-    """Return a turn for each run of sampled tokens in `mask`. The first one is a new root; each later one continues it.
+    """Return a turn for each run of sampled tokens in `mask`. The first one is a new root; each later turn continues it.
 
     before: the number of earlier turns of the attempt.
     """

@@ -53,7 +53,7 @@ class Field:
         step: The step of a number.
         default: The initial value.
         required: Whether it must not be empty.
-        long: Whether a text may have several lines.
+        long: Whether a string may have several lines.
         hint: What to enter.
     """
 

@@ -59,7 +59,7 @@ def histogram(
     low: float | None = None,
     high: float | None = None,
 ) -> Markup:
-    """Draw how many values fall into each of equal bins. Undefined values are left out, and counted in the description.
+    """Draw how many values fall into each of equal bins. Undefined values are omitted, and counted in the description.
 
     Args:
         values: The numbers; None and numbers that are not finite are undefined.
@@ -147,7 +147,7 @@ def bars(
 
 
 def scatter(series: Mapping[str, Sequence[Point]], *, title: str, x_label: str = "", y_label: str = "") -> Markup:
-    """Draw points, with a color for each series and a legend for several. Points that are not finite are left out."""
+    """Draw points, with a color for each series and a legend for several. Points that are not finite are omitted."""
     return _points(series, title, x_label, y_label, joined=False)
 
 

@@ -46,7 +46,7 @@ class Site(Protocol):
     """Such as `https://shop.test`."""
 
     def handle(self, request: Request) -> Page:
-        """Return the page that is asked for. A POST may change the state."""
+        """Return the requested page. A POST may change the state."""
         ...
 
     def record(self) -> dict[str, Json]:

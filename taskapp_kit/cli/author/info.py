@@ -60,7 +60,7 @@ def command(
 ) -> None:
     """Show environments, actions, rubrics, reward, splits, limits, configuration and policies.
 
-    Without an app, list the extras and protocols of taskapp-kit and how far each is supported.
+    Without an app, list the extras and protocols of taskapp-kit and their support levels.
     """
     if app is None:
         if prompt or clients or environment is not None:
@@ -246,7 +246,7 @@ def _described_by_server(url: str, key: str | None, environment_name: str | None
 
 
 def _client_lines(url: str, environments: list[str]) -> list[dict[str, Any]]:
-    """Return what clients need, by protocol. Protocols whose package is not installed are left out.
+    """Return what clients need, by protocol. Protocols whose package is not installed are omitted.
 
     environments: their names, the default first.
     """

@@ -1,4 +1,4 @@
-"""`taskapp eval`: many rollouts, here or at a server, stored in a directory from which it can be resumed."""
+"""`taskapp eval`: many rollouts, here or on a server, stored in a directory from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ from taskapp_kit.records import seeds as seed_lists
 @LIMITS
 @RUN
 @OUT
-@click.option("--resume/--no-resume", default=False, help="Continue the evaluation in DIR, if there is one.")
+@click.option("--resume/--no-resume", default=False, help="Continue the evaluation in DIR, if it exists.")
 @click.option("--retry-failed", is_flag=True, help="With --resume or DIR: play failed rollouts again.")
 @SUMMARY
 @click.option("--store", metavar="URL", help="The store for complete rollouts, or none.  [default: DIR/rollouts.db]")

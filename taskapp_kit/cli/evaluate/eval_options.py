@@ -112,7 +112,7 @@ SUMMARY = options(
 STORED_OPTIONS = names_of(RUN, SUMMARY)
 """Options that `config.json` stores in addition to the plan, so that the evaluation continues without flags."""
 OF_THE_PLAN = names_of(EPISODES, POLICIES, ENV_CONFIG, LIMITS, OUT, JUDGES)
-"""Options that cannot be combined with an evaluation's directory, which has them already."""
+"""Options that cannot be combined with an evaluation's directory, because it stores them."""
 OF_THE_LISTED = {*names_of(EPISODES)} - {"seeds_from", "failed", "worst"}
 """Options that cannot be combined with --seeds-from, whose rollouts have them already."""
 OF_THE_LIMITS = names_of(LIMITS, JUDGES)

@@ -106,7 +106,7 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
 
 
 def _selecting(dataset: Mapping[str, Any]) -> str:
-    """Return a text about the members of `env.config` that select the episode in every environment."""
+    """Return a description of the members of `env.config` that select the episode in every environment."""
     words = "every app takes split and index"
     if dataset.get("kind") == "rows":
         values = ", ".join(clean(str(value)) for value in dataset.get("difficulties") or ())

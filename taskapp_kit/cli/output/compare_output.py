@@ -22,7 +22,7 @@ NAME_WIDTH = 32
 VALUE_WIDTH = 48
 GAP = 2
 NARROW = ("sign p", "won/tied/lost", "permutation p")
-"""Columns that are left out, in this order, where the terminal is too narrow for all."""
+"""Columns that are omitted, in this order, where the terminal is too narrow for all."""
 FEW_SEEDS_MORE = 100_000
 """If a decision needs more additional seeds than this, their exact number is not printed."""
 

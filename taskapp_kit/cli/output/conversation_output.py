@@ -101,7 +101,7 @@ class ConversationLines:
         self.say("limit", f"{name} {value:g}", "dim")
 
     def say(self, who: str, words: str, style: str = "", *, after: str = "") -> None:
-        """Print a text next to its role, cut unless `full`. after: a suffix that is never cut."""
+        """Print text next to its role, cut unless `full`. after: a suffix that is never cut."""
         most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         shown = clean(shown.strip())

@@ -38,7 +38,7 @@ class Counts:
         self._began = time.monotonic()
 
     def see(self, result: RolloutRow) -> None:
-        """Count a result, of this run or of an earlier one."""
+        """Count a result, of this or an earlier run."""
         if result.failed:
             self.failures[result.boundary or "unknown"] += 1
         elif result.reward is not None:

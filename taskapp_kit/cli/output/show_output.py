@@ -148,7 +148,7 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
-    """Return the columns. A column is left out if it is the same for all rows or unknown for all."""
+    """Return the columns. A column is omitted if it is the same for all rows or unknown for all."""
     columns = {"id": [clean(row.rollout_id[:ID_WIDTH]) for row in rows]}
     for heading, names in (
         ("environment", [row.environment for row in rows]),

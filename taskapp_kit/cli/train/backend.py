@@ -60,7 +60,7 @@ def command() -> None:
     "--store",
     default=DEFAULT_STORE,
     metavar="URL",
-    help="The store for jobs. With none, they are lost when the backend stops.",
+    help="The store for jobs. Without a store, jobs are lost when the backend stops.",
 )
 @ENV_FILES
 @click.option(

@@ -1,4 +1,4 @@
-"""`taskapp train`: run a job from a config, at a backend or on this machine."""
+"""`taskapp train`: run a job from a config, on a backend or on this machine."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def run_in_process_job(
         idempotency_key: See RLJob.
         trainer_id: See RLJob.
         model: See RLJob.
-        task_app: Further arguments of InProcessTaskApp.
+        task_app: Additional arguments of InProcessTaskApp.
 
     Raises:
         BadArgument: An argument is invalid. Nothing was started.

@@ -83,7 +83,7 @@ PART_BYTES = 2**20
 """The size of a part. Modal's client does not limit values, but its server rejects requests that are too large, and Modal
 advises against large values."""
 MOST_BYTES = 64 * 2**20
-"""The limit on one compressed answer, and on its events. Longer ones are not stored; see `DictRecords.settle`."""
+"""The limit on one compressed answer, and on its events. A longer answer is not stored; see `DictRecords.settle`."""
 AT_ONCE = 4
 """The most parts read or written concurrently, so that one long answer leaves room for other calls."""
 

@@ -106,7 +106,7 @@ class ModalSettings:
     Attributes:
         app_name: The name of the Modal app. Its address is `https://WORKSPACE--APP_NAME-web.modal.run`.
         secret_name: The named Secret with the keys. Defaults to `APP_NAME-env`.
-        extra_secrets: Further named Secrets, such as a vendor's. Later ones override earlier ones.
+        extra_secrets: Additional named Secrets, such as a vendor's. A later Secret overrides an earlier Secret.
         required_keys: Names of the variables that the Secret must contain, which Modal checks on deployment.
         store: `postgres-secret`, or `none`, which stores no rollouts (`STORE_CHOICES`). The plan warns if it is not set.
         timeout_seconds: The longest time that a single request may run. Modal's own default is 300.

@@ -252,7 +252,7 @@ def _imports(file: Path) -> set[str]:
 def lazy_imports(file: Path) -> list[tuple[str, int]]:
     """Return the top-level modules that functions of a source file import, and the lines.
 
-    Imports inside `try` or `if` are left out, because the author handles their absence.
+    Imports inside `try` or `if` are omitted, because the author handles their absence.
     """
     try:
         tree = ast.parse(file.read_bytes())

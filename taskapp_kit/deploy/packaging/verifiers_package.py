@@ -53,7 +53,7 @@ def write_verifiers_package(
         out: The directory, which must be empty or missing.
         beside: The directory to which a path in `reference` is relative.
         data_files: Files that the app reads, relative to its directory.
-        packages: Further requirements.
+        packages: Additional requirements.
 
     Raises:
         RequestError: `out` is not empty.

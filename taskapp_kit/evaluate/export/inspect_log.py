@@ -178,7 +178,7 @@ def sample_of(
     epoch: int,
     pictures: Mapping[str, bytes | None],
 ) -> Object:
-    """Return the rollout as an `EvalSample`. pictures: PNG bytes by SHA-256; None becomes a text with the size."""
+    """Return the rollout as an `EvalSample`. pictures: PNG bytes by SHA-256; None becomes a string with the size."""
     messages = _Messages(pictures).of(stored, details)
     first_answer = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     answers = [message for message in messages if message["role"] == "assistant"]
@@ -273,7 +273,7 @@ def _usage(details: RolloutDetails) -> Object:
 
 
 def _scores(details: RolloutDetails) -> Object:
-    """Return a score for the reward and each criterion. A null is left out, because it is not 0."""
+    """Return a score for the reward and each criterion. A null is omitted, because it is not 0."""
     scores: Object = {}
     if details.stored.reward is not None:
         scores[REWARD] = {"value": details.stored.reward, "explanation": details.formula}

@@ -240,7 +240,7 @@ class _ClassBuilder(ClassParts):
         unknown = [name for name in names[1:] if name not in ("info", "env")]
         if not names or unknown:
             raise self.wrong(f"has a describe with the parameters ({', '.join(names)})", "fn(observation), also info and env",
-                              "name further parameters `info` and `env`")  # fmt: skip
+                              "name additional parameters `info` and `env`")  # fmt: skip
         return names[1:]
 
     def _opened(self, configurable: Mapping[str, Any], can_draw: bool) -> FunctionType:

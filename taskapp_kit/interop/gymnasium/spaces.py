@@ -177,7 +177,7 @@ def _box(space: Any) -> Any:
 
 
 def _number(space: Any, low: float, high: float) -> Any:
-    """Return the annotation of an element of a Box. An infinite bound is left out of the schema."""
+    """Return the annotation of an element of a Box. An infinite bound is omitted from the schema."""
     if space.dtype.kind in "iu":
         return Annotated[int, Field(ge=int(low), le=int(high))]
     bounds: dict[str, Any] = {"allow_inf_nan": False}

@@ -174,7 +174,7 @@ class _Conversation:
         self._answers.append(answer)
 
     def of(self, items: Sequence[dict[str, Any]]) -> list[ChatMessage]:
-        """Return the messages of a request. Its answers are the newest, because a history may leave out earlier ones."""
+        """Return the messages of a request. Its answers are the newest, because a history may omit earlier answers."""
         names = {call["id"]: call["function"]["name"] for item in items for call in item.get("tool_calls") or ()}
         answers = iter(self._answers[len(self._answers) - sum(item["role"] == "assistant" for item in items) :])
         messages: list[ChatMessage] = []

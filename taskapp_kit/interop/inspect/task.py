@@ -60,7 +60,7 @@ def inspect_task(
         seeds: Numbers, or a string such as `"0-9,20"`. Defaults to the whole split.
         config: `env.config` of each episode. Its `difficulty` and `tags` select rows.
         output_mode: How the model answers: `tool_calls`, `text` or `structured`.
-        **options: Further arguments of Inspect's `Task`.
+        **options: Additional arguments of Inspect's `Task`.
 
     Returns:
         The task.

@@ -21,7 +21,7 @@ class OpenEnvSession(BaseModel):
 
 
 class OpenEnvReset(ResetSession, OpenEnvSession):
-    """The episode. `index` requires a split and no seed. Further members are the environment's own settings."""
+    """The episode. `index` requires a split and no seed. Additional members are the environment's own settings."""
 
     model_config = ConfigDict(extra="allow")
 

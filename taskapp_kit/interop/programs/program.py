@@ -82,7 +82,7 @@ def from_program(
             that the program's own actions did not end is truncated and scored.
         files: Names of text files in the program's directory that this action receives as `files`, if they exist.
         inputs: Files in the directory, name to content, or a function of the task's public fields that returns them.
-        variables: Further environment variables.
+        variables: Additional environment variables.
         boxed: True runs the program in a sandbox of level 3 that reaches only the policy's address. False runs it as a child
             process that nothing isolates, and logs a warning.
         readable: Directories that the sandbox also shows, such as a virtual environment. All users must be able to read them.

@@ -35,7 +35,7 @@ MAX_ANSWER_CHARACTERS = 10_000
 MAX_FORMULA_CHARACTERS = 1000
 """The maximum for FORMULAS, because sympy's time grows faster than the length."""
 MAX_TEXT_CHARACTERS = 400_000
-"""The longest text reply, including reasoning. A longer one is refused without parsing."""
+"""The longest text reply, including reasoning. A longer reply is refused without parsing."""
 BLOCK = 1000
 """Seeds per data set of reasoning-gym. Some generators draw a number for each item when a data set is made."""
 MAX_DATA_SETS = 16

@@ -42,7 +42,7 @@ class VerifiersEnvironment:
         raise NotImplementedError
 
     def final_state(self) -> dict[str, Any]:
-        """Return whether the rollout was scored. Raises VerifiersFailed if another limit than verifiers' ended it.
+        """Return whether the rollout was scored. Raises VerifiersFailed if a limit other than verifiers' ended it.
 
         A policy that never took a turn has no reward, but that is not a failure.
         """

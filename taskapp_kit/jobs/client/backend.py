@@ -147,7 +147,7 @@ class BackendClient:
         if not isinstance(body.get("public_key"), str):
             raise _odd(self.url, path, "has no public_key")
         if body.get("alg") not in (None, "libsodium.sealedbox.v1"):
-            raise _odd(self.url, path, "is for another algorithm than libsodium.sealedbox.v1")
+            raise _odd(self.url, path, "is for an algorithm other than libsodium.sealedbox.v1")
         return str(body["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:

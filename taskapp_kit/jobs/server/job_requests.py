@@ -104,7 +104,7 @@ def _is_tag(item: tuple[str, Any]) -> bool:
 
 
 def _check(job: JobDocument, engine: Engine) -> None:
-    """Check the config, if there is one, and whether the engine supports it. Raises JobConfigError."""
+    """Check the config, if present, and whether the engine supports it. Raises JobConfigError."""
     problems = review_rl_document(job.document, *job.typed_config).problems if job.config else {}
     for place, text in engine.problems(job).items():
         problems.setdefault(place, text)

@@ -187,7 +187,7 @@ class RolloutRequester:
         return None if given is not None else self._known_range(phase)
 
     def _known_range(self, phase: Phase) -> SeedRange:
-        assert self.ranges is not None, "they were asked for when the job began"
+        assert self.ranges is not None, "they are requested when the job begins"
         return self.ranges[0 if phase == "train" else 1]
 
 

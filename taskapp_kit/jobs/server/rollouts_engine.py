@@ -50,7 +50,7 @@ class RolloutsEngine:
         config, _ = job.typed_config
         _, problems = read_plan(job)
         left_to_local = (
-            "the engine `rollouts` plays one environment, as it is; the engine `local` does this. Take it out."
+            "the engine `rollouts` plays one environment, as it is; the engine `local` does this. Remove the key."
         )
         if config.rollout.environments:
             problems["rollout", "environments"] = f"[rollout] environments: {left_to_local}"

@@ -132,7 +132,7 @@ class BackendContext:
         return json_answer({"public_key": self._box().public_key, "alg": ALGORITHM})
 
     async def put_key(self, request: Request) -> EncodedResponse:
-        """Store a sealed key, in place of an earlier one of that name."""
+        """Store a sealed key, replacing an earlier key of that name."""
         body = await _body(request)
         name, ciphertext = body.get("name"), body.get("ciphertext_b64")
         if not isinstance(name, str) or not KEY_NAME.fullmatch(name):

@@ -151,7 +151,7 @@ class JobStore:
     ) -> list[JobRow]:
         """Return the jobs of this org, newest first, without results.
 
-        tags: name and value as text that they have; a value of None is any. after: only older ones than the job of this id.
+        tags: name and value as text that they have; a value of None is any. after: only jobs older than the job with this id.
         """
         asked = _jobs(results=False).where(JOBS.c.org == org)
         if status is not None:
@@ -416,7 +416,7 @@ class JobStore:
 
     @_write
     def put_key(self, connection: Connection, org: str, name: str, key_id: str, ciphertext: str) -> float:
-        """Store the sealed key under its name, replacing an earlier one; return the time.
+        """Store the sealed key under its name, replacing an earlier key, and return the time.
 
         Raises RequestError when the org has too many.
         """

@@ -161,7 +161,7 @@ class OpenedTaskApp(TaskAppClient):
         return OpenedTaskApp(url, self._key, self._addresses, self._shown, self.retries)
 
     def cleaned(self, text: str) -> str:
-        """Return a text from the server without any part of a key that was sent to it."""
+        """Return a string from the server without any part of a key that was sent to it."""
         for key in self._shown:
             text = without_key(text, key)
         return text

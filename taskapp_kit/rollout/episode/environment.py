@@ -460,7 +460,7 @@ class AuxiliaryModel:
     def ask(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
         """Return one reply to a conversation (`[{"role": "user", "content": …}, …]`), in synchronous environments.
 
-        sampling: further members of the chat-completions request (`temperature`, `max_tokens`, …). Raises
+        sampling: additional members of the chat-completions request (`temperature`, `max_tokens`, …). Raises
         AuxiliaryModelFailed, Unavailable; ValueError for values that are not JSON.
         """
         try:
@@ -471,5 +471,5 @@ class AuxiliaryModel:
         return self._models.ask(self.role, body)
 
     async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """As `ask`, for async environments. One call at a time: an episode runs in one thread."""
+        """Like `ask`, for async environments. One call at a time: an episode runs in one thread."""
         return self.ask(messages, **sampling)

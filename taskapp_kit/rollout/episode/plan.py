@@ -50,7 +50,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
         word = op.get("type") if isinstance(op, dict) else op
         if not isinstance(word, str):
             raise _bad_op(index, "has no `type` that is a word" if isinstance(op, dict) else "is neither")
-        # Accepted, it would silently play another action than the caller wrote.
+        # Accepted, it would silently play a different action than the caller wrote.
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
             raise _bad_op(index, f"names a tool, but {word!r} leaves that to the policy")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:

@@ -145,7 +145,7 @@ class ChildProcess:
         self.hung[running.number] = running
         running.end(JobHung(reason, "step" if what == "step" else "deadline"), at_once=what != "step")
         self._send(encode({"job": running.number, "stop": running.stopping or "timeout"}))
-        log.error("worker process %d: %s; the job is given up and the process replaced", self.pid, reason)
+        log.error("worker process %d: %s; the job is abandoned and the process replaced", self.pid, reason)
         self.retiring = True
         self._free(self)
 

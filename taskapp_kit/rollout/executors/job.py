@@ -53,7 +53,7 @@ class WorkerDied(JobLost):
 
 
 class JobHung(JobLost):
-    """The job did not end when asked, in a shared child: it was given up. `hung_in`: "step" or "deadline"."""
+    """The job did not end when asked, in a shared child, and was abandoned. `hung_in`: "step" or "deadline"."""
 
     def __init__(self, reason: str, hung_in: Literal["step", "deadline"]) -> None:
         super().__init__(reason)
@@ -227,7 +227,7 @@ class Running:
             return
         if future.cancelled():
             if self.stopping is None:
-                self._handler_failed(JobLost("what the job asked for was cancelled"))
+                self._handler_failed(JobLost("a request of the job was cancelled"))
         elif error is not None:
             self._handler_failed(error)
         else:
@@ -250,7 +250,7 @@ class Running:
     # -- the end from outside --------------------------------------------------------------------------------------
 
     def stop(self, reason: StopReason) -> None:
-        """Ask the child to end the job; after the grace period an exclusive child is killed, in a shared one it is given up."""
+        """Ask the child to end the job; after the grace period, kill an exclusive child, or abandon the job in a shared one."""
         if self.outcome is not None:  # the child is done: only a handler is slow
             self._settle()
         if self.over or self.stopping is not None or self.child is None:

@@ -184,7 +184,7 @@ class ProcessPool:
             raise
 
     async def close(self, grace_seconds: float) -> None:
-        """Refuse new and queued jobs, let running ones end within the grace period, then stop, then kill."""
+        """Refuse new and queued jobs, let running jobs end within the grace period, then stop, then kill."""
         self._closing = True
         for timer in (self._retry, self._trim):
             if timer is not None:
@@ -220,7 +220,7 @@ class ProcessPool:
         """Return the counters for `/health` and `/metrics`.
 
         Since the creation of the pool: children that died or were retired (`replaced`), those that the parent killed, and
-        jobs that were given up or killed (`hung`). Now: children that are `alive`, jobs `waiting` in the queue and `in_flight`.
+        jobs that were abandoned or killed (`hung`). Now: children that are `alive`, jobs `waiting` in the queue and `in_flight`.
         """
         children = self._all_children()
         return {
@@ -243,7 +243,7 @@ class ProcessPool:
             group.line.remove(running)
 
     def _job_ended(self, child: ChildProcess) -> None:
-        """Handle the end of a job in this child, or that it was given up there."""
+        """Handle the end of a job in this child, or that the job was abandoned there."""
         group = self._exclusive if child.exclusive else self._shared
         if child.retiring:
             self._leave(group, child)

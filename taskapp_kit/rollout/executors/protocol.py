@@ -42,7 +42,7 @@ StopReason = Literal["timeout", "cancelled"]
 Frame = dict[str, Any]
 
 FRAME_BYTES = 256 * 1024 * 1024
-"""The largest frame, JSON and blob together. A larger one is refused by its sender; a child that sends it is killed."""
+"""The largest frame, JSON and blob together. A larger frame is refused by its sender; a child that sends it is killed."""
 MAX_THREADS = 512
 """Cells in the memory shared with the parent: the maximum number of jobs in one child."""
 JOBS_AT_ONCE = 64

@@ -146,7 +146,7 @@ class SharedThreads:
                 asyncio.get_running_loop().call_later(self._blocked_seconds / 4, self._watch, assignment)
 
     def _block(self, assignment: _Assignment, running: Job) -> None:
-        """Leave the thread to the call that blocks it: other rollouts' waiting calls fail now, and later ones at once."""
+        """Leave the thread to the call that blocks it: other rollouts' waiting calls fail now, and later calls immediately."""
         self._shared[assignment.environment].pop(assignment, None)
         # For good: what blocked once may block again, and takes the other rollouts of its thread with it.
         self._measured[assignment.environment].blocked = True
@@ -182,7 +182,7 @@ class SharedThreads:
             self._return(assignment, job)
 
     def _return(self, assignment: _Assignment, last: Job | None) -> None:
-        """Return the thread to the pool, which has it back when that job has ended."""
+        """Return the thread to the pool, which can use it again when that job has ended."""
         self._shared[assignment.environment].pop(assignment, None)
         assignment.given_up = True
         assignment.pinned.job = last
@@ -315,7 +315,7 @@ class SharedThread(PinnedThread):
         super().take(job)
 
     def close(self) -> None:
-        """Leave the thread; a job that still runs then is given up after the grace period."""
+        """Leave the thread; a job that still runs then is abandoned after the grace period."""
         if self.is_open:
             self.is_open = False
             self._threads.leave(self._assignment, self)

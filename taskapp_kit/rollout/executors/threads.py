@@ -1,6 +1,6 @@
 """Threads for environments. All calls on one `PinnedThread` use one thread; the event loop never runs author's code.
 
-A thread cannot be killed. A job that exceeds its deadline by `grace_seconds` is given up: its caller gets ThreadHung, its
+A thread cannot be killed. A job that exceeds its deadline by `grace_seconds` is abandoned: its caller gets ThreadHung, its
 thread is quarantined (counted in `hung`) and returns only if the job ever ends.
 """
 
@@ -25,7 +25,7 @@ Stop = Callable[[Literal["timeout", "cancelled"]], None]
 THREADS = 64
 """How many rollouts run at once in the threads of one process, unless the service's settings say otherwise."""
 GRACE_SECONDS = 1.0
-"""How long a job may take to notice that it should stop, before its thread is given up."""
+"""How long a job may take to notice that it should stop, before its thread is abandoned."""
 
 
 class ThreadHung(Exception):
@@ -165,7 +165,7 @@ class PinnedThreads:
 
     @property
     def hung(self) -> int:
-        """The number of threads that were given up and are still blocked."""
+        """The number of threads that were abandoned and are still blocked."""
         return self._hung
 
     async def run(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
@@ -245,7 +245,7 @@ class PinnedThreads:
         self._free.release()
 
     def _give_up(self, job: Job) -> None:
-        """Give up a job whose caller has gone; its thread stays taken until the job ends.
+        """Abandon a job whose caller has left; its thread stays taken until the job ends.
 
         If its caller was cancelled, the job has the grace period to stop before it counts as hung.
         """

@@ -205,7 +205,7 @@ class ThreadPort:
         return came
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Cancel the call in progress and refuse further ones. On the event loop."""
+        """Cancel the call in progress and refuse later calls. On the event loop."""
         self._stopped = self._stopped or reason
         if self._under_way is not None:
             self._under_way.cancel()

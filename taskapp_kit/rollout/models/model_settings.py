@@ -212,7 +212,7 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 class Credentials:
     """The keys of one server. Its repr shows none.
 
-    is_server_key: whether a text is an API key of this server, for keys that the settings do not contain (a file of digests).
+    is_server_key: whether a string is an API key of this server, for keys that the settings do not contain (a file of digests).
     """
 
     def __init__(self, settings: Settings, *, is_server_key: Callable[[str], bool] | None = None) -> None:

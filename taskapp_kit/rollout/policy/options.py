@@ -46,7 +46,7 @@ CALLERS = (SESSION, PERSON)
 GOLD = "gold"
 """The app's example of good play, the one policy that may read a task's private fields."""
 
-# What is stored is listed, not what is left out: a member that a caller invents may hold a key.
+# What is stored is listed, not what is omitted: a member that a caller invents may hold a key.
 STORED_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
@@ -102,7 +102,7 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 
 
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
-    """Return a warning for each member of `policy.config` that has no effect, with a similar known name if there is one.
+    """Return a warning for each member of `policy.config` that has no effect, with a similar known name, if any.
 
     At most `MOST_UNKNOWN_NAMED` are named, and only short identifiers (hyphens allowed); the others are counted.
     """
@@ -333,7 +333,7 @@ OutputMode = Literal["tool_calls", "text", "structured"]
 class PolicyOptions:
     """The options for the model calls of one rollout.
 
-    sampling: copied into each request. extra: further members that the endpoint defines; they override `sampling`.
+    sampling: copied into each request. extra: additional members that the endpoint defines; they override `sampling`.
     tool_choice: None derives it from the environment's actions. pictures: if False, a string is sent in place of each image.
     reasoning: False does not send back the model's reasoning of earlier turns. logprobs, token_ids: requested from the
     endpoint. structured: the schema of the answer in mode `structured`; None builds one from the actions.

@@ -240,7 +240,7 @@ def decode_arguments(text: str) -> Json:
     stripped = text.strip()
     if not stripped:
         return {}
-    # some models write a code block where only JSON is asked for
+    # some models write a code block where only JSON was requested
     if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
         stripped = stripped[3:-3].partition("\n")[2] if "\n" in stripped else stripped[3:-3].removeprefix("json")
     value = decode(stripped)

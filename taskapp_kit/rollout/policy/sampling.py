@@ -215,7 +215,7 @@ class FreeSampler(UniformSampler):
         if "pattern" in keywords:
             # libraries that generate strings for patterns are unmaintained; most patterns of tools match one of these
             texts = [text for text in PATTERN_TEXTS if shortest <= len(text) <= longest]
-            with suppress(re.error):  # an expression of another language than Python's
+            with suppress(re.error):  # not an expression that Python accepts
                 fixed = next((text for text in texts if re.search(str(keywords["pattern"]), text)), fixed)
 
         def text(rng: random.Random) -> str:
@@ -250,7 +250,7 @@ def _depth_ahead(schema: Schema) -> int:
 
 
 def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
-    """`count` different values; fewer when a hundred draws in a row repeat earlier ones."""
+    """`count` different values; fewer when a hundred draws in a row repeat earlier values."""
     drawn: list[Json] = []
     misses = 0
     while len(drawn) < count and misses < 100:

@@ -60,7 +60,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
         folded = text.casefold()
         there = [
             value for value in ordered if value in folded
-        ]  # a row may have thousands, of which a text contains few
+        ]  # a row may have thousands, and a text contains few of them
         if not there:
             return text
         pattern = re.compile("|".join(map(_pattern, there)), re.IGNORECASE)
@@ -101,7 +101,7 @@ def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
 
 
 def _spellings(value: Json) -> set[str]:
-    """Return the forms in which a value may occur in a text: unchanged, on one line, as JSON or Python; also its longer lines."""
+    """Return the forms in which a value may occur in text: unchanged, on one line, as JSON or Python; also its longer lines."""
     if not isinstance(value, str):
         return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
     lines = [line.strip() for line in value.splitlines()]

@@ -85,7 +85,7 @@ def score(
 def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
     """Return the outcome score from normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
 
-    A score of None is left out of both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale
+    A score of None is omitted from both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale
     gives 0. A skipped judge with weight > 0 gives None.
     """
     if any(item.reason == JUDGES_SKIPPED and item.weight > 0 for item in scores):

@@ -24,7 +24,7 @@ Fragment = tuple[dict[str, Json], list[int]]
 class WrittenChoice:
     """One choice: the reply within the token limit, its token ids and their log-probabilities.
 
-    `ids` is None unless the request asked for ids or log-probabilities. If `uneven`, the last log-probability is missing.
+    `ids` is None unless the request requires ids or log-probabilities. If `uneven`, the last log-probability is missing.
     """
 
     reply: Reply

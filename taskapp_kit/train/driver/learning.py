@@ -65,7 +65,7 @@ class JobCheckpoints:
         update: The update in its initial state. `restore` changes it.
         sampler: The sampler in its initial state, None for a job without sampling. `restore` changes it.
         facts: The job's facts. Position, version and score are replaced.
-        parts: Further files of each checkpoint, such as the model's config and tokenizer.
+        parts: Additional files of each checkpoint, such as the model's config and tokenizer.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ async def watched(
 ) -> Result:
     """Return the result of the work. If `progress` does not change for `seconds`, cancel the work and raise JobError.
 
-    explain: returns further sentences for the error.
+    explain: returns additional sentences for the error.
     """
     task = asyncio.create_task(work)
     seen, idle = progress(), 0

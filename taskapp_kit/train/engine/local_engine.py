@@ -207,7 +207,7 @@ class TrainerLife:
 def check_installed(what: str = "The engine `local`", *, also: Sequence[str] = ()) -> None:
     """Raise Unavailable if a package of the extra `train` is missing.
 
-    what: the subject of the message. also: further packages of the extra that it needs.
+    what: the subject of the message. also: additional packages of the extra that it needs.
     """
     if missing := [name for name in (*NEEDED, *also) if find_spec(name) is None]:
         raise Unavailable(

@@ -231,7 +231,7 @@ def vllm_sampler(
     if order.vllm is None:
         raise JobError(f"The job samples with vLLM, but {VARIABLE} is not set.")
     lora = settings.lora
-    # the backend may have another vLLM than when the job was submitted
+    # the version of vLLM on the backend may have changed since the job was submitted
     if refusal := order.vllm.refusal(whole_weights=lora is None):
         raise JobError(refusal, hint=f"Start the backend with the same {VARIABLE} as at the start of the job.")
     return VllmSampler(

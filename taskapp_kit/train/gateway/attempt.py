@@ -136,7 +136,7 @@ class AnsweredTurn:
         return self.returned if isinstance(self.returned, str) else self.returned["content"] or ""
 
     def recorded(self, *, auxiliary: bool) -> RecordedTurn:
-        """Return the turn as the update reads it. auxiliary: whether another model than the policy was called."""
+        """Return the turn as the update reads it. auxiliary: whether a model other than the policy was called."""
         sampled = self.sampled
         return RecordedTurn(
             prompt_ids=self.prompt_ids,
@@ -365,7 +365,7 @@ class OpenAttempt:
         return sampled
 
     def _answered(self, call: GatewayCall, prompt: PromptIds, sampled: Sampled, identity: str) -> AnsweredTurn:
-        """Return the turn up to the first stop string. Dropping later tokens does not bias the earlier ones."""
+        """Return the turn up to the first stop string. Dropping later tokens does not bias the earlier tokens."""
         decode = self.renderer.tokenizer.decode
         ended = bool(sampled.token_ids) and sampled.token_ids[-1] in self.renderer.stop_ids
         text = decode(sampled.token_ids[: len(sampled.token_ids) - ended])

@@ -82,7 +82,7 @@ def _opening(call: GatewayCall) -> Opening:
 
 
 def _said(call: GatewayCall) -> Sequence[str]:
-    """Return the user messages since the last answer. Earlier ones were new in an earlier call."""
+    """Return the user messages since the last answer. Earlier messages were new in an earlier call."""
     messages: list[str] = []
     for message in reversed(call.prompt.messages if isinstance(call.prompt, ChatPrompt) else ()):
         if message.get("role") == "assistant":

@@ -70,7 +70,7 @@ class Renderer(ABC):
     closing: tuple[str, ...]
     """The tokens that end a message. The first one is added to an answer that was cut."""
     stops: tuple[str, ...]
-    """Further tokens that end an answer."""
+    """Additional tokens that end an answer."""
     system_message: re.Pattern[str]
     """Matches a system message at the start of a rendered conversation. Group 1 is its text."""
 

@@ -68,7 +68,7 @@ class SftResult:
         learned: The number of learned conversations.
         held_out: The number of held-out conversations.
         tokens: The number of learned tokens.
-        left_out: The number of conversations that were left out, by reason.
+        left_out: The number of conversations that were omitted, by reason.
         not_as_tokens: The number of answers with parts that are not learned as tokens, by part.
         before: The initial held-out loss in nats per token, None without held-out conversations.
         after: The final held-out loss.

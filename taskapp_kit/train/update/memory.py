@@ -73,7 +73,7 @@ def plan_minibatches(
 ) -> list[Minibatch]:
     """Divide the rows into minibatches, independently of their order. An episode's rows stay in one minibatch.
 
-    Rows that cannot change the gradient are left out of micro-batches. A row that exceeds the budget is a micro-batch alone.
+    Rows that cannot change the gradient are omitted from micro-batches. A row that exceeds the budget is a micro-batch alone.
     """
     episodes: dict[str, list[TrainingRow]] = {}
     for row in in_order(rows):

@@ -53,7 +53,7 @@ class Episode:
             episodes of a batch without a group form one.
 
     Raises:
-        BadArgument: A value is invalid, or a list has another length than response_ids.
+        BadArgument: A value is invalid, or the length of a list differs from response_ids.
     """
 
     prompt_ids: Sequence[int]

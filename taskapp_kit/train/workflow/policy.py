@@ -114,7 +114,7 @@ class Policy(SamplingActor, concurrent_calls=64):
         self._counted_version = 0
         self._open = 0
         self._pushed = {0: 0}
-        """The policy's version for each version of the sampler, which grows even if the policy returns to an older one."""
+        """The policy's version for each version of the sampler, which grows even if the policy returns to an older version."""
         self._updating = asyncio.Lock()
         self._sampler = TransformersSampler(self._model, open_attempts=lambda: self._open)
 

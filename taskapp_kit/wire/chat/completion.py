@@ -87,7 +87,7 @@ Members = dict[str, Any]
 def completion(
     identity: str, choices: Sequence[Members], usage: Members, *, model: str, text: bool = False, **members: Any
 ) -> Members:
-    """Return a chat completion. text: for `completions`, whose choices have text. members: further members."""
+    """Return a chat completion. text: for `completions`, whose choices have text. members: additional members."""
     return {
         "id": f"{'cmpl' if text else 'chatcmpl'}-{identity}",
         "object": "text_completion" if text else "chat.completion",

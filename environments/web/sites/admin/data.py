@@ -128,7 +128,7 @@ class Books:
         return "Overdue" if contract.end < self.today else "Open"
 
     def record(self) -> dict[str, Json]:
-        """As JSON, without the list of changes: a mistake that is put right leaves no trace in it."""
+        """Return the data as JSON, without the list of changes: a mistake that is put right leaves no trace in it."""
         tables: dict[str, Json] = {
             name: {item.id: asdict(item) for item in self.table(name).values()} for name in TABLES
         }

@@ -33,7 +33,7 @@ class AdminSite:
         return self.books.record()
 
     def handle(self, request: Request) -> Page:
-        """Return the page that is asked for."""
+        """Return the requested page."""
         posted = request.method == "POST"
         match [part for part in request.path.split("/") if part]:
             case []:

@@ -31,7 +31,7 @@ class Calendar:
         return record_of(self._bookings.values())
 
     def handle(self, request: Request) -> Page:
-        """Return the page that is asked for."""
+        """Return the requested page."""
         parts = [part for part in request.path.split("/") if part]
         post = request.method == "POST"
         if request.method not in ("GET", "POST"):

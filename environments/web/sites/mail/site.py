@@ -36,7 +36,7 @@ class MailSite:
         return record(self._boxes.folder, self._boxes.labels, self._letters, self._desk.tickets.values())
 
     def handle(self, request: Request) -> Page:
-        """Return the page that is asked for."""
+        """Return the requested page."""
         parts = [part for part in request.path.split("/") if part]
         match (request.method, *parts):
             case ("GET",):

@@ -42,7 +42,7 @@ class Shop:
         return {"orders": [order.record() for order in self._orders.values()]}
 
     def handle(self, request: Request) -> Page:
-        """Return the page that is asked for."""
+        """Return the requested page."""
         post = request.method == "POST"
         match [part for part in request.path.split("/") if part]:
             case []:

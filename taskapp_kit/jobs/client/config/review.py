@@ -167,7 +167,7 @@ class NameCheck:
 
     Attributes:
         needed: Whether the section at a path, and the keys that it requires, must be present.
-        unknown: A text that states what happens to unknown names.
+        unknown: A string that states what happens to unknown names.
     """
 
     review: Review

@@ -164,7 +164,7 @@ class RolloutSection(ConfigSection):
     batches_per_step: Count | None = optional("batches of one update", "1")
     ops: Ops | None = optional("what is played, in order", '["agent", "env"]')
     timeout_seconds: Positive | None = optional(
-        "seconds after which an attempt at a rollout is given up as failed", "1800"
+        "seconds after which an attempt at a rollout is abandoned and counts as failed", "1800"
     )
     straggler_seconds: Positive | None = optional("seconds after which an iteration continues without a rollout", "900")
     attempts: Count | None = optional("attempts at a rollout that failed outside of its episode", "2")
@@ -336,7 +336,7 @@ class CheckpointsSection(ConfigSection):
 class ModelsSection(ConfigSection):
     """Names of models."""
 
-    alias: Names | None = optional("models that the trainer uses instead of others", '{ "Qwen/Qwen3-0.6B" = "tiny" }')
+    alias: Names | None = optional("models that replace other models", '{ "Qwen/Qwen3-0.6B" = "tiny" }')
 
 
 class Vllm(ConfigSection):

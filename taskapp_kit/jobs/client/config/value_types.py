@@ -30,7 +30,7 @@ class Expected:
 
 
 def is_address(text: str, *, bare: bool = True) -> bool:
-    """Return whether a text is an http address without a user. bare: also without query and fragment, or empty."""
+    """Return whether a string is an http address without a user. bare: also without query and fragment, or empty."""
     if bare and not text.strip():
         return True
     if text != text.strip() or not text.isprintable() or " " in text:

@@ -26,7 +26,7 @@ VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 
 
 def is_key_like(name: str, value: Any) -> bool:
-    """Return whether a text looks like an API key, or its name does. The name of a variable (`OPENAI_API_KEY`) does not."""
+    """Return whether a string looks like an API key, or its name does. The name of a variable (`OPENAI_API_KEY`) does not."""
     if not isinstance(value, str) or not value.strip() or VARIABLE_NAME.fullmatch(value):
         return False
     return SECRET_NAME.search(name) is not None or KEY_TEXT.search(value) is not None

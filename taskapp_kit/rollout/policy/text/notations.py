@@ -30,7 +30,7 @@ SIDE_WORDS = frozenset({"thought", "thoughts", "reasoning", "reason", "explanati
 WRAPPINGS = 4
 TAGS = 256
 CHILDREN = 64
-"""Further tags, in an answer or inside one tag, are ignored."""
+"""Additional tags, in an answer or inside one tag, are ignored."""
 
 
 def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:
@@ -109,7 +109,7 @@ def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
     """Return the call; a value that is not an object becomes the argument of a tool that takes one."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
-        # OpenAI writes arguments as a text of JSON, and so do models that saw it
+        # OpenAI writes arguments as a JSON string, and so do models that saw it
         with contextlib.suppress(UnreadableJson):  # a plain text may begin with a brace
             given = decode(given)
     if given is None or given == "":
@@ -128,7 +128,7 @@ def value_of(text: str, schema: Any) -> Json:
     # Qwen's template writes each value on separate lines
     if text.startswith("\n") and text.endswith("\n"):
         text = text[1:-1]
-    # a text that looks like JSON, such as "1", stays the text that the tool takes
+    # a string that looks like JSON, such as "1", stays a string that the tool takes
     if "string" in kinds:
         return text
     try:

@@ -200,7 +200,7 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         alone = alone and not text[end : at if at >= 0 else len(text)].strip(" \t\r\n;,")
     if found.calls:
         found.broken = None
-    # several objects among words may be examples; a text of nothing else is a list of actions
+    # several objects among words may be examples; a text that contains only objects is a list of actions
     found.several = alone or holding == 1
     return found
 

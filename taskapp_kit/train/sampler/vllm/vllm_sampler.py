@@ -55,7 +55,7 @@ def write_model(
 ) -> None:
     """Write a model that vLLM can start from and reload in place. Raises OSError.
 
-    weights: a `state_dict`, whose adapters are left out. description: the other files of the model by name, including
+    weights: a `state_dict`, whose adapters are omitted. description: the other files of the model by name, including
     config.json.
     """
     # The head is written as a separate tensor: if it is tied to the embeddings, vLLM 0.32 reloads only the embeddings, and
