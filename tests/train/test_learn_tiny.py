@@ -8,25 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from taskapp_kit.asgi import build
 from taskapp_kit.cli.main import main
-from taskapp_kit.config import Settings
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.train.driver.peers import MemoryLedger
+from tests.train.driver.scripted_app import KEY, served
 from tests.train.jobs_by_config import config_of, run_job
 from tests.train.models.test_tiny import EXAMPLES, example
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
 
-KEY = "k" * 40
 CHANCE = 1 / 8
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    settings = Settings(environment_api_key=KEY, max_concurrent=64)
-    with BackgroundServer(build(example("keys").app, settings, exposure="local")) as server:
-        yield server.url
+    with served(example("keys").app) as address:
+        yield address
 
 
 @pytest.mark.exhaustive
@@ -34,15 +30,14 @@ def url() -> Iterator[str]:
 def test_it_learns_from_stored_answers_of_which_most_are_wrong(tmp_path: Path) -> None:
     """A job records its rollouts; another one learns from them, from the same start, and plays its evaluations only."""
     store, file = tmp_path / "rollouts.db", tmp_path / "keys.jsonl"
-    settings = Settings(environment_api_key=KEY, max_concurrent=64, store=str(store))
-    with BackgroundServer(build(example("keys").app, settings, exposure="local")) as server:
+    with served(example("keys").app, store=str(store)) as url:
         config = config_of(EXAMPLES / "record_tiny.toml")
-        asyncio.run(run_job(config, server.url, KEY, MemoryLedger(), job_id="recorded", models=tmp_path))
+        asyncio.run(run_job(config, url, KEY, MemoryLedger(), job_id="recorded", models=tmp_path))
         main(["export", str(store), "--format", "tokens", "--out", str(file)], standalone_mode=False)
         config = config_of(EXAMPLES / "learn_tiny_offline.toml")
         config["data"]["rollouts"] = str(file)
         ledger = MemoryLedger()
-        asyncio.run(run_job(config, server.url, KEY, ledger, job_id="offline", models=tmp_path))
+        asyncio.run(run_job(config, url, KEY, ledger, job_id="offline", models=tmp_path))
     evaluations = ledger.curve("eval_reward")
     assert evaluations[0] < 2.5 * CHANCE
     assert evaluations[-1] > 0.8

@@ -15,10 +15,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from taskapp_kit import TaskApp
+from taskapp_kit.asgi import build
+from taskapp_kit.config import Settings
 from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
 Answer = tuple[int, Any]
 NUMBERS = itertools.count()
+KEY = "k" * 40
+
+
+@contextmanager
+def served(app: TaskApp, **settings: Any) -> Iterator[str]:
+    """The address of a real task app that has the key."""
+    made = Settings(environment_api_key=KEY, max_concurrent=64, **settings)
+    with BackgroundServer(build(app, made, exposure="local")) as server:
+        yield server.url
 
 
 @dataclass

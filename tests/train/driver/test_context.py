@@ -10,16 +10,13 @@ import httpx
 import pytest
 
 from taskapp_kit import Step, TaskApp, action
-from taskapp_kit.asgi import build
-from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from tests.train.driver.peers import DRIVER, PLAN, CountingLearner, drive
+from tests.train.driver.scripted_app import KEY, served
 from tests.train.gateway.peers import SETTINGS, ScriptedSampler
 
 pytestmark = pytest.mark.server
 
-KEY = "k" * 40
 app = TaskApp("rambling", version="1")
 
 
@@ -37,16 +34,14 @@ class Rambling:
 
 
 def test_it_is_truncated_and_scored_with_its_stop_reason(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/store.db"
-    settings = Settings(environment_api_key=KEY, store=store)
     sampler = ScriptedSampler(version=0)
     plan = replace(PLAN, iterations=1, per_epoch=1, ops=["agent", "env"] * 50)
     driving = replace(DRIVER, generation=replace(SETTINGS, context_tokens=3000))
-    with BackgroundServer(build(app, settings, exposure="local")) as server:
-        job = asyncio.run(drive(server.url, sampler, CountingLearner(sampler), plan=plan, settings=driving, key=KEY))
+    with served(app, store=f"sqlite:///{tmp_path}/store.db") as url:
+        job = asyncio.run(drive(url, sampler, CountingLearner(sampler), plan=plan, settings=driving, key=KEY))
         assert job.error is None, job.error
         stored = [
-            httpx.get(f"{server.url}/rollouts/{one.rollout_id}", headers={"X-API-Key": KEY}).json()
+            httpx.get(f"{url}/rollouts/{one.rollout_id}", headers={"X-API-Key": KEY}).json()
             for one in job.ledger.rollouts
         ]
     assert [one.status for one in job.ledger.rollouts] == ["truncated"] * 6
@@ -63,9 +58,9 @@ def test_it_is_truncated_and_scored_with_its_stop_reason(tmp_path: Path) -> None
 def test_an_episode_whose_first_prompt_is_too_long_is_scored_and_teaches_nothing() -> None:
     sampler = ScriptedSampler(version=0)
     driving = replace(DRIVER, generation=replace(SETTINGS, context_tokens=20))
-    with BackgroundServer(build(app, Settings(environment_api_key=KEY), exposure="local")) as server:
+    with served(app) as url:
         plan = replace(PLAN, iterations=1, per_epoch=1)
-        job = asyncio.run(drive(server.url, sampler, CountingLearner(sampler), plan=plan, settings=driving, key=KEY))
+        job = asyncio.run(drive(url, sampler, CountingLearner(sampler), plan=plan, settings=driving, key=KEY))
     assert isinstance(job.error, JobError) and job.error.code == "no_updates"
     assert {(one.status, one.reward) for one in job.ledger.rollouts} == {("truncated", 0.0)}
     assert sampler.calls == job.learner.batches == []

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 
 from taskapp_kit import Step, TaskApp, action
-from taskapp_kit.asgi import build
-from taskapp_kit.config import Settings
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.driver.driver_settings import DriverSettings
 from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.gateway.attempt import AttemptSettings
@@ -23,12 +20,12 @@ from taskapp_kit.train.sampler.transformers_sampler import TransformersSampler
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 from taskapp_kit.train.update.update_settings import UpdateSettings
 from tests.train.driver.peers import JOB, PLAN, Driven, drive, evaluated
+from tests.train.driver.scripted_app import KEY, served
 from tests.train.learning_runs import ShufflingLearner
 from tests.train.tiny_models import same_model, tiny_model
 
 pytestmark = [pytest.mark.train, pytest.mark.server]
 
-KEY = "k" * 40
 CONTEXT = 512
 CHANCE = 64 / 259
 """Of the first byte, where all ids are equally likely."""
@@ -86,9 +83,8 @@ class Two:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    settings = Settings(environment_api_key=KEY, max_concurrent=64)
-    with BackgroundServer(build(app, settings, exposure="local")) as server:
-        yield server.url
+    with served(app) as address:
+        yield address
         go_on.set()
 
 

@@ -12,10 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from taskapp_kit import Step, TaskApp, action
-from taskapp_kit.asgi import build
-from taskapp_kit.config import Settings
 from taskapp_kit.errors import JobError, TrainingError
-from taskapp_kit.serve.uvicorn_server import BackgroundServer
 from taskapp_kit.train.loops.loop_settings import Curriculum, EarlyStopping, EnvironmentShare, LoopSettings
 from taskapp_kit.train.rows import RowOptions
 from taskapp_kit.train.turns import TrainingRow, UpdateMetrics
@@ -30,13 +27,12 @@ from tests.train.driver.peers import (
     drive,
     evaluated,
 )
-from tests.train.driver.scripted_app import Answer, CallingApp, RolloutAsked, one_call_scored
+from tests.train.driver.scripted_app import KEY, Answer, CallingApp, RolloutAsked, one_call_scored, served
 from tests.train.driver.test_job_driver import ended, failed_job
 from tests.train.gateway.peers import SampleCall, ScriptedSampler
 
 pytestmark = pytest.mark.server
 
-KEY = "k" * 40
 PER_TURN = replace(DRIVER, rows=RowOptions(credit="turn"))
 app = TaskApp("agreeing", version="1")
 
@@ -88,8 +84,8 @@ def test_with_credit_per_turn_a_turn_is_compared_by_the_rewards_after_it(
     discount: float, expected: dict[int, list[float]]
 ) -> None:
     settings = replace(PER_TURN, rows=RowOptions(credit="turn", discount=discount))
-    with BackgroundServer(build(app, Settings(environment_api_key=KEY), exposure="local")) as server:
-        job = driven(server.url, ScriptedSampler(by_sample, version=0), key=KEY, settings=settings)
+    with served(app) as url:
+        job = driven(url, ScriptedSampler(by_sample, version=0), key=KEY, settings=settings)
     assert job.error is None, job.error
     found = turn_advantages(job)
     assert found == {sample: [round(value, 6) for value in values] for sample, values in expected.items()}
@@ -257,9 +253,9 @@ def said(answer_text: str, task: Word) -> float:
 
 def test_a_curriculum_chooses_rows_by_their_difficulty() -> None:
     rule = Curriculum(("easy", "hard"), up=0.8, down=0.2)
-    with BackgroundServer(build(words, Settings(environment_api_key=KEY), exposure="local")) as server:
+    with served(words) as url:
         settings = replace(DRIVER, loops=LoopSettings(curriculum=rule))
-        job = driven(server.url, plan=LONG, settings=settings, key=KEY)
+        job = driven(url, plan=LONG, settings=settings, key=KEY)
     assert job.error is None, job.error
     assert job.ledger.curve("reward") == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert {one.seed % 3 for one in job.ledger.rollouts if one.iteration in (1, 3, 5)} == {0}
@@ -272,8 +268,8 @@ def test_a_curriculum_chooses_rows_by_their_difficulty() -> None:
 )
 def test_a_curriculum_needs_tasks_of_each_level(task_app: TaskApp, levels: tuple[str, ...], said: str) -> None:
     settings = replace(DRIVER, loops=LoopSettings(curriculum=Curriculum(levels)))
-    with BackgroundServer(build(task_app, Settings(environment_api_key=KEY), exposure="local")) as server:
-        job = driven(server.url, plan=LONG, settings=settings, key=KEY)
+    with served(task_app) as url:
+        job = driven(url, plan=LONG, settings=settings, key=KEY)
     assert isinstance(job.error, JobError)
     assert said in str(job.error)
 
