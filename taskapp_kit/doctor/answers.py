@@ -44,7 +44,7 @@ async def _answered(
 
 @check("nonsense-ends", "A policy that answers nonsense is cut by a limit.", plays=True)
 async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
-    """Answer with text in place of a tool call, an unknown tool, bad arguments and nothing; see what ends the episode."""
+    """Answer with text instead of a tool call, an unknown tool, bad arguments and nothing; see what ends the episode."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     environment, played = subject.environment, await _nonsense(subject)

@@ -68,7 +68,7 @@ class DoctorItem(pytest.Item):
                 warnings.warn(f"{finding.name} ({finding.status}): {said}", DoctorWarning, stacklevel=1)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """Return what a report shows in place of a file and a line."""
+        """Return what a report shows instead of a file and a line."""
         return "taskapp-doctor", None, self.name
 
 

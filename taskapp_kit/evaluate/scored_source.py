@@ -1,4 +1,4 @@
-"""Stored rollouts with the scores of another version of the scorer in place of their original scores."""
+"""Stored rollouts with the scores of another version of the scorer instead of their original scores."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ LEAST_IN_IDS = 12
 
 
 def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
-    """Return the text with `(key)` in place of every part of the key of at least `least` characters."""
+    """Return the text with `(key)` instead of every part of the key of at least `least` characters."""
     if not key:
         return text
     if len(key) <= least:
@@ -48,7 +48,7 @@ def holds_key(text: str, key: str, least: int = LEAST_FRAGMENT) -> bool:
 
 
 def without_whole(text: str, keys: Iterable[str], mark: str = REDACTED) -> str:
-    """Return the text with `mark` in place of every whole key; a key that contains another key must come first."""
+    """Return the text with `mark` instead of every whole key; a key that contains another key must come first."""
     for key in keys:
         text = text.replace(key, mark)
     return text

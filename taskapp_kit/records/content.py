@@ -236,7 +236,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def without_surrogates(text: str) -> str:
-    """Return the text with `?` in place of every lone surrogate."""
+    """Return the text with `?` instead of every lone surrogate."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

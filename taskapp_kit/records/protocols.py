@@ -49,7 +49,7 @@ class View:
 
 
 class PolicyStops(BaseException):
-    """Raised in place of a call of a policy or a model, to end the episode: truncated and scored, not failed.
+    """Raised instead of a call of a policy or a model, to end the episode: truncated and scored, not failed.
 
     It is not an Exception, so that an author's `except Exception` around a model's call, or a library's retry, does not
     catch it.

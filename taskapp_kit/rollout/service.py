@@ -243,11 +243,11 @@ class Service:
         Args:
             request: The request.
             caller: Who requests it.
-            policy: Acts in place of the requested policy (a person at a terminal), always in this process.
+            policy: Acts instead of the requested policy (a person at a terminal), always in this process.
             listener: Called with each event as it occurs, in the environment's thread, or on the event loop for a worker
                 process (`ended` then has no end state). It must not raise.
             written: Let a worker process encode the response in `Rollout.body`.
-            answers: Replies in place of the policy's model. The request names an address, which is not called.
+            answers: Replies instead of the policy's model. The request names an address, which is not called.
 
         Raises:
             RequestError: The request is invalid.

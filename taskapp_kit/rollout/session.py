@@ -274,7 +274,7 @@ class EnvironmentSession:
     ) -> SessionStep:
         """Make one decision: `actions` as (name, arguments), or `text` if the environment accepts plain text.
 
-        written: a model's reply in place of both, parsed as in output mode `text`. request_id, seconds, errors: see `reset`.
+        written: a model's reply instead of both, parsed as in output mode `text`. request_id, seconds, errors: see `reset`.
         A refused action is a step whose observation is the reason, as for a model.
         """
         try:

@@ -2,7 +2,7 @@
 
 A claim puts its record if neither its rollout id nor its idempotency key exists. Otherwise it reads the record with the key,
 and returns it if its rollout is running or has a result. A record that is lost or expired, or has given up its key, is taken
-over: the claim puts its record again, now in place of exactly the record that it read. Of several concurrent claims one
+over: the claim puts its record again, now instead of exactly the record that it read. Of several concurrent claims one
 succeeds, and the others read again.
 
 The process that claimed a record owns it and renews its lease until the record is settled or released. A record without a

@@ -117,7 +117,7 @@ def action_forms(actions: Sequence[ActionSpec], available: Sequence[str]) -> lis
 
 
 def fields_of(schema: Mapping[str, Any], *, values: Mapping[str, Json] | None = None) -> list[Field]:
-    """Return the controls of an object's members. values: initial values, in place of the defaults."""
+    """Return the controls of an object's members. values: initial values, instead of the defaults."""
     if _is_union(schema):
         return [Field("f0", "arguments", "json", required=True, long=True, hint="a JSON object")]
     whole, shown_first = read_schema(schema), values or {}

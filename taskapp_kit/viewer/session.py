@@ -1,4 +1,4 @@
-"""Logins of the viewer: cookies in place of a key, one-time links, and a limit on attempts.
+"""Logins of the viewer: cookies instead of a key, one-time links, and a limit on attempts.
 
 Everything is in this process's memory. A cookie contains a random id. The server maps it to the SHA-256 of the key that was
 used, and looks the key up again for each request, so a session ends when its key is revoked.

@@ -75,7 +75,7 @@ def without_userinfo(url: str) -> str:
 
 
 def _without_keys(url: str) -> str:
-    """Return the address with `(hidden)` in place of each query value whose name suggests a key."""
+    """Return the address with `(hidden)` instead of each query value whose name suggests a key."""
     address, mark, query = url.partition("?")
     query, fragment_mark, fragment = query.partition("#")
     parts = [(part, part.partition("=")[0]) for part in query.split("&")]

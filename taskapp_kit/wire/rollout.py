@@ -111,7 +111,7 @@ _WEIGHTS: list[JsonValue] = [
 
 
 class RewardSpec(BaseModel):
-    """The request's blend, in place of the app's. At least one weight must be above 0."""
+    """The request's blend, instead of the app's. At least one weight must be above 0."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": _WEIGHTS})
 

@@ -30,7 +30,7 @@ PASSED_ON = frozenset(
 OTHER_TUNNELS = frozenset(
     f"TUNNEL_{name}" for name in ("TOKEN", "TOKEN_FILE", "NAME", "HOSTNAME", "URL", "CRED_FILE", "CRED_CONTENTS")
 )
-"""Settings of cloudflared that name a tunnel, which it would open in place of the requested one."""
+"""Settings of cloudflared that name a tunnel, which it would open instead of the requested one."""
 END_SECONDS = 3.0
 """How long cloudflared may take to disconnect before it is killed."""
 

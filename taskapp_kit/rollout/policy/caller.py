@@ -78,7 +78,7 @@ def actions_message(
 ) -> dict[str, Json]:
     """Return the message of a decision. text: the words of the turn, for environments that take words.
 
-    written: in place of both, a model's words, in which the actions are written.
+    written: instead of both, a model's words, in which the actions are written.
     """
     if written is not None:
         return {"written": written}

@@ -334,7 +334,7 @@ class PolicyOptions:
     """The options for the model calls of one rollout.
 
     sampling: copied into each request. extra: additional members that the endpoint defines; they override `sampling`.
-    tool_choice: None derives it from the environment's actions. pictures: if False, a string is sent in place of each image.
+    tool_choice: None derives it from the environment's actions. pictures: if False, a string is sent instead of each image.
     reasoning: False does not send back the model's reasoning of earlier turns. logprobs, token_ids: requested from the
     endpoint. structured: the schema of the answer in mode `structured`; None builds one from the actions.
     """
