@@ -1,7 +1,7 @@
 """Build the documentation site: `make site` runs this with .venv-site's Python, and leaves the pages in out/site.
 
 The pages are staged in out/site-source with the layout of the repository, so that the links between README, docs and
-examples hold there, too. Reference pages of the public modules are made from their docstrings, which mkdocstrings reads
+examples also work there. Reference pages of the public modules are made from their docstrings, which mkdocstrings reads
 without importing them.
 """
 
