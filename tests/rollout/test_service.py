@@ -397,7 +397,7 @@ def test_a_judge_that_weighs_something_is_refused_at_start_naming_the_variable(a
     assert "judge 'style'" in caught.value.message
     assert "test_service.py:" in caught.value.message
     assert "TASKAPP_JUDGE_URL" in caught.value.message
-    assert "give it weight=0" in caught.value.hint
+    assert "weight=0" in caught.value.hint
 
 
 async def test_a_judge_that_only_measures_warns_once_at_start(app: TaskApp, caplog: pytest.LogCaptureFixture) -> None:
