@@ -105,7 +105,7 @@ def test_keyless_connections_do_not_block_keyed_clients(few: Server) -> None:
         b"/rollout",
         lambda: httpx.get(few.url + "/health", headers=few.headers, timeout=5).status_code,
     )
-    assert few.fds() < 200
+    until(lambda: few.fds() < 200, 30, "the server closes the strangers' sockets")
 
 
 @contextmanager
