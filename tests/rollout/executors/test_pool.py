@@ -152,7 +152,6 @@ async def test_slow_listener_delays_only_its_job_and_misses_nothing(made: Proces
     (running,) = child.jobs.values()
     held = len(running.queued)
     assert (await run(made, "echo", what="another job"))[0]["echo"] == "another job"
-    assert len(running.queued) == held
     assert running.queued_bytes < 16_000_000
     may_go.set()
     frame, _ = await job
