@@ -31,7 +31,7 @@ def test_base_and_trained_model_play_the_same_seeds(run: Run, tmp_path: Path) ->
         "eval", str(KEYS), "--model", "Qwen/Qwen3-0.6B", "--model", TRAINED, "--seeds", "72-75", "--output-mode", "text",
         "--policy-config", '{"temperature": 0, "max_tokens": 8}', "--out", str(out), "--json",
         TASKAPP_MODELS=str(models), TASKAPP_MODEL_ALIASES="Qwen/Qwen3-0.6B=tiny", status=0)  # fmt: skip
-    assert "Qwen/Qwen3-0.6B stands for tiny." in done.stderr
+    assert "Qwen/Qwen3-0.6B is an alias of tiny." in done.stderr
     summary = json.loads(done.stdout)
     assert (summary["rollouts"]["done"], summary["rollouts"]["failed"]) == (8, 0)
     base, trained = (summary["by_policy"][name] for name in ("Qwen/Qwen3-0.6B", TRAINED))
