@@ -276,7 +276,7 @@ def test_two_tabs_do_not_disturb_each_other(chromium: Any, arcade: str) -> None:
         first.keyboard.press("ArrowRight")
         person.shows("You are at 1 of 3.")
         second.keyboard.press("ArrowRight")
-        second.get_by_text("had moved on").wait_for()
+        second.get_by_text("had changed since").wait_for()
         assert second.get_by_text("You are at 1 of 3.").first.is_visible()
         second.keyboard.press("ArrowRight")
         second.get_by_text("You are at 2 of 3.").first.wait_for()
