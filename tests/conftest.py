@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import hypothesis.internal.conjecture.optimiser  # noqa: F401 - it would parse itself later, and Python 3.11.2 may fail then
 import pytest
 from hypothesis import HealthCheck, settings
 
