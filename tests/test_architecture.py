@@ -127,7 +127,7 @@ INSIDE = {
     ),
     "cli": (
         {"options", "output", "support"},
-        {"env_file", "job_options", "local_app", "remote_task_app", "selection"},
+        {"env_file", "job_options", "local_app", "remote_task_app", "rollout_selection"},
         {"policy_options"},
         {"author", "evaluate", "serve", "train"},
         {"main"},

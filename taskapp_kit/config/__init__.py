@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from taskapp_kit.config.values import (
+from taskapp_kit.config.parsers import (
     SERVER_ONLY,
     UnusableValue,
     integer,

@@ -29,8 +29,8 @@ from taskapp_kit.evaluate.limits import Spending
 from taskapp_kit.evaluate.plan import EvalPlan, stored_policies
 from taskapp_kit.evaluate.results import line_of, row_of_line
 from taskapp_kit.records.content import Json
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.words import cut
 from taskapp_kit.system.foreign_files import ForeignFileRefused, inside, read_inside
 from taskapp_kit.system.private_files import lock, make_private_folder, open_private, write_durable
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.errors import EvaluationLimitReached, EvaluationStopped
 from taskapp_kit.evaluate.progress import Progress
+from taskapp_kit.records.formatting import dollars
 from taskapp_kit.records.scorecard import tokens_of
-from taskapp_kit.records.words import dollars
 
 if TYPE_CHECKING:
     from taskapp_kit.records.protocols import RolloutRow

@@ -16,7 +16,7 @@ from taskapp_kit.errors import DeclarationError, KitError, Unavailable
 from taskapp_kit.interop.class_parts import ClassParts
 from taskapp_kit.net.redact import without_whole
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 MAX_QUOTED = 300
 """How many characters of a server's message ours quote."""

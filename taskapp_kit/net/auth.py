@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskapp_kit.config.values import MAX_KEY_BYTES
+from taskapp_kit.config.parsers import MAX_KEY_BYTES
 from taskapp_kit.net.addresses import AddressPolicy
 from taskapp_kit.net.error_response import ErrorWriter, RequestRefused
 from taskapp_kit.net.proxies import is_loopback

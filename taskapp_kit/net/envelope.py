@@ -9,7 +9,7 @@ from typing import Any, get_args
 from taskapp_kit.errors import Boundary, FieldProblem
 from taskapp_kit.net.http import HttpResponse
 from taskapp_kit.net.redact import LEAST_FRAGMENT, LEAST_IN_IDS, without_key
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 MAX_MESSAGE = 500
 MAX_WORD = 80

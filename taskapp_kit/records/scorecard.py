@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 
 JUDGES_SKIPPED = "judges_skipped"
 """The reason for the null score of a judge that was not called because the caller skips judges."""

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taskapp_kit.config.values import MAX_KEY_BYTES
+from taskapp_kit.config.parsers import MAX_KEY_BYTES
 from taskapp_kit.errors import ConfigError, KitError, closest
 from taskapp_kit.system.private_files import locked, make_private_folder, replaced
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskapp_kit.errors import JobError
-from taskapp_kit.jobs.client.config.consistency import models_named
+from taskapp_kit.jobs.client.config.cross_section_checks import models_named
 from taskapp_kit.jobs.client.config.review import Review
 from taskapp_kit.jobs.client.config.schema import (
     Algorithm,

@@ -23,7 +23,7 @@ from taskapp_kit.errors import ConfigError, JobError
 from taskapp_kit.jobs.client.config.value_types import AGENT_WORDS
 from taskapp_kit.jobs.server.engine import Event
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.system.available_memory import available_memory
 from taskapp_kit.train.checkpoints.writer import FULLY_STORED, size_words
 from taskapp_kit.train.driver.reports import SEEDS_SHOWN

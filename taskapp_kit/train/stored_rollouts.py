@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from taskapp_kit.errors import ConfigError
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.train.turns import RecordedTurn, recorded_turns
 
 MAX_LINE_BYTES = 2**26

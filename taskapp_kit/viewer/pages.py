@@ -18,8 +18,8 @@ from typing import Any, get_args
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from taskapp_kit.records.formatting import dollars, utc_time
 from taskapp_kit.records.trajectory import Status
-from taskapp_kit.records.words import dollars, utc_time
 from taskapp_kit.rollout.details import RolloutDetails
 from taskapp_kit.viewer.plots import StripStep, strip
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 WIDTH, HEIGHT = 440, 240
 """The size of a plot in SVG units; the style sheet lets it grow to 480 pixels and shrink with the page."""

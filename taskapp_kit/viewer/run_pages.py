@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from taskapp_kit.net.response import EncodedResponse
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.records.protocols import RolloutQuery, RolloutRow
 from taskapp_kit.records.scorecard import known_sum, summed, unpriced_words
 from taskapp_kit.records.statistics import UNBOUNDED, mean_interval
-from taskapp_kit.records.words import counted
 from taskapp_kit.viewer.page import NEWEST, Page, PageRequest, not_found, redirect
 from taskapp_kit.viewer.plots import Bar, CaptionedPlot, PolicyResults, result_plots
 from taskapp_kit.viewer.source import UiSource

@@ -24,7 +24,7 @@ from taskapp_kit.cli.options import command_with, is_url, typed
 from taskapp_kit.cli.output.eval_progress import EvalDisplay
 from taskapp_kit.cli.output.terminal import clean, echo, one_line
 from taskapp_kit.cli.policy_options import chosen_model
-from taskapp_kit.cli.selection import Selection, selection
+from taskapp_kit.cli.rollout_selection import Selection, selection
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app, reference_of
 from taskapp_kit.errors import ConfigError, DiscoveryError, EvaluationLimitReached
@@ -39,7 +39,7 @@ from taskapp_kit.evaluate.runners import LocalRunner, RemoteRunner
 from taskapp_kit.evaluate.seed_selection import check_groups, select_seeds, unplayed
 from taskapp_kit.evaluate.source import DirectorySource
 from taskapp_kit.evaluate.summary import SummaryOptions
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.rollout.models.model_settings import ModelNames
 from taskapp_kit.store import open_store
 from taskapp_kit.wire.inference_url import stored_url

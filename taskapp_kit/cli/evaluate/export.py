@@ -21,7 +21,7 @@ from taskapp_kit.cli.options import (
     shown_source,
 )
 from taskapp_kit.cli.output.terminal import echo, example, print_json, shown_from, size_words
-from taskapp_kit.cli.selection import FILTERS
+from taskapp_kit.cli.rollout_selection import FILTERS
 from taskapp_kit.client import task_app as task_apps
 from taskapp_kit.config import Settings, load
 from taskapp_kit.evaluate import source as sources
@@ -29,8 +29,8 @@ from taskapp_kit.evaluate.export import conversation, task_rows, training_data
 from taskapp_kit.evaluate.export import report as reports
 from taskapp_kit.evaluate.export import write as writing
 from taskapp_kit.records import seeds as seed_lists
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.records.protocols import RolloutQuery
-from taskapp_kit.records.words import counted
 from taskapp_kit.rollout import source as rollout_source
 
 FORMATS = ("jsonl", "parquet", "sft", "dpo", "tokens", "inspect")

@@ -14,7 +14,7 @@ import click
 from taskapp_kit.cli import local_app
 from taskapp_kit.cli.options import JSON_OBJECT, SEED, episode, json_option
 from taskapp_kit.cli.output.terminal import clean, console, echo, example, one_line, print_json
-from taskapp_kit.cli.selection import ROLLOUT_ID, whole_id
+from taskapp_kit.cli.rollout_selection import ROLLOUT_ID, whole_id
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.errors import ConfigError, RequestError, RolloutFailed

@@ -17,8 +17,8 @@ from taskapp_kit.evaluate import compare as comparisons
 from taskapp_kit.evaluate import rescore as rescoring
 from taskapp_kit.evaluate import runners
 from taskapp_kit.evaluate import source as sources
+from taskapp_kit.records.formatting import counted, dollars
 from taskapp_kit.records.protocols import RolloutQuery
-from taskapp_kit.records.words import counted, dollars
 
 CONCURRENCY = 8
 PROBLEMS = 10

@@ -14,7 +14,7 @@ import click
 from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, is_url, json_option, shown_source
 from taskapp_kit.cli.output import show_output
 from taskapp_kit.cli.output.terminal import clean, echo, example, print_json, shown_from
-from taskapp_kit.cli.selection import CHOICE, FILTERS, LIMIT, Selection, selection, whole_id
+from taskapp_kit.cli.rollout_selection import CHOICE, FILTERS, LIMIT, Selection, selection, whole_id
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.episode_selection import find_instance
 from taskapp_kit.declare.tasks import row_hash, row_json

@@ -15,7 +15,7 @@ from taskapp_kit.cli.options import ValueKind, json_option
 from taskapp_kit.cli.output.terminal import clean, console, echo, example, print_json, size_words, table
 from taskapp_kit.errors import ConfigError, Unavailable
 from taskapp_kit.evaluate import directory
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.rollout import retention
 from taskapp_kit.store import open_store, sql
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.output.show_output import ID_WIDTH, show_line
 from taskapp_kit.cli.output.terminal import clean, console, figure, number, one_line, table
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.records.statistics import FEWEST_FOR_INTERVAL
-from taskapp_kit.records.words import counted
 
 if TYPE_CHECKING:
     from taskapp_kit.evaluate.compare import Change, Comparison, ComparisonSettings, Measure

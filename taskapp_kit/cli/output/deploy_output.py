@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.output.terminal import clean, console, size_words, table
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.wire.chat.conversation import role_variables
 
 if TYPE_CHECKING:

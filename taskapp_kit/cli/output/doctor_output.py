@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.output.terminal import clean, table
 from taskapp_kit.net.redact import without_keys
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

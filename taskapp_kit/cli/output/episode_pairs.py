@@ -11,7 +11,7 @@ from rich.text import Text
 
 from taskapp_kit.cli.output.rollout_output import action_words
 from taskapp_kit.cli.output.terminal import clean, number
-from taskapp_kit.records.words import counted, cut
+from taskapp_kit.records.formatting import counted, cut
 from taskapp_kit.rollout.details import RolloutDetails, TurnDetails, words
 
 if TYPE_CHECKING:

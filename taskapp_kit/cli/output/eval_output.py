@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.output.terminal import clean, console, figure, one_line, table
+from taskapp_kit.records.formatting import counted, dollars
 from taskapp_kit.records.scorecard import POLICY, tokens_of, unpriced_words
 from taskapp_kit.records.statistics import FEWEST_FOR_INTERVAL
 from taskapp_kit.records.trajectory import KIT_METRICS
-from taskapp_kit.records.words import counted, dollars
 from taskapp_kit.wire.inference_url import where
 
 if TYPE_CHECKING:

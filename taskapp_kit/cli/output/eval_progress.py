@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from taskapp_kit.cli.output.terminal import clean, console, one_line
-from taskapp_kit.records.words import dollars
+from taskapp_kit.records.formatting import dollars
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.cli.output.terminal import clean, console, number, table, wrapped
 from taskapp_kit.records.content import Image, text_of
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.records.scorecard import JUDGES_SKIPPED
 from taskapp_kit.records.trajectory import nothing_accepted
-from taskapp_kit.records.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,9 +14,9 @@ from taskapp_kit.cli.output.conversation_output import NOTHING, ConversationLine
 from taskapp_kit.cli.output.rollout_output import StepLines, action_words, criteria_table, metrics_words
 from taskapp_kit.cli.output.terminal import clean, console, number, one_line, table
 from taskapp_kit.evaluate.source import DirectorySource
+from taskapp_kit.records.formatting import counted, dollars, utc_time
 from taskapp_kit.records.protocols import RolloutRow, RowOrder
 from taskapp_kit.records.scorecard import POLICY
-from taskapp_kit.records.words import counted, dollars, utc_time
 from taskapp_kit.rollout.details import Message, RolloutDetails, TurnDetails, words
 from taskapp_kit.rollout.policy.options import MODEL
 from taskapp_kit.wire.inference_url import where

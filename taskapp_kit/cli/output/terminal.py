@@ -17,7 +17,7 @@ import orjson
 from taskapp_kit.declare.source_location import joined
 from taskapp_kit.errors import ConfigError, DiscoveryError, KitError, RequestError, TaskAppError
 from taskapp_kit.records.content import as_object
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,7 +18,7 @@ from taskapp_kit.cli.job_options import ENVIRONMENT_KEY, job_settings
 from taskapp_kit.cli.options import BACKEND, ENV_FILES, json_option
 from taskapp_kit.cli.output.terminal import clean, console, echo, example, print_json, table
 from taskapp_kit.config import load
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.serve import key_file
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from taskapp_kit.config import Settings, from_environment, process_variable
-from taskapp_kit.config.values import MAX_KEY_BYTES
+from taskapp_kit.config.parsers import MAX_KEY_BYTES
 from taskapp_kit.deploy.health_check import health_fields
 from taskapp_kit.deploy.local.app_source import AppSource, check_sources, find_source
 from taskapp_kit.deploy.local.local_server import GRACE_SECONDS, start_server, take_port, wait_until_well

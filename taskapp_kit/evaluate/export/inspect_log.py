@@ -21,9 +21,9 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate.export.conversation import recorded_messages
 from taskapp_kit.evaluate.export.report import ExportReport, ExportScope, loaded, selected
 from taskapp_kit.records.content import Json, as_object
+from taskapp_kit.records.formatting import utc_time
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.records.scorecard import known_sum
-from taskapp_kit.records.words import utc_time
 from taskapp_kit.rollout.details import (
     Block,
     Picture,

@@ -10,7 +10,7 @@ import orjson
 
 from taskapp_kit.errors import Unavailable
 from taskapp_kit.records.content import as_object
-from taskapp_kit.records.words import utc_time
+from taskapp_kit.records.formatting import utc_time
 
 ROWS_AT_ONCE = 512
 """The most rows of a row group."""

@@ -44,8 +44,8 @@ from taskapp_kit.interop.harbor.task import (
     read_task,
     task_folders,
 )
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.records.trajectory import Step, Trajectory
-from taskapp_kit.records.words import cut
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 from taskapp_kit.system.foreign_files import read_inside
 

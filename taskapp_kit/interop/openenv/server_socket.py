@@ -24,7 +24,7 @@ from taskapp_kit.interop.server_episode import MAX_QUOTED, ServerMessage, quoted
 from taskapp_kit.net.http import AGENT, NoAnswer, Transport, read_json
 from taskapp_kit.net.retry import Attempts, Backoff
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 CONNECT_SECONDS = 10.0

@@ -22,8 +22,8 @@ from taskapp_kit.declare.signature import finished
 from taskapp_kit.errors import KitError, SandboxError
 from taskapp_kit.interop.programs import in_box as program_in_box
 from taskapp_kit.interop.programs.bridge import PLACES, ProgramBridge
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.records.protocols import PolicyStops
-from taskapp_kit.records.words import cut
 from taskapp_kit.rollout.policy.author_loop import LoopEnvironment, LoopModel
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 

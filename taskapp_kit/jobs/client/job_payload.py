@@ -8,7 +8,7 @@ from typing import Any
 from taskapp_kit.config import process_variable
 from taskapp_kit.errors import ConfigError, JobConfigError
 from taskapp_kit.jobs.client.backend import api_base
-from taskapp_kit.jobs.client.config.consistency import models_named, with_whole_topology
+from taskapp_kit.jobs.client.config.cross_section_checks import models_named, with_whole_topology
 from taskapp_kit.jobs.client.config.review import Document, is_smoke_test
 from taskapp_kit.jobs.client.config.rl_config import RlConfig
 from taskapp_kit.net.addresses import read_address

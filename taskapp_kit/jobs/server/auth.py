@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from starlette.types import Scope
 
-from taskapp_kit.config.values import MAX_KEY_BYTES
+from taskapp_kit.config.parsers import MAX_KEY_BYTES
 from taskapp_kit.errors import ConfigError
 from taskapp_kit.net.auth import candidates
 from taskapp_kit.net.error_response import RequestRefused

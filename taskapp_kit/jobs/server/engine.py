@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
-from taskapp_kit.jobs.client.config.consistency import kind_of_model, models_named
+from taskapp_kit.jobs.client.config.cross_section_checks import kind_of_model, models_named
 from taskapp_kit.jobs.client.config.review import read_document
 from taskapp_kit.jobs.client.config.schema import RlDocument
 from taskapp_kit.jobs.client.config.values import Place

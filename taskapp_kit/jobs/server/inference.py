@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from taskapp_kit.errors import JobConfigError
-from taskapp_kit.jobs.client.config.consistency import models_named
+from taskapp_kit.jobs.client.config.cross_section_checks import models_named
 from taskapp_kit.jobs.server.auth import ORG
 from taskapp_kit.jobs.server.schema import JobRow
 from taskapp_kit.jobs.server.store import JobStore

@@ -8,7 +8,7 @@ from typing import Any
 from taskapp_kit.jobs.server.engine import CurvePoint, Event
 from taskapp_kit.jobs.server.rewards import Summary
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 
 NAME = "rollouts"
 NOTE = "The engine `rollouts` plays and scores; no weights are updated."

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.jobs.server.engine import RolloutOutcome
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.records.statistics import clustered_standard_error
-from taskapp_kit.records.words import counted
 
 SAME = 1e-9
 """Rewards of a group that differ by less than this are considered equal."""

@@ -15,7 +15,7 @@ from taskapp_kit.errors import JobTimeout, TaskAppError, TaskAppUnreachable
 from taskapp_kit.jobs.server.engine import Phase, RolloutOutcome
 from taskapp_kit.jobs.server.rewards import UnreadableRollout, check_echo, reward_of, scores_of
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, SeedRange, Unit, cycled, draw, ranges_of
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp

@@ -22,7 +22,7 @@ from taskapp_kit.jobs.server.job_events import NAME, NOTE, facts, listed
 from taskapp_kit.jobs.server.rewards import causes, summarise, too_many_failed
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, SeedRange, Unit, read_plan
 from taskapp_kit.jobs.server.rollout_requests import RolloutRequester, RolloutTarget, seed_ranges
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 
 if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp

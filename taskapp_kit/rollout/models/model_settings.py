@@ -22,11 +22,11 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from taskapp_kit.config import Settings
-from taskapp_kit.config.values import SERVER_ONLY
+from taskapp_kit.config.parsers import SERVER_ONLY
 from taskapp_kit.errors import ConfigError, FieldProblem, RequestError, closest
 from taskapp_kit.net.addresses import NotAnAddress, ParsedUrl, Place, read_url
 from taskapp_kit.net.redact import holds_key
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.wire.inference_url import complete_url
 
 MODELS_FILE = "models.toml"

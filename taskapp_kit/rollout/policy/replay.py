@@ -11,9 +11,9 @@ from taskapp_kit.declare.specs import AppSpec
 from taskapp_kit.errors import FieldProblem, RequestError
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.events import Answered, EpisodeRecord, from_json
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.records.protocols import StoredRollout
 from taskapp_kit.records.trajectory import Recording
-from taskapp_kit.records.words import cut
 from taskapp_kit.wire.rollout import RolloutRequest
 
 DECLARED_LIMITS = ("environment", "max_turns", "max_steps")

@@ -23,8 +23,8 @@ from taskapp_kit.jobs.server.rewards import causes, summarise, too_many_failed
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
 from taskapp_kit.train.checkpoints.facts import JobPosition
 from taskapp_kit.train.driver import reports
-from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner, SavedJob
 from taskapp_kit.train.driver.driver_settings import DriverSettings, rollout_count, unit_at, unit_count
+from taskapp_kit.train.driver.interfaces import CheckpointSink, Learner, SavedJob
 from taskapp_kit.train.driver.rollouts import NO_MODEL_CALLS, GatewayRollouts, PlayedRollout
 from taskapp_kit.train.driver.sources import EnvironmentSource, SourceRollouts, asked_rollouts, task_sources
 from taskapp_kit.train.driver.stored_units import StoredUnits

@@ -26,7 +26,7 @@ from taskapp_kit.train.checkpoints.stored import (
     latest_checkpoint,
 )
 from taskapp_kit.train.checkpoints.writer import CheckpointPart, CheckpointWriter
-from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.train.driver.interfaces import SavedJob
 from taskapp_kit.train.turns import PolicySampler, TrainingRow, UpdateMetrics
 from taskapp_kit.train.update.policy_update import PolicyUpdate
 

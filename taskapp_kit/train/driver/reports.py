@@ -10,9 +10,9 @@ from taskapp_kit.jobs.server import job_events
 from taskapp_kit.jobs.server.engine import CurvePoint, Event, RolloutOutcome
 from taskapp_kit.jobs.server.rewards import Summary
 from taskapp_kit.jobs.server.rollout_plan import JobPlan, Unit
-from taskapp_kit.records.words import counted
-from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.train.driver.driver_settings import rollout_count
+from taskapp_kit.train.driver.interfaces import SavedJob
 from taskapp_kit.train.driver.rollouts import STRAGGLER, PlayedRollout
 from taskapp_kit.train.gateway.attempt import Faithfulness
 from taskapp_kit.train.loops.loop_settings import Curriculum

@@ -14,11 +14,11 @@ from typing import Any
 from taskapp_kit.errors import JobError
 from taskapp_kit.jobs.server.engine import Event, JobOutcome, Ledger
 from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
-from taskapp_kit.records.words import counted
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.train.checkpoints.facts import job_folder
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
 from taskapp_kit.train.config_keys import unused_keys
-from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner
+from taskapp_kit.train.driver.interfaces import CheckpointSink, Learner
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.learning import PolicyLearner
 from taskapp_kit.train.driver.reachability import check_reachability

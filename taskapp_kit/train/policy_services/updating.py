@@ -20,7 +20,7 @@ from taskapp_kit.services import Actor, ServiceHandle, endpoint
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition
 from taskapp_kit.train.checkpoints.state import trained_part
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
-from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.train.driver.interfaces import SavedJob
 from taskapp_kit.train.driver.learning import JobCheckpoints
 from taskapp_kit.train.job_settings import TrainingSettings
 from taskapp_kit.train.models.adapters import adapter_part

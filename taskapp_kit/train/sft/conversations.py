@@ -17,8 +17,8 @@ import orjson
 
 from taskapp_kit.errors import ConfigError, RequestError
 from taskapp_kit.records.content import plain, read_exactly
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.records.seeds import derived_rng
-from taskapp_kit.records.words import cut
 from taskapp_kit.train.rendering.messages import ROLES, NormalMessage, normal_messages, reasoning_of
 from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.sft.sft_settings import SftSettings

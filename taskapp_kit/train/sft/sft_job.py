@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import orjson
 
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.records.formatting import counted
 from taskapp_kit.records.seeds import derived_rng
-from taskapp_kit.records.words import counted
 from taskapp_kit.train.checkpoints.facts import CheckpointFacts, JobPosition, Kind, TrainedModelName
 from taskapp_kit.train.checkpoints.stored import checkpoint_folders
 from taskapp_kit.train.checkpoints.writer import CheckpointWriter
-from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.train.driver.interfaces import SavedJob
 from taskapp_kit.train.driver.learning import JobCheckpoints, on_thread
 from taskapp_kit.train.job_start import JobNeeds, available_to, model_sizes, needs_of
 from taskapp_kit.train.models.adapters import adapter_part, with_adapter

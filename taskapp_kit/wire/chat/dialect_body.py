@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from taskapp_kit.errors import FieldProblem, RequestError
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 Place = tuple[str | int, ...]
 Body = Mapping[str, Any]

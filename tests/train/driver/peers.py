@@ -10,8 +10,8 @@ from taskapp_kit.errors import TrainingError
 from taskapp_kit.jobs.server.engine import PROGRESS, CurvePoint, Event, JobOutcome, RolloutOutcome, repeated
 from taskapp_kit.jobs.server.rollout_plan import JobPlan
 from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAddresses
-from taskapp_kit.train.driver.checkpoints import CheckpointSink, Learner, SavedJob
 from taskapp_kit.train.driver.driver_settings import DriverSettings
+from taskapp_kit.train.driver.interfaces import CheckpointSink, Learner, SavedJob
 from taskapp_kit.train.driver.job_driver import JobDriver
 from taskapp_kit.train.driver.stored_units import StoredUnits
 from taskapp_kit.train.gateway.gateway_server import Gateway

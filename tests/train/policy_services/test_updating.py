@@ -11,7 +11,7 @@ from taskapp_kit.errors import ReplicaDied
 from taskapp_kit.jobs.server.engine import JobDocument
 from taskapp_kit.services.encoding import decode, encode
 from taskapp_kit.train.checkpoints.facts import JobPosition
-from taskapp_kit.train.driver.checkpoints import SavedJob
+from taskapp_kit.train.driver.interfaces import SavedJob
 from taskapp_kit.train.policy_services.policy_order import PolicyOrder
 from taskapp_kit.train.policy_services.sampling import SamplerReplica
 from taskapp_kit.train.policy_services.updating import UpdateReplica

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.errors import FieldProblem, JobConfigError
-from taskapp_kit.jobs.client.config.consistency import (
+from taskapp_kit.jobs.client.config.cross_section_checks import (
     MODEL_KEYS,
     check_consistency,
     kind_of_model,

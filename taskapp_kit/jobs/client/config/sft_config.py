@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taskapp_kit.errors import JobConfigError
-from taskapp_kit.jobs.client.config.consistency import kind_of_model, names_both
+from taskapp_kit.jobs.client.config.cross_section_checks import kind_of_model, names_both
 from taskapp_kit.jobs.client.config.review import Document, NameCheck, Review, check_values, read_document
 from taskapp_kit.jobs.client.config.schema import (
     CheckpointsSection,

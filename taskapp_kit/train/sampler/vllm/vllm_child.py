@@ -14,7 +14,7 @@ from pathlib import Path
 
 from taskapp_kit.config import child_environment
 from taskapp_kit.errors import TrainingError
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 from taskapp_kit.system import group_with_parent
 from taskapp_kit.system.child import LINE_CHARACTERS, QUOTED_LINES, OwnedProcess, death
 from taskapp_kit.system.child_python import python_command

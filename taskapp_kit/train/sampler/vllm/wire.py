@@ -11,7 +11,7 @@ import orjson
 from taskapp_kit.errors import TrainingError
 from taskapp_kit.net.http import NoAnswer, Transport
 from taskapp_kit.net.redact import without_key
-from taskapp_kit.records.words import cut
+from taskapp_kit.records.formatting import cut
 
 SAMPLE_SECONDS = 3600.0
 """The deadline of one answer. The deadline of its rollout is shorter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskapp_kit.records.words import counted, cut, dollars
+from taskapp_kit.records.formatting import counted, cut, dollars
 
 
 @pytest.mark.parametrize(
