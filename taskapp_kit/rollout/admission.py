@@ -172,8 +172,8 @@ class AdmissionControl:
         self.check_open()
         if self._hung() >= HUNG_LIMIT:
             raise Saturated(
-                f"The server accepts no new rollouts until it is restarted: {self._hung()} threads are stuck in environments "
-                "that do not return.",
+                f"The server rejects new rollouts because {self._hung()} of its threads are stuck in environments that do not "
+                "return. It has to be restarted.",
                 code="draining",
                 retry_after_seconds=30,
             )
@@ -181,8 +181,8 @@ class AdmissionControl:
             raise Saturated(f"This server is already running {self._taken} rollouts, which is its limit.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
-                f"The key {caller.key_label!r} has {own} rollouts that are running or whose answers are not read yet, which "
-                "is its limit.",
+                f"The key {caller.key_label!r} has reached its limit of rollouts: {own} are running, or their responses have "
+                "not been read yet.",
                 code="key_quota_reached",
             )
         # Counted before planning, which may wait for the store: two requests cannot both take the last slot.
@@ -256,8 +256,8 @@ class AdmissionControl:
         # a rollout that is being stored has ended, so it is not cancelled
         stopped = [rollout for rollout in self._running.values() if not rollout.settling and rollout.stopped is None]
         for rollout in stopped:
-            message = f"the server stopped, and the rollout did not end within the grace period of {grace_seconds:g} s"
-            rollout.stopped = with_id(Failure("cancelled", "server_stopping", message, "Send it again."))
+            message = f"the server stopped before the rollout ended; its grace period was {grace_seconds:g} s"
+            rollout.stopped = with_id(Failure("cancelled", "server_stopping", message, "Send the request again."))
             if rollout.task is not None:
                 rollout.task.cancel()
         log.warning("stopped rollouts=%d grace_seconds=%g", len(stopped), grace_seconds)
@@ -292,22 +292,24 @@ def overdue(seconds: float, *, played: bool) -> Failure:
     played: whether the episode had ended, so that scoring or encoding took too long.
     """
     if played:
-        message = f"the rollout's deadline of {seconds:g} s passed after the episode, before it was scored and encoded"
+        message = f"the episode ended, but it was not scored and encoded within the rollout's deadline of {seconds:g} s"
         return _logged(Failure("timeout", "deadline", message, "Increase safety.max_time_s."))
-    message = f"the environment did not return within the rollout's deadline of {seconds:g} s; its thread is stuck"
-    return _logged(Failure("timeout", "environment_hung", message, "Limit the time of the environment's own calls."))
+    message = f"the environment did not return within the rollout's deadline of {seconds:g} s and blocks its thread"
+    return _logged(Failure("timeout", "environment_hung", message, "Add timeouts to the environment's blocking calls."))
 
 
 def no_thread(seconds: float) -> Failure:
     """Return the failure of a rollout that got no thread."""
     message = f"no thread became free within the rollout's deadline of {seconds:g} s, so the episode did not begin"
-    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or increase their deadline."))
+    return _logged(
+        Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or increase safety.max_time_s.")
+    )
 
 
 def thread_blocked() -> Failure:
     """Return the failure of a rollout whose thread another rollout blocks."""
-    message = "the environment of another rollout blocked the thread that this rollout shared with it"
-    hint = 'Send it again. Limit the time of the environment\'s own calls, or declare isolation="process".'
+    message = "the environment of another rollout blocked the thread that both rollouts shared"
+    hint = 'Send the request again. Add timeouts to the environment\'s blocking calls, or set isolation="process".'
     return _logged(Failure("timeout", "thread_blocked", message, hint))
 
 
@@ -388,14 +390,14 @@ class StoreState:
         self._again = again
         if not self.failing:
             self._failing_since = self._clock.now()
-            store_log.error("store failing, new rollouts are rejected until a write succeeds: %s", error)
+            store_log.error("the store is failing; new rollouts are rejected until a write succeeds: %s", error)
         # The server retries by itself: while it rejects rollouts, no other write would show that the store works again.
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe(), name="taskapp-store-probe")
 
     def _succeeded(self) -> None:
         if self.failing:
-            store_log.warning("store works again failed_writes=%d", self._failures)
+            store_log.warning("the store works again failed_writes=%d", self._failures)
         self._failing_since = self._again = None
 
     async def _probe(self) -> None:
@@ -409,11 +411,11 @@ class StoreState:
                 pass
             except StoreError as error:
                 self._failures += 1
-                store_log.debug("store still failing: %s", error)
+                store_log.debug("the store is still failing: %s", error)
                 continue
             except Exception:  # an error of a store plugin
                 self._failures += 1
-                store_log.exception("store still failing")
+                store_log.exception("the store is still failing")
                 continue
             self._succeeded()
             return

@@ -255,8 +255,8 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
     # Anything that a damaged row can raise: pages and commands show one sentence, and the other rollouts.
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as fault:
         raise StoreError(
-            f"rollout {stored.rollout_id!r} is stored but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged, or a newer release wrote it.",
+            f"The stored rollout {stored.rollout_id!r} cannot be decoded: {type(fault).__name__}.",
+            hint="The store is damaged, or a newer release of taskapp-kit wrote the rollout.",
         ) from fault
 
 

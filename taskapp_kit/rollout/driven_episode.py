@@ -200,8 +200,8 @@ class SessionCall:
         if not self.done:
             # each holds a connection for an answer that only the latest still reads
             if len(self._waiting) >= MAX_JOINED:
-                message = f"{MAX_JOINED} requests already wait for the answer of this call."
-                raise SessionError("session_busy", message, hint="Wait for an answer before you repeat the request.")
+                message = f"{MAX_JOINED} requests are already waiting for the response to this call."
+                raise SessionError("session_busy", message, hint="Wait for a response before you repeat the request.")
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
@@ -226,6 +226,6 @@ def left(what: str) -> Failure:
 
 def too_slow(verb: str, seconds: float) -> Failure:
     """Return the failure of an episode in which one call exceeded its time limit."""
-    message = f"the session's {verb} did not end within its time limit of {seconds:g} s"
-    hint = "Allow the call more time, or limit the time of the environment's own calls."
+    message = f"the session's {verb} call exceeded its time limit of {seconds:g} s"
+    hint = "Increase the call's time limit, or add timeouts to the environment's blocking calls."
     return with_id(Failure("timeout", "step_timeout", message, hint))

@@ -120,14 +120,14 @@ async def load_group(
     store = rollouts.store
     if store is None:
         raise Unavailable(
-            "/score_group reads stored rollouts, but this server has no store.", hint="Serve with --store PATH."
+            "/score_group reads stored rollouts, but this server has no store.", hint="Start it with --store PATH."
         )
     ids = await _ids_of(group_id, rollouts, caller) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
-        raise _wrong("rollout_ids names a rollout twice.", "duplicate_rollout")
+        raise _wrong("rollout_ids contains a rollout twice.", "duplicate_rollout")
     if not 2 <= len(ids) <= MAX_MEMBERS:
         count = str(len(ids)) if len(ids) <= MAX_MEMBERS else f"more than {MAX_MEMBERS}"
-        raise _wrong(f"the group has {count} rollouts; it needs 2 to {MAX_MEMBERS}.", "bad_group")
+        raise _wrong(f"The group has {count} rollouts; expected 2 to {MAX_MEMBERS}.", "bad_group")
     members = []
     for name in ids:
         member = await rollouts.load(name, caller)
@@ -140,12 +140,12 @@ async def load_group(
     spec = planner.spec
     if first.spec_hash != spec.hash:
         raise _wrong(
-            "the rollouts were played with other declarations of the app than this server's (another spec hash).",
+            "The rollouts were played with a different version of the app: their spec hash is not this server's.",
             "other_declarations",
         )
     if not group_judges(spec, first.environment):
         raise Unavailable(
-            f"environment {first.environment!r} has no group judge.", hint="Declare one: @app.judge(group=True)."
+            f"Environment {first.environment!r} has no group judge.", hint="Declare one with @app.judge(group=True)."
         )
     instance = planner.instance(first.environment, first.split, first.seed)
     # The judge reads the row of today; another row would judge answers to another question.
@@ -170,12 +170,12 @@ def _one_identity(members: Sequence[StoredRollout]) -> None:
     first = members[0]
     for member in members:
         if member.status == "failed":
-            raise _wrong(f"rollout {member.rollout_id} failed, so it cannot be compared.", "rollout_failed")
+            raise _wrong(f"Rollout {member.rollout_id} failed, so it cannot be compared.", "rollout_failed")
         differing = [words for name, words in _SAME.items() if getattr(member, name) != getattr(first, name)]
         if differing:
             raise _wrong(
-                f"rollouts {first.rollout_id} and {member.rollout_id} differ in {', '.join(differing)}; a group is of "
-                "one seed.",
+                f"Rollouts {first.rollout_id} and {member.rollout_id} differ in {', '.join(differing)}. All rollouts of a "
+                "group must have the same seed, config and app version.",
                 "not_one_group",
             )
 

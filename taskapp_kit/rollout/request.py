@@ -159,7 +159,7 @@ class RequestPlanner:
             return None
         rollout_id = config.get("rollout_id")
         if not isinstance(rollout_id, str):
-            message = "policy 'replay' needs policy.config.rollout_id, the id of a stored rollout."
+            message = "The policy 'replay' requires policy.config.rollout_id, the id of a stored rollout."
             raise RequestError(message, fields=(FieldProblem(REPLAYED, message),), code="bad_rollout_id")
         return rollout_id
 
@@ -223,8 +223,10 @@ def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -
         return seed
     of_index = seed_of_index(spec, read.split, read.index)
     if seed is not None and seed != of_index:
-        message = f"env.seed {seed} and env.config.index {read.index} (seed {of_index}) name two episodes."
-        raise RequestError(message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Give one of them.")
+        message = f"env.seed {seed} and env.config.index {read.index} (seed {of_index}) select different episodes."
+        raise RequestError(
+            message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Send only one of the two."
+        )
     return of_index
 
 
@@ -260,7 +262,7 @@ def _addressing(request: RolloutRequest, address: GivenUrl | None) -> tuple[str 
     for name in CORRELATION_MEMBERS:
         if config.get(name) == trace:
             loc = ("body", "policy", "config", name)
-    message = f"the correlation id in {'.'.join(loc[1:])} has control characters; expected none."
+    message = f"The correlation id in {'.'.join(loc[1:])} must not contain control characters."
     raise RequestError(message, fields=(FieldProblem(loc, message, "string_pattern_mismatch"),))
 
 

@@ -23,8 +23,8 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
         return None
     if not isinstance(service.store, QueryableStore):
         raise Unavailable(
-            "TASKAPP_STORE_KEEP is set, and this store cannot remove rollouts (it has no `prune`).",
-            hint="Unset it, or use a store of taskapp-kit.",
+            "TASKAPP_STORE_KEEP is set, but this store cannot remove rollouts because it has no `prune` method.",
+            hint="Unset the variable, or use one of taskapp-kit's stores.",
         )
     return Retention(service.store, service.spec.name, keep, service.clock)
 
@@ -64,7 +64,7 @@ class Retention:
                 if removed:
                     log.info("pruned rollouts=%d", removed)
             except StoreError as error:
-                log.warning("old rollouts were not removed: %s", error)
+                log.warning("old rollouts could not be removed: %s", error)
             except Exception:  # an error of a store plugin
-                log.exception("old rollouts were not removed")
+                log.exception("old rollouts could not be removed")
             await asyncio.sleep(PRUNE_SECONDS)

@@ -382,7 +382,7 @@ class Service:
     async def _stored_to_replay(self, rollout_id: str, caller: Caller) -> StoredRollout:
         if self.store is None:
             message = "The policy 'replay' reads a stored rollout, but this server has no store."
-            raise Unavailable(message, hint="Serve with --store PATH.")
+            raise Unavailable(message, hint="Start the server with --store PATH.")
         stored = await self.stored.load(rollout_id, caller)
         if stored is None:
             raise no_such_recording(rollout_id)
@@ -406,7 +406,7 @@ class Service:
         try:
             failed = await self.pinned_threads.run(lambda: until_called(episode), seconds=seconds, stop=stop)
         except ThreadHung:
-            message = f"reset did not return within {seconds:g} s"
+            message = f"the environment's reset did not return within {seconds:g} s"
             raise RolloutFailed(Failure("timeout", "environment_hung", message)) from None
         if failed is not None:
             raise RolloutFailed(failed) from control.cause

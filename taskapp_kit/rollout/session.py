@@ -199,7 +199,7 @@ class EnvironmentSession:
         except StoreError:
             message = "the episode was played and scored, but could not be stored"
             return Failure(
-                "scoring", "store_failed", message, "The server's log reports the cause. It may be stored later."
+                "scoring", "store_failed", message, "The server's log reports the cause. The server retries the write."
             )
         return None
 
@@ -318,12 +318,12 @@ class EnvironmentSession:
         if call is not None and request_id is not None and call.request_id == request_id:
             if (call.verb, call.body) != (verb, body):
                 raise IdempotencyKeyReused(
-                    f"The request_id {request_id[:80]!r} was already used for a different call of this session.",
+                    f"The request_id {request_id[:80]!r} was already used for a different call in this session.",
                     hint="Use a new request_id for each call.",
                 )
             return await self._awaited(call)
         if self.busy:
-            hint = "A session runs one call at a time. Wait for the answer, or open another session."
+            hint = "A session runs one call at a time. Wait for its response, or open another session."
             raise SessionError("session_busy", f"Session {self.session_id} is busy with another call.", hint=hint)
         self._call = call = SessionCall(verb, request_id, body)
         try:
@@ -379,7 +379,7 @@ class EnvironmentSession:
     def _decide(self, message: dict[str, Json], seconds: float | None, call: SessionCall) -> None:
         episode = self._present()
         if episode.over:
-            hint = "Begin the next episode with a reset."
+            hint = "Reset the session to begin the next episode."
             raise SessionError("episode_over", f"The episode of session {self.session_id} has ended.", hint=hint)
         episode.turn += 1
         self._send(episode, message, seconds, call)
@@ -418,7 +418,7 @@ class EnvironmentSession:
     def _present(self) -> DrivenEpisode:
         """Return the current episode. Raises RolloutFailed if it failed, SessionError before the first reset."""
         if self._episode is None:
-            hint = "Begin an episode with a reset."
+            hint = "Reset the session to begin an episode."
             raise SessionError("no_episode", f"Session {self.session_id} has no episode.", hint=hint)
         self._episode.raise_failure()
         return self._episode
@@ -481,7 +481,7 @@ def no_such_session(session_id: str) -> SessionError:
     return SessionError(
         "session_not_found",
         f"This key has no open session {session_id[:80]!r}.",
-        hint="The session was closed, it expired, or the server was restarted. Open another session.",
+        hint="The session may have been closed, it may have expired, or the server was restarted. Open a new session.",
     )
 
 

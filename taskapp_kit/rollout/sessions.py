@@ -226,14 +226,14 @@ class EnvironmentSessions:
         own += self._waiting[caller.key_label]
         if limit is not None and own >= limit:
             raise Saturated(
-                f"The key {caller.key_label!r} has {own} open or waiting sessions, which is its limit.",
+                f"The key {caller.key_label!r} has reached its limit of {own} open or waiting sessions.",
                 code="key_quota_reached",
             )
         if not places.locked():
             await places.acquire()
             return
         full = Saturated(
-            "No session can be opened: every slot is taken until an open session is closed or expires.",
+            "The server has no free session slot. A slot becomes free when an open session is closed or expires.",
             retry_after_seconds=RETRY_SECONDS,
         )
         if self._waiting.total() >= MAX_WAITING:

@@ -363,7 +363,7 @@ def _scoped_key(app: str, label: str | None, key: str) -> str:
 
 def _reused() -> IdempotencyKeyReused:
     return IdempotencyKeyReused(
-        "This Idempotency-Key was used with another request body.",
+        "This Idempotency-Key was already used with a different request body.",
         hint="Send an identical body to get the same rollout again, or use a new key for each request.",
     )
 
@@ -381,5 +381,5 @@ def _cancellation_in(event_buffer: EventBuffer) -> Failure | None:
 
 
 def _lost() -> Failure:
-    message = "the server that played the rollout ended before the rollout did"
-    return with_id(Failure("cancelled", "server_died", message, "Send it again."))
+    message = "the server process that ran the rollout ended before the rollout did"
+    return with_id(Failure("cancelled", "server_died", message, "Send the request again."))

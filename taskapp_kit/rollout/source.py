@@ -73,7 +73,7 @@ class RolloutSource(ABC):
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
         """Store people's scores. Raises Unavailable where `annotates` is False, StoreError."""
-        raise Unavailable(f"People's scores cannot be stored in {self.place}.")
+        raise Unavailable(f"Human scores cannot be stored in {self.place}.")
 
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
         """Return People's scores of one rollout, or of all. Raises StoreError."""
@@ -82,8 +82,8 @@ class RolloutSource(ABC):
     def score_store(self) -> QueryableStore:
         """Where later scores of these rollouts are stored. Raises Unavailable if they cannot be stored."""
         raise Unavailable(
-            f"{self.place} has no store of whole rollouts here, and so no later scores.",
-            hint="Name their store (sqlite:///PATH, postgresql://…).",
+            f"New scores cannot be stored because {self.place} is not a store of complete rollouts.",
+            hint="Pass the store of these rollouts (sqlite:///PATH, postgresql://…).",
         )
 
 
@@ -116,10 +116,10 @@ class RolloutReader:
         """Return the rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
         if self.store is None:
             message = "Rollouts cannot be listed because this server has no store."
-            raise Unavailable(message, hint="Serve with --store PATH.")
+            raise Unavailable(message, hint="Start the server with --store PATH.")
         if not isinstance(self.store, QueryableStore):
-            message = "This server's store cannot list rollouts because it has no method `query`."
-            raise Unavailable(message, hint="Fetch them by their ids, or use a store of taskapp-kit.")
+            message = "This server's store cannot list rollouts because it has no `query` method."
+            raise Unavailable(message, hint="Fetch rollouts by id, or use one of taskapp-kit's stores.")
         visible = self._visible(query, caller)
         return [] if visible is None else await self.store.query(visible)
 
@@ -127,7 +127,7 @@ class RolloutReader:
         """Like `query`, in any order and with scores. Raises Unavailable, StoreError."""
         if self.store is None or not isinstance(self.store, QueryableStore):
             message = "Rollouts cannot be shown because this server has no store that can list them."
-            raise Unavailable(message, hint="Serve with --store PATH.")
+            raise Unavailable(message, hint="Start the server with --store PATH.")
         visible = self._visible(query, caller)
         return [] if visible is None else await self.store.listed(visible, order)
 
@@ -250,8 +250,8 @@ async def settled_from(images: ImageSource, stored: StoredRollout) -> StoredResu
         return StoredResult(stored.rollout_id, answer=await asyncio.to_thread(response_of_row, stored, blobs))
     except (ValueError, KeyError, TypeError) as fault:
         raise StoreError(
-            f"rollout {stored.rollout_id!r} is in the store but cannot be read: {type(fault).__name__}.",
-            hint="The store is damaged; restore it from a copy.",
+            f"The stored rollout {stored.rollout_id!r} cannot be decoded: {type(fault).__name__}.",
+            hint="The store is damaged. Restore it from a backup.",
         ) from fault
 
 

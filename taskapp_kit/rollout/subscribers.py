@@ -128,7 +128,7 @@ class SharedRollout:
     def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
         """Add a subscriber. A rollout with a subscriber is not cancelled for lack of clients. Raises Saturated."""
         if self._subscribers >= MAX_SUBSCRIBERS:
-            message = f"{MAX_SUBSCRIBERS} requests already wait for this rollout or follow it, which is the limit."
+            message = f"This rollout has reached its limit of {MAX_SUBSCRIBERS} waiting or following requests."
             raise Saturated(message, code="key_quota_reached")
         self._subscribers += 1
         if self._cancel_timer is not None:

@@ -149,5 +149,5 @@ def test_rows_of_earlier_releases_lack_members() -> None:
 def test_damaged_events_are_an_error_of_the_store() -> None:
     stored = stored_show(steps=1)
     stored.events = [{"kind": "stepped", "step": {}}]
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="cannot be decoded"):
         details_of(stored)

@@ -240,7 +240,7 @@ async def test_a_loop_that_waits_for_something_else_ends_with_its_rollout(
                 await playing
             failure = caught.value.failure
             assert (failure.boundary, failure.code) == ("timeout", "deadline")
-            assert failure.message == "the rollout reached its deadline before the episode ended"
+            assert failure.message == "the rollout reached its deadline before the episode had ended"
         await until_async(mark.exists)
         await until_async(lambda: service.pinned_threads.hung == service.model_threads.hung == 0)
 
@@ -387,7 +387,7 @@ async def test_missing_token_data_is_a_warning(which: str, workers: int, request
         async with asking(app, workers=workers) as service:
             assert (await service.rollout(asked(model.url, record={"logprobs": True}))).warnings == []
     found = await warned()
-    assert [told.partition(" were asked for")[0] for told in found] == [
+    assert [told.partition(" were requested")[0] for told in found] == [
         "token ids of the prompt", "token ids", "log-probabilities",
     ]  # fmt: skip
     assert all(" 2 of 2 " in told for told in found)

@@ -132,9 +132,9 @@ def prepare_to_serve(spec: EnvironmentSpec) -> None:
         raise
     except Exception as error:
         raise Unavailable(
-            f"environment {spec.name!r} cannot be set up: {spec.cls.__name__}.setup_worker raised "
+            f"Environment {spec.name!r} cannot be prepared: {spec.cls.__name__}.setup_worker raised "
             f"{type(error).__name__}: {error}.",
-            hint="Fix setup_worker, or install what it needs.",
+            hint="Fix setup_worker, or install its requirements.",
         ) from error
 
 
@@ -159,7 +159,7 @@ class EnvironmentHost:
         try:
             self._instance = spec.cls(**plan.arguments)
         except ValueError as error:  # how an author rejects the caller's env.config
-            message = f"environment {spec.name!r} refuses this env.config: {error}."
+            message = f"Environment {spec.name!r} rejects this env.config: {error}."
             raise ConfigRefused(
                 message, fields=(FieldProblem(("body", "env", "config"), message, "bad_config"),), code="bad_config"
             ) from error
@@ -177,7 +177,7 @@ class EnvironmentHost:
         # A Step of reset would have a reward that no action earned.
         if isinstance(first, Step):
             raise EnvironmentProblem(
-                "reset_returned_step", f"{spec.cls.__name__}.reset returned a Step; it returns the first observation"
+                "reset_returned_step", f"{spec.cls.__name__}.reset returned a Step, expected only the first observation"
             )
         self._last_observation = first
         return self._content(first, "reset")
@@ -194,11 +194,13 @@ class EnvironmentHost:
             if name not in spec.actions:
                 raise EnvironmentProblem(
                     "unknown_action",
-                    f"{spec.cls.__name__}.actions() names {name!r}; the actions are {', '.join(spec.actions)}",
+                    f"{spec.cls.__name__}.actions() names the unknown action {name!r}, expected one of {', '.join(spec.actions)}",
                 )
             result.append(item if isinstance(item, Tool) else spec.actions[name].tool)
         if not result:
-            raise EnvironmentProblem("no_action", f"{spec.cls.__name__}.actions() is empty: nothing could be done")
+            raise EnvironmentProblem(
+                "no_action", f"{spec.cls.__name__}.actions() is empty, expected at least one action"
+            )
         return result
 
     @_authors
@@ -268,7 +270,7 @@ class EnvironmentHost:
         except NotJson as error:
             raise EnvironmentProblem(
                 "observation_not_json",
-                f"{self._named(where)}: {error}; observations are JSON with finite numbers, or Text and Image",
+                f"{self._named(where)}: {error}; an observation must be JSON with finite numbers, or Text and Image objects",
             ) from None
 
     def _named(self, where: str) -> str:
@@ -281,8 +283,8 @@ class EnvironmentHost:
         """Return the error for a mutable object that occurs at two steps: the first step would show the second's state."""
         return EnvironmentProblem(
             "shared_object",
-            f"{self._named(where)}: the {what} is the same {type(value).__name__} object as at the step "
-            "before; return a new one at each step (a copy), so that what was seen stays as it was",
+            f"{self._named(where)}: the {what} is the {type(value).__name__} object that the previous step "
+            "returned, so a change to it would also change that step; return a copy in each step",
         )
 
     def _checked(self, step: Step, where: str) -> Step:
@@ -310,12 +312,14 @@ class EnvironmentHost:
             if type(reward) is not float:
                 reward = _real(reward, f"{named}: the reward")
             if not math.isfinite(reward):
-                raise EnvironmentProblem("reward_not_finite", f"{named}: the reward is {reward}, not a finite number")
+                raise EnvironmentProblem(
+                    "reward_not_finite", f"{named}: the reward is {reward}, expected a finite number"
+                )
             bounds = self.spec.reward_range
             if bounds is not None and not bounds[0] <= reward <= bounds[1]:
                 raise EnvironmentProblem(
                     "reward_out_of_range",
-                    f"{named}: the reward {reward} lies outside the declared reward_range {bounds[0]} to {bounds[1]}",
+                    f"{named}: the reward {reward} is outside the declared reward_range, {bounds[0]} to {bounds[1]}",
                 )
         terminated: Any = step.terminated
         truncated: Any = step.truncated
@@ -417,14 +421,16 @@ class AuxiliaryModels:
         """Return one reply. Raises AuxiliaryModelFailed; NoAuxiliaryModel when no model has the role."""
         try:
             if self._port is None:
-                raise Unavailable("no model can be called from here.", hint="Play the app with `taskapp rollout`.")
+                raise Unavailable(
+                    "This environment runs without access to models.", hint="Play the app with `taskapp rollout`."
+                )
             reply = self._port.ask(role, body)
         except Unavailable as missing:
             raise NoAuxiliaryModel(role, missing) from None
         except ModelFailed as failed:
             failure = failed.failure
             if failure.boundary not in ("timeout", "cancelled"):  # of the model, not of the rollout
-                message = f"The environment could not call the model of role {role!r}: {failure.message}"
+                message = f"The environment could not call the model with the role {role!r}: {failure.message}"
                 failure = Failure("environment", "auxiliary_model_failed", message, failure.hint)
             raise AuxiliaryModelFailed(failure) from None
         for name, amount in ((f"calls_{role}", 1.0), (f"tokens_{role}", reply.tokens)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-REMEDY = "draw from context.rng, or from a generator that reset makes of the seed"
+REMEDY = "draw from context.rng, or from a generator that reset creates from the seed"
 """The fix that the warning proposes."""
 
 
@@ -32,7 +32,7 @@ class GlobalRandomWatch:
             return None
         return (
             f"an episode of environment {environment!r} changed the global state of {' and '.join(names)}, which all "
-            "episodes of a process share, so the same seed gives another episode when other episodes run in the process"
+            "episodes in a process share, so other episodes in the process can change the outcome of a seed"
         )
 
 

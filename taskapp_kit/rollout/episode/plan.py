@@ -49,10 +49,12 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
     for index, op in enumerate(ops):
         word = op.get("type") if isinstance(op, dict) else op
         if not isinstance(word, str):
-            raise _bad_op(index, "has no `type` that is a word" if isinstance(op, dict) else "is neither")
+            raise _bad_op(
+                index, "has no `type` that is a string" if isinstance(op, dict) else f"is a {type(op).__name__}"
+            )
         # Accepted, it would silently play a different action than the caller wrote.
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
-            raise _bad_op(index, f"names a tool, but {word!r} leaves that to the policy")
+            raise _bad_op(index, f"names a tool, but with the type {word!r} the policy chooses the tool")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
             if not isinstance(op["tool"], str):
                 raise _bad_op(index, "names a tool that is not a string")

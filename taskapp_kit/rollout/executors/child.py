@@ -80,7 +80,7 @@ class ChildProcess:
                 )  # fmt: skip
         except OSError as error:
             self._release()
-            raise StartFailed(f"no worker process could be started: {error}") from error
+            raise StartFailed(f"a worker process could not be started: {error}") from error
         except BaseException:
             self._release()
             raise
@@ -156,7 +156,7 @@ class ChildProcess:
             self._flush()
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
-            self._loop.call_later(seconds, self.kill, "closing", "it did not end by itself")
+            self._loop.call_later(seconds, self.kill, "closing", "it did not exit within the grace period")
 
     def kill(self, why: KilledFor, reason: str) -> None:
         """Send SIGKILL to the child and its process group; its jobs fail now, the exit is awaited in the background."""
@@ -202,12 +202,12 @@ class ChildProcess:
                 elif number in self.hung and ("done" in message or "raised" in message):
                     self.ended(self.hung[number])  # it returned after all
         except BadFrame as error:
-            self.kill("frame", f"it sent what cannot be read: {error}")
+            self.kill("frame", f"it sent invalid data: {error}")
 
     def _greeting(self, message: Frame) -> None:
         threads, failed = message.get("ready"), message.get("failed")
         if self._ready.done() or (failed is None and not isinstance(threads, int)):
-            raise BadFrame("a frame without a job's number")
+            raise BadFrame("the frame has no job number")
         if threads is None:
             self._ready.set_exception(StartFailed(f"the worker process could not start: {failed}"))
         else:

@@ -268,7 +268,7 @@ class Running:
             self._settle()
         if self.over or child is None:
             return
-        slow = f"the job did not end within {self.grace_seconds:g} s of"
+        slow = f"the job did not end within {self.grace_seconds:g} s after"
         if self.stopping == "timeout":
             child.overdue(self, "deadline", f"{slow} its deadline of {self.seconds:g} s")
         else:
@@ -286,6 +286,6 @@ class Running:
         age = (time.monotonic_ns() - began) / 1e9 if began else 0.0
         # The clock is in shared memory, so a child that hangs in C, and answers nothing, is noticed as well.
         if age >= limit:
-            child.overdue(self, "step", f"step took longer than {limit:g} s")
+            child.overdue(self, "step", f"a step took longer than {limit:g} s")
         else:
             self.step_timer = self.loop.call_later(limit - age + 0.001, self.watch_step)

@@ -212,7 +212,7 @@ class ProcessPool:
         if ends:
             await asyncio.wait(ends, timeout=self.stop_grace_seconds)
         for child in last:
-            child.kill("closing", "it did not end by itself")
+            child.kill("closing", "it did not exit within the grace period")
         if ends:
             await asyncio.wait(ends)
 
@@ -238,7 +238,7 @@ class ProcessPool:
         if running.begun:
             running.stop("timeout")
             return
-        running.end(NeverBegan(f"no worker process had a free place within the job's {running.seconds:g} s"))
+        running.end(NeverBegan(f"no worker process was free within the job's time limit of {running.seconds:g} s"))
         if running in group.line:
             group.line.remove(running)
 
@@ -365,7 +365,7 @@ class ProcessPool:
             group.retiring.append(child)
             self._fill(group)
         if not child.jobs:
-            child.kill("deadline", "its other jobs are done and a thread of it hangs")
+            child.kill("deadline", "its other jobs have ended and one of its threads hangs")
 
     def _gone(self, child: ChildProcess) -> None:
         """Handle the end of a child: it died, was killed, or has exited."""

@@ -77,7 +77,7 @@ def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
         text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
         flag = _LENIENT
     if len(text) + len(blob) > FRAME_BYTES:
-        raise BadFrame(f"a frame of {len(text) + len(blob)} bytes is more than the {FRAME_BYTES} that a frame may have")
+        raise BadFrame(f"a frame of {len(text) + len(blob)} bytes exceeds the limit of {FRAME_BYTES} bytes")
     head = _HEADER.pack(len(text) | flag, len(blob)) + text
     return [head, blob] if blob else [head]
 
@@ -119,7 +119,7 @@ class PipeReader:
             # Before anything is allocated: a child that author's code broke may announce gigabytes.
             if text_bytes + blob_bytes > FRAME_BYTES:
                 raise BadFrame(
-                    f"a frame of {text_bytes + blob_bytes} bytes is announced, at most {FRAME_BYTES} may come"
+                    f"the announced frame of {text_bytes + blob_bytes} bytes exceeds the limit of {FRAME_BYTES} bytes"
                 )
             start = used + _HEADER.size
             middle = start + text_bytes
@@ -131,9 +131,9 @@ class PipeReader:
             try:
                 message = json.loads(bytes(text)) if lenient else orjson.loads(text)
             except ValueError as error:
-                raise BadFrame(f"a frame's JSON cannot be read: {error}") from None
+                raise BadFrame(f"the JSON in a frame is invalid: {error}") from None
             if type(message) is not dict:
-                raise BadFrame(f"a frame's JSON is a {type(message).__name__}, expected an object")
+                raise BadFrame(f"the JSON in a frame is a {type(message).__name__}, expected an object")
             frames.append((message, bytes(data[middle:end]) if blob_bytes else b"", end - used))
             used = end
         else:

@@ -138,11 +138,11 @@ class WorkerPool:
 
     async def _started(self) -> ProcessPool:
         if self._closed:
-            raise Saturated("the server is closing.")
+            raise Saturated("The server is stopping.")
         try:
             reference = reference_of(self.app)
         except DiscoveryError as error:
-            raise Unavailable(f"worker processes cannot play: {error.message}", hint=error.hint) from None
+            raise Unavailable(f"Worker processes cannot run this app: {error.message}", hint=error.hint) from None
         folders = os.pathsep.join(sys.path)
         pool = ProcessPool(
             python_command("taskapp_kit.rollout.executors.main", reference, folders),
@@ -153,7 +153,7 @@ class WorkerPool:
         try:
             await pool.start()
         except StartFailed as error:
-            raise Unavailable(f"{error.reason}.", hint="The server's log has the process's output.") from None
+            raise Unavailable(f"{error.reason}.", hint="The server's log contains the process's output.") from None
         return pool
 
     async def play(
@@ -206,13 +206,13 @@ class WorkerPool:
             )
         except NeverBegan as error:
             if self._closed:
-                raise Saturated("the server is closing.") from None
+                raise Saturated("The server is stopping.") from None
             raise RolloutLost(_never_began(error, seconds)) from None
         except JobLost as error:
             raise RolloutLost(_lost(error, seconds, spec.step_timeout_seconds)) from None
         # What JSON cannot say is in the request, since everything else in the frame is ours.
         except (BadFrame, TypeError, ValueError) as error:
-            message = f"the request cannot be sent to a worker process: {error}."
+            message = f"The request cannot be sent to a worker process: {error}."
             raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
         if "refused" in frame:
             raise _refused(frame["refused"])
@@ -260,7 +260,7 @@ def _refused(frame: dict[str, Any]) -> RequestError:
 
 def _never_began(error: NeverBegan, seconds: float) -> Failure:
     place = f"no worker process became free within the rollout's deadline of {seconds:g} s"
-    hint = "Send fewer rollouts at once, or increase their deadline."
+    hint = "Send fewer rollouts at once, or increase safety.max_time_s."
     return _logged(Failure("timeout", "no_thread", f"{place}, so the episode did not begin", hint), error)
 
 
@@ -270,7 +270,9 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
     if isinstance(error, WorkerDied):
         hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None
         if error.killed_for in ("cancelled", "closing"):
-            return _logged(Failure("cancelled", "cancelled", "the rollout was cancelled: the server closed"), error)
+            return _logged(
+                Failure("cancelled", "cancelled", "the rollout was cancelled because the server stopped"), error
+            )
     if hung_in == "step":
         message = f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s"
         failure = Failure(
@@ -278,16 +280,16 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
         )
     elif hung_in == "deadline":
         message = f"the environment did not return within the rollout's deadline of {seconds:g} s"
-        failure = Failure("timeout", "deadline", message, "Limit the time of the environment's own calls.")
+        failure = Failure("timeout", "deadline", message, "Add timeouts to the environment's blocking calls.")
     elif isinstance(error, WorkerDied):
-        message = f"the worker process died while it played: {error.reason}"
-        failure = Failure("environment", "worker_died", message, "The server's log has the process's output.")
+        message = f"the worker process died during the rollout: {error.reason}"
+        failure = Failure("environment", "worker_died", message, "The server's log contains the process's output.")
     elif isinstance(error, StartFailed):
         failure = Failure(
-            "environment", "worker_start_failed", error.reason, "The server's log has the process's output."
+            "environment", "worker_start_failed", error.reason, "The server's log contains the process's output."
         )
     else:
-        message = f"the worker process could not report the rollout: {error.reason}"
+        message = f"the worker process could not return the rollout: {error.reason}"
         failure = Failure("environment", "worker_failed", message)
     return _logged(failure, error)
 

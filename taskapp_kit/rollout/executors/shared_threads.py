@@ -156,7 +156,7 @@ class SharedThreads:
             if job is running:
                 assignment.blocker = rollout
             elif job is not None and not job.done and not job.future.done():
-                job.future.set_exception(ThreadBlocked("another rollout blocks the thread that this one shares"))
+                job.future.set_exception(ThreadBlocked("another rollout blocks the thread that this rollout shares"))
 
     def leave(self, assignment: _Assignment, rollout: SharedThread) -> None:
         """Remove a rollout from its thread, which returns to the pool after the last one."""
@@ -275,7 +275,7 @@ class SharedThread(PinnedThread):
         """
         assignment = self._assignment
         if assignment.blocked and assignment.blocker is not self:
-            raise ThreadBlocked("another rollout blocked the thread that this one shared")
+            raise ThreadBlocked("another rollout blocked the thread that this rollout shared")
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
         self.put(job)
         result: T = await self.outcome(job, seconds=seconds, stop=stop, work=work)

@@ -193,7 +193,7 @@ class PinnedThreads:
                 async with asyncio.timeout(seconds):
                     await self._free.acquire()
             except TimeoutError:
-                raise NoFreeThread(f"all {self.size} threads were taken for {seconds:g} s") from None
+                raise NoFreeThread(f"none of the {self.size} threads became free within {seconds:g} s") from None
         else:
             await self._free.acquire()
         with self._lock:
@@ -338,7 +338,7 @@ class PinnedThread:
             job.future.set_exception(ThreadBlocked("another rollout's call blocks the thread"))
             return
         job.overdue = True
-        job.future.set_exception(ThreadHung("the environment's code did not come back"))
+        job.future.set_exception(ThreadHung("the environment's code did not return"))
 
     def close(self) -> None:
         """Return the thread to the pool; a busy thread returns when its job ends."""

@@ -52,7 +52,7 @@ def endpoint_of(
     url, loc = address
     model = config.get("model")
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
-        message = f"policy.config.model is not a model's name; expected 1 to {MAX_MODEL_LETTERS} characters."
+        message = f"policy.config.model is invalid; expected a string of 1 to {MAX_MODEL_LETTERS} characters."
         raise RequestError(message, fields=(FieldProblem((*CONFIG, "model"), message, "type_error"),))
     # here, as a 422 before the episode begins; at the connection it would be a failed rollout
     called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
@@ -130,7 +130,7 @@ class ModelAccess:
                 variable = role_variable(role)
                 raise Unavailable(
                     f"No model is configured for the role {role!r}.",
-                    hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY) where the server runs.",
+                    hint=f"Set {variable}, {variable.removesuffix('URL')}MODEL and …KEY in the server's environment.",
                 )
             try:
                 seconds = until - time.monotonic()
@@ -173,9 +173,9 @@ def model_access(
 def _no_model_name(role: str) -> str:
     """Return the hint for a request without a model's name, which the endpoint refused."""
     if role == POLICY:
-        return "No model name was sent; give one (policy.config.model)."
+        return "The request had no model name; set policy.config.model."
     variable = role_variable(role).removesuffix("URL") + "MODEL"
-    return f"No model name was sent; set {variable} where the server runs."
+    return f"The request had no model name; set {variable} in the server's environment."
 
 
 class ThreadPort:

@@ -66,13 +66,13 @@ class AttemptOutcome:
 
 
 _RUNS = "Check that the endpoint is running at that address."
-_LESS = "Send fewer requests at once, or request a higher limit from its provider."
+_LESS = "Send fewer requests at once, or ask the provider for a higher limit."
 _LOGS = "Check the endpoint's log."
 
 KINDS: Mapping[str, AttemptOutcome] = {
     "unreachable": AttemptOutcome("model_unreachable", _RUNS),
     "untrusted": AttemptOutcome(
-        "model_unreachable", "Give it a certificate that this machine trusts, or SSL_CERT_FILE.", False
+        "model_unreachable", "Use a certificate that this machine trusts, or set SSL_CERT_FILE to the CA's file.", False
     ),
     "dropped": AttemptOutcome("model_unreachable", _RUNS),
     "truncated": AttemptOutcome("model_unreachable", _LOGS),
@@ -81,23 +81,25 @@ KINDS: Mapping[str, AttemptOutcome] = {
     "rate_limited": AttemptOutcome("model_rate_limited", _LESS, congested=True),
     "overloaded": AttemptOutcome("model_unreachable", _LESS, congested=True),
     "server_error": AttemptOutcome("model_unreachable", _LOGS),
-    "malformed": AttemptOutcome("model_malformed", "It must speak OpenAI's chat completions. " + _LOGS),
+    "malformed": AttemptOutcome("model_malformed", "The endpoint must implement OpenAI's chat completions. " + _LOGS),
     "empty": AttemptOutcome("model_malformed", _LOGS),
     "aborted": AttemptOutcome("model_malformed", _LOGS),
     "error_in_answer": AttemptOutcome("model_malformed", _LOGS),
     "refused": AttemptOutcome("model_refused", "Check the model's name, the key and the sampling parameters.", False),
-    "redirected": AttemptOutcome("model_redirected", "Use the address that it redirects to.", False),
+    "redirected": AttemptOutcome("model_redirected", "Use the address to which the endpoint redirects.", False),
     "overflow": AttemptOutcome(
         "context_overflow",
-        "Show the model fewer turns (policy.config.history), or use one with a larger context.",
+        "Send fewer turns (policy.config.history), or use a model with a larger context.",
         False,
     ),
     # a retry would pay for the endpoint's error at each turn, and hide it
-    "token_mismatch": AttemptOutcome("token_mismatch", "Such a turn cannot be trained on; fix the endpoint.", False),
-    "address_refused": AttemptOutcome("address_refused", "Give a public address.", False),
-    "key_refused": AttemptOutcome("key_refused", "Give the key that the model provider issued.", False),
+    "token_mismatch": AttemptOutcome(
+        "token_mismatch", "Fix the endpoint. The turn cannot be used for training.", False
+    ),
+    "address_refused": AttemptOutcome("address_refused", "Use a public address.", False),
+    "key_refused": AttemptOutcome("key_refused", "Use the key that the model provider issued.", False),
     "out_of_time": AttemptOutcome(
-        "deadline", "Give the rollout more time, or use a faster model.", False, boundary="timeout"
+        "deadline", "Increase safety.max_time_s, or use a faster model.", False, boundary="timeout"
     ),
 }
 
@@ -181,7 +183,7 @@ def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json
     """Return the failure of a rollout after these attempts, of which `failed` was the last."""
     kind = KINDS[failed.kind]
     excerpt = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
-    tries = f" It was called {len(retries)} times." if len(retries) > 1 else ""
+    tries = f" The model was called {len(retries)} times." if len(retries) > 1 else ""
     metadata = {"endpoint": place, "attempts": ", ".join(_in_words(each) for each in retries)}
     if failed.status is not None:
         metadata["status"] = str(failed.status)

@@ -56,20 +56,20 @@ HOP_SECONDS = 600.0
 # the event loop would decode what is sent encoded, while other rollouts wait
 HEADERS = {"Accept-Encoding": "identity"}
 
-_UNREACHABLE = ("unreachable", "takes no connection")
+_UNREACHABLE = ("unreachable", "does not accept connections")
 _ATTEMPTS: Mapping[Trouble, tuple[str, str]] = {
     Trouble.REFUSED: _UNREACHABLE,
     Trouble.CONNECT: _UNREACHABLE,
     Trouble.CONNECT_TIMEOUT: _UNREACHABLE,
-    Trouble.UNKNOWN_HOST: ("unreachable", "cannot be found: its name has no address"),
-    Trouble.TLS: ("unreachable", "speaks no TLS that can be understood"),
-    Trouble.CERTIFICATE: ("untrusted", "has a certificate that is not trusted here"),
-    Trouble.TRUNCATED: ("truncated", "cut its answer short"),
+    Trouble.UNKNOWN_HOST: ("unreachable", "cannot be found, because its host name does not resolve"),
+    Trouble.TLS: ("unreachable", "failed the TLS handshake"),
+    Trouble.CERTIFICATE: ("untrusted", "has a certificate that this machine does not trust"),
+    Trouble.TRUNCATED: ("truncated", "sent an incomplete response"),
     Trouble.NOT_HTTP: ("malformed", "sent a response that is not HTTP"),
     Trouble.UNSENDABLE: ("malformed", "sent a response that is not HTTP"),
-    Trouble.TOO_LARGE: ("malformed", f"answered with more than {MAX_ANSWER_BYTES} bytes"),
+    Trouble.TOO_LARGE: ("malformed", f"sent more than {MAX_ANSWER_BYTES} bytes"),
 }
-_DROPPED = ("dropped", "dropped the connection before it answered")
+_DROPPED = ("dropped", "closed the connection before it sent a response")
 
 
 class ModelConnections:
@@ -122,17 +122,15 @@ class ModelConnections:
         except ForeignRedirect as foreign:
             where = f" to {foreign.place}" if foreign.place else ""
         except OutOfHops:
-            raise AttemptFailed(
-                "redirected", f"sent its caller on {MAX_HOPS} times without an answer", status=303
-            ) from None
+            raise AttemptFailed("redirected", f"redirected {MAX_HOPS} times without a response", status=303) from None
         raise AttemptFailed(
-            "redirected", f"sent its caller on{where} ({status}), and no call is sent on", status=status
+            "redirected", f"redirected{where} ({status}), which this server does not follow", status=status
         )
 
     def _failed(self, lost: NoAnswer, called: ParsedUrl) -> AttemptFailed:
         if lost.kind is Trouble.FORBIDDEN:
             hint = self._rules.hint(called.host, lost.why)
-            return AttemptFailed("address_refused", f"is at {lost.why}, which this server does not call", hint=hint)
+            return AttemptFailed("address_refused", f"is at {lost.why}, which this server must not call", hint=hint)
         kind, words = _ATTEMPTS.get(lost.kind, _DROPPED)
         return AttemptFailed(kind, words, status=lost.status or None)
 
@@ -208,7 +206,7 @@ class HttpModelClient:
         except TypeError:  # a lone surrogate, or a number beyond 64 bits
             raise _failed(
                 "request_not_json",
-                f"The request to the model at {place} is not valid JSON: it has a lone surrogate or a number beyond 64 bits.",
+                f"The request to the model at {place} is not valid JSON: it has a lone surrogate or a number over 64 bits.",
                 "Check the environment's observations and the sampling parameters.",
             ) from None
         connections, host = self._open(), self.throttle.host(resolved.host_key)
@@ -248,7 +246,7 @@ class HttpModelClient:
         else:
             return
         raise _failed(
-            "key_refused", f"The key for the model at {place} {why}; it was not sent.", "Give a key of the model's own."
+            "key_refused", f"The key for the model at {place} {why}; it was not sent.", "Use the model provider's key."
         )
 
     def _resolve(self, url: str) -> ResolvedEndpoint:
@@ -256,15 +254,15 @@ class HttpModelClient:
         try:
             called = read_url(url)
         except NotAnAddress as wrong:
-            raise _failed("invalid_address", f"The model's address {wrong}.", "Give the address of a model.") from None
+            raise _failed("invalid_address", f"The model's address {wrong}.", "Use an http(s) address.") from None
         why = self.rules.refusal_of(called)
         # also checked here: the address of a judge comes from the settings, which no planner checks
         if why is not None:
-            raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server does not call.",
+            raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server must not call.",
                           self.rules.hint(called.host, why))  # fmt: skip
         if self.keys.address_has_own_key(url):
-            raise _failed("key_refused", "The model was not called: its address contains one of this server's own API keys.",
-                          "Remove it from the address.")  # fmt: skip
+            raise _failed("key_refused", "The model was not called because its address contains an API key of this server.",
+                          "Remove the key from the address.")  # fmt: skip
         resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
         if len(self._resolved) >= MOST_REMEMBERED:  # the query may differ in each rollout
             self._resolved.clear()
@@ -312,8 +310,8 @@ class HttpModelClient:
             # a host that does not answer counts as overloaded
             congested = True
             if limit == left:
-                raise AttemptFailed("out_of_time", f"gave no answer within the {limit:.1f} s that were left") from None
-            raise AttemptFailed("hung", f"gave no answer within {limit:.0f} s") from None
+                raise AttemptFailed("out_of_time", f"sent no response within the remaining {limit:.1f} s") from None
+            raise AttemptFailed("hung", f"sent no response within {limit:.0f} s") from None
         except AttemptFailed as failed:
             congested = failed.congested
             raise
@@ -341,7 +339,7 @@ def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
     cleaned = without_keys(answer, (key,))
     if cleaned == answer:
         return reply
-    log.warning("the model at %s repeated the key that it was sent; it was taken out of the answer", place)
+    log.warning("the model at %s repeated its API key; the key was removed from the reply", place)
     return replace(reply, **cleaned, token_ids=None, logprobs=None, prompt_token_ids=None)
 
 

@@ -98,7 +98,8 @@ class ModelNames:
         # tomllib recurses into nested arrays
         except (ValueError, RecursionError):
             raise ConfigError(
-                f"{file} is not a TOML file in UTF-8.", hint='Write [NAME] and below it url = "https://…/v1".'
+                f"{file} is not a TOML file in UTF-8.",
+                hint='Write a table such as [NAME] followed by url = "https://…/v1".',
             ) from None
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
@@ -110,10 +111,10 @@ class ModelNames:
         if self.file is None:
             raise ConfigError(
                 f"The model {name!r} has no address because there is no {MODELS_FILE} in this directory.",
-                hint=f'Give --inference-url, or write {MODELS_FILE} with [{name}] and url = "…".',
+                hint=f'Pass --inference-url, or create {MODELS_FILE} with [{name}] and url = "https://…/v1".',
             )
         close = closest(name, self.models)
-        known = f"It has {', '.join(sorted(self.models)) or 'none'}."
+        known = f"Its models are: {', '.join(sorted(self.models)) or 'none'}."
         raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
@@ -132,31 +133,31 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         return ConfigError(f"{file}: [{name}] {what}.", hint=hint)
 
     if not isinstance(table, dict):
-        raise wrong("is not a table", f'Write [{name}] and below it url = "https://…/v1".')
+        raise wrong("is not a table", f'Write [{name}] followed by url = "https://…/v1".')
     for member in table:
         if member not in _MEMBERS:
             close = closest(member, _MEMBERS)
             raise wrong(
-                f"has the unknown member {member!r}",
-                f"Did you mean {close}?" if close else f"Known: {', '.join(_MEMBERS)}.",
+                f"has the unknown key {member!r}",
+                f"Did you mean {close}?" if close else f"Valid keys: {', '.join(_MEMBERS)}.",
             )
     url, model, key = table.get("url"), table.get("model", name), table.get("key")
     if not isinstance(url, str):
-        raise wrong("has no url", 'Write url = "https://…/v1".')
+        raise wrong("has no `url`", 'Add url = "https://…/v1".')
     try:
         read_url(url)
     except NotAnAddress as error:
-        raise wrong(f"has a url that {error}", 'Write url = "https://…/v1".') from None
+        raise wrong(f"has a `url` that {error}", 'Set it to an address such as "https://…/v1".') from None
     if not isinstance(model, str) or not model:
-        raise wrong("has a model that is not a string", "Write the endpoint's name for it, in quotes.")
+        raise wrong("has a `model` that is not a string", "Set it to the name that the endpoint uses, in quotes.")
     # a key here would be committed with the file
     if key is not None and (not isinstance(key, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", key)):
         raise wrong("has an invalid `key`", "Set it to the name of the environment variable that contains the API key.")
     # every call would hand the server's own key to a vendor
     if key is not None and key.startswith(SERVER_ONLY):
         raise wrong(
-            f"takes the key {key}",
-            "That variable holds an API key of this server. Name the variable with the model provider's key.",
+            f"uses the variable {key}, which contains an API key of this server",
+            "Set `key` to the name of the variable that contains the model provider's key.",
         )
     return NamedModel(name, url, model, key, _price(table, wrong))
 
@@ -168,14 +169,18 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
         if value is None:
             continue
         if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-            raise wrong(f"has a {member} that is not a price", "Write US dollars per million tokens, such as 0.18.")
+            raise wrong(
+                f"has an invalid `{member}`", "Set it to a price in US dollars per million tokens, such as 0.18."
+            )
         given[member] = float(value)
     if not given:
         return None
     # an absent price is unknown, not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
-            raise wrong(f"has a price but no {member}", "Give the prices of input and output; 0 where it is free.")
+            raise wrong(
+                f"has a price but no `{member}`", "Set the prices of input and output; use 0 if tokens are free."
+            )
     return Price(given[_PRICES[0]], given.get(_PRICES[1], given[_PRICES[0]]), given[_PRICES[2]])
 
 
@@ -242,12 +247,12 @@ class Credentials:
             called = read_url(f"http://{bare}/")
         except NotAnAddress as wrong:
             raise ConfigError(
-                f"{KEYS_FOR} has an entry with an invalid host: it {wrong}.", hint="Write HOST=VARIABLE."
+                f"{KEYS_FOR} has an entry with an invalid host: it {wrong}.", hint="Use the form HOST=VARIABLE."
             ) from None
         if not variable or variable.startswith(SERVER_ONLY):
             raise ConfigError(
-                f"{KEYS_FOR} does not name a model provider's key for {called.host}.",
-                hint="Write HOST=VARIABLE. The server's own API keys are never sent to a model.",
+                f"{KEYS_FOR} has no variable with a model provider's key for {called.host}.",
+                hint="Use the form HOST=VARIABLE. VARIABLE must not contain one of the server's own API keys.",
             )
         key = settings.variable(variable)
         if not key:
@@ -304,7 +309,7 @@ class Credentials:
                     message,
                     fields=(FieldProblem(place, message, "key_refused"),),
                     code="key_refused",
-                    hint="Give the key that the model provider issued, or no key.",
+                    hint="Use the key that the model provider issued, or no key.",
                 )
 
     def excerpt(self, text: str, used: str | None) -> str:

@@ -31,7 +31,7 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
     if not isinstance(choices, list):
         raise _malformed("has no list of choices")
     if not choices:
-        raise AttemptFailed("empty", "answered 200 without a choice", status=status)
+        raise AttemptFailed("empty", "returned 200 with an empty list of choices", status=status)
     choice = choices[0]
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
         raise _malformed("has a choice without a message")
@@ -39,7 +39,7 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
     if finish_reason in CUT_SHORT:
         raise AttemptFailed(
             "aborted",
-            f"stopped in the middle of its answer ({finish_reason})",
+            f"aborted its reply ({finish_reason})",
             status=status,
             excerpt=text_of(choice.get("error")),
         )
@@ -71,7 +71,7 @@ def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
     except orjson.JSONDecodeError:
         if status != 200:
             raise refused(status, None, body[:2000].decode(errors="replace"), retry_after) from None
-        raise AttemptFailed("malformed", "answered 200 with something that is not JSON", status=status) from None
+        raise AttemptFailed("malformed", "returned 200 with a body that is not JSON", status=status) from None
     error = _error_of(answer)
     if status != 200 or error is not None:
         raise refused(status, error if error is not None else answer, "", retry_after)
@@ -79,7 +79,7 @@ def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
 
 
 def _malformed(what: str) -> AttemptFailed:
-    return AttemptFailed("malformed", f"answered 200 with a chat completion that {what}", status=200)
+    return AttemptFailed("malformed", f"returned 200 with a chat completion that {what}", status=200)
 
 
 def _error_of(answer: Any) -> Any:
@@ -108,7 +108,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise _malformed("has a tool call without a function's name")
+            raise _malformed("has a tool call without a function name")
         arguments = function.get("arguments")
         if not isinstance(arguments, str):  # some local servers send an object, or nothing
             function["arguments"] = "{}" if arguments is None else orjson.dumps(arguments).decode()
@@ -158,7 +158,7 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
     if reply.token_ids is not None and reply.logprobs is not None and len(reply.token_ids) != len(reply.logprobs):
         raise AttemptFailed(
             "token_mismatch",
-            f"answered with {len(reply.token_ids)} token ids and {len(reply.logprobs)} log-probabilities; expected equal "
+            f"returned {len(reply.token_ids)} token ids but {len(reply.logprobs)} log-probabilities; expected equal "
             "numbers",
             status=200,
         )
@@ -176,7 +176,7 @@ def _logprobs(choice: Mapping[str, Any], message: Mapping[str, Any], meta: Mappi
                 values = [entry["logprob"] for entry in entries]
                 tokens = [entry["token"] for entry in entries]
             except (TypeError, KeyError):
-                raise _malformed("has log-probabilities that cannot be read") from None
+                raise _malformed("has log-probabilities in an unknown format") from None
             if tokens and all(isinstance(token, str) and token.startswith("token_id:") for token in tokens):
                 return values, [int(token[9:]) if token[9:].isdecimal() else None for token in tokens]
             return values, None
@@ -260,29 +260,29 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
             "overflow", "rejected the conversation because it is too long", status=status, excerpt=words
         )
     if status == 200:
-        return AttemptFailed("error_in_answer", "answered 200 with an error", status=status, excerpt=words)
+        return AttemptFailed("error_in_answer", "returned 200 with an error", status=status, excerpt=words)
     if status == 429:
         if codes & SPENT_CODES:
             return AttemptFailed(
                 "refused",
-                "answered 429: the key's credit is exhausted",
+                "returned 429: the key's credit is exhausted",
                 status=status,
-                hint="Top up the account of the key, or give another one.",
+                hint="Add credit to the key's account, or use another key.",
             )
-        return AttemptFailed("rate_limited", "answered 429", status=status, excerpt=words, retry_after=retry_after)
+        return AttemptFailed("rate_limited", "returned 429", status=status, excerpt=words, retry_after=retry_after)
     if status == 408:
-        return AttemptFailed("request_timeout", "answered 408", status=status, excerpt=words, retry_after=retry_after)
+        return AttemptFailed("request_timeout", "returned 408", status=status, excerpt=words, retry_after=retry_after)
     if status >= 500 and status not in _NEVER_SERVED:
         kind = "overloaded" if status in (503, 529) else "server_error"
-        return AttemptFailed(kind, f"answered {status}", status=status, excerpt=words, retry_after=retry_after)
+        return AttemptFailed(kind, f"returned {status}", status=status, excerpt=words, retry_after=retry_after)
     if status in (401, 403):  # the text may repeat the key, so no excerpt
         return AttemptFailed(
             "refused",
-            f"answered {status}: it rejects this key, or no key was sent",
+            f"returned {status}: the API key is missing or invalid",
             status=status,
-            hint="Give a valid key in policy.config.api_key, or set the server's own (TASKAPP_INFERENCE_KEYS_FOR).",
+            hint="Set policy.config.api_key to a valid key, or configure one in TASKAPP_INFERENCE_KEYS_FOR.",
         )
-    return AttemptFailed("refused", f"answered {status}", status=status, excerpt=words)
+    return AttemptFailed("refused", f"returned {status}", status=status, excerpt=words)
 
 
 def _overflows(codes: set[str], words: str) -> bool:

@@ -61,7 +61,7 @@ class LoopEnvironment:
         # two steps at once would have no order, and the episode records one
         if self._step is not None:
             raise PolicyError(
-                "env.step() was called while another step is running.", hint="Await each before the next."
+                "env.step() was called while another step is running.", hint="Await each step before the next."
             )
         try:
             call = ToolCall(str(tool), plain(args, "args"))

@@ -79,7 +79,7 @@ def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPol
             raise unavailable(
                 "random",
                 f"action {action.name!r} at {without_folder(action.place)}: {error}",
-                "Give its fields bounds (Literal, Field(ge=, le=), a greatest length), or the action a sampler: "
+                "Bound the action's fields (Literal, Field(ge=, le=), a maximum length), or declare a sampler with "
                 "@action(sample=fn).",
             ) from None
     return RandomPolicy(rng)
@@ -106,7 +106,7 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
         "noop",
         f"environment {environment.name!r} at {without_folder(environment.place)} has no action marked "
         "@action(noop={…})",
-        "Mark the action that changes nothing, or name another policy.",
+        "Mark the action that changes nothing, or choose another policy.",
     )
 
 
@@ -118,20 +118,20 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
     """
     if "action" not in config:
         raise unavailable(
-            "constant", "policy.config has no 'action'", 'Give {"action": {"tool": {args}}} or {"action": "words"}.'
+            "constant", "policy.config has no 'action'", 'Set it as {"action": {"tool": {args}}} or {"action": "text"}.'
         )
     answer = answer_from(config["action"], "policy.config.action")
     # found before anything runs: an episode of refusals costs time and shows nothing
     problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
     # one call that may be accepted is enough: what a state refuses, another one may take
     if problems[0] is not None and None not in problems:
-        message = f"policy 'constant' could never act: {problems[0]}."
-        words = ', or {"action": "words"}' if environment.text_action is not None else ""
+        message = f"The policy 'constant' can never act: {problems[0]}."
+        words = ', or {"action": "text"}' if environment.text_action is not None else ""
         raise RequestError(
             message,
             fields=(FieldProblem(("body", "policy", "config", "action"), message, "policy_unavailable"),),
             code="policy_unavailable",
-            hint=f'Give {{"action": {{"tool": {{args}}}}}} with a tool of the environment{words}.',
+            hint=f'Set {{"action": {{"tool": {{args}}}}}} with a tool of the environment{words}.',
         )
     return ConstantPolicy("constant", answer)
 
@@ -140,12 +140,12 @@ def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
     """Return why the environment could never accept this call; None when it may."""
     if call.tool not in environment.actions:
         return (
-            f"policy.config.action names the tool {call.tool[:80]!r}; the tools of environment {environment.name!r} are "
+            f"policy.config.action names the unknown tool {call.tool[:80]!r}; the tools of {environment.name!r} are "
             f"{', '.join(environment.actions)}"
         )
     if not isinstance(call.args, Mapping):
         kind = type(call.args).__name__
-        return f"policy.config.action gives {call.tool} arguments that are a {kind}, expected an object"
+        return f"the arguments of {call.tool} in policy.config.action are a {kind}, expected an object"
     return None
 
 
@@ -153,11 +153,11 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
     """Return why the environment could never accept this plain-text answer; None if it may."""
     if environment.text_action is None:
         return (
-            "policy.config.action is words, and no action of environment "
-            f"{environment.name!r} takes words; its tools are {', '.join(environment.actions)}"
+            "policy.config.action is plain text, which no action of environment "
+            f"{environment.name!r} accepts; its tools are {', '.join(environment.actions)}"
         )
     if not answer.output and not environment.one_answer:
-        return f"policy.config.action is the empty text, which environment {environment.name!r} always refuses"
+        return f"policy.config.action is empty, which environment {environment.name!r} always refuses"
     return None
 
 
@@ -178,8 +178,8 @@ class ReplayPolicy:
             if self._stops is not None:
                 raise PolicyStops(self._stops)
             raise PolicyError(
-                f"the stored rollout has {len(self._answers)} turns, but the episode requested turn {self._given + 1}: it "
-                "is not the same episode.",
+                f"The stored rollout has {len(self._answers)} turns, but this episode reached turn {self._given + 1}, so it is "
+                "a different episode.",
                 hint="Replay with the same environment version, split, seed and env.config.",
             )
         self._given += 1
@@ -220,14 +220,16 @@ def answer_from(value: Any, who: str) -> Decision:
         return Decision([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
         return Decision([call for item in value for call in answer_from(item, who).tool_calls])
-    raise PolicyError(f'{who} gave {str(value)[:80]!r}; expected {{"tool": {{args}}}}, a list of them, or words.')
+    raise PolicyError(
+        f'{who} returned {str(value)[:80]!r}; expected {{"tool": {{args}}}}, a list of such objects, or text.'
+    )
 
 
 def _plain(args: Any, who: str) -> Json:
     try:
         return plain(args if args is not None else {}, "args")
     except NotJson as error:
-        raise PolicyError(f"{who}: {error}; arguments are JSON.") from None
+        raise PolicyError(f"{who}: {error}; arguments must be JSON.") from None
 
 
 def unavailable(

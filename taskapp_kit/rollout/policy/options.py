@@ -116,7 +116,7 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
         warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
     if more := len(unknown) - len(warnings):
         count = f"{more} more" if warnings else f"{more}"
-        warnings.append(f"{count} of the members of policy.config are not known here and were ignored")
+        warnings.append(f"{count} unknown fields of policy.config were ignored")
     return warnings
 
 
@@ -137,8 +137,8 @@ def chosen_name(
     if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
         raise unavailable(
             str(wanted),
-            "this server does not offer it, as its actions may show private fields of the task",
-            "Name another policy, or have the server offer it: `taskapp serve --gold`, or TASKAPP_GOLD=on.",
+            "this server does not offer it, because its actions may reveal private fields of the task",
+            "Choose another policy, or start the server with `taskapp serve --gold` or TASKAPP_GOLD=on.",
             loc=loc,
         )
     if asked is not None:
@@ -151,7 +151,7 @@ def chosen_name(
     if inference_url is not None:
         return MODEL
     raise _unknown(
-        policy_name, _available(app, environment), loc, "A language model needs policy.config.inference_url."
+        policy_name, _available(app, environment), loc, "To use a language model, set policy.config.inference_url."
     )
 
 
@@ -199,7 +199,7 @@ def _sample(config: Mapping[str, Json]) -> int:
 
 def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...], more: str = "") -> RequestError:
     close = closest(str(asked), names)
-    found = "no policy is named in the request" if asked is None else f"there is no policy {str(asked)[:80]!r}"
+    found = "The request names no policy" if asked is None else f"There is no policy {str(asked)[:80]!r}"
     message = f"{found}; the policies are {', '.join(names)}."
     hint = " ".join(filter(None, (f"Did you mean {close!r}?" if close else "", more)))
     return RequestError(
@@ -441,7 +441,7 @@ def _extra(given: Json) -> Mapping[str, Json]:
     taken = sorted(OURS & set(given))
     if taken:
         # the record would say something else than what was sent
-        raise _refused(("extra_body", taken[0]), given[taken[0]], "absent: that member is written by taskapp-kit")
+        raise _refused(("extra_body", taken[0]), given[taken[0]], "no value, because taskapp-kit sets this field")
     try:
         extra: dict[str, Json] = plain(given, "extra_body")
     except NotJson as error:

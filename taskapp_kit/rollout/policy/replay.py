@@ -29,12 +29,12 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
     differing = tuple(_differing(request, stored, app))
     if differing:
         raise RequestError(
-            f"This is not the episode of rollout {stored.rollout_id}: "
+            f"The request does not match the episode of rollout {stored.rollout_id}: "
             + "; ".join(f"{'.'.join(map(str, problem.loc[1:]))} {problem.message}" for problem in differing)
             + ".",
             fields=differing,
             code="replay_differs",
-            hint="Leave these fields out: a replay takes them from the stored rollout.",
+            hint="Omit these fields. A replay reads them from the stored rollout.",
         )
     safety = request.safety
     if stored.stop_reason == "max_ops":  # the limit may have been reached within an answer
@@ -55,7 +55,7 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
 
 def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> Iterator[FieldProblem]:
     def problem(loc: tuple[str, ...], asked: Json, was: Json) -> FieldProblem:
-        return FieldProblem(("body", *loc), f"is {_short(asked)}, and was {_short(was)}", "replay_differs")
+        return FieldProblem(("body", *loc), f"is {_short(asked)}, but was {_short(was)}", "replay_differs")
 
     env = request.env
     if env.env_name not in (None, stored.environment):
@@ -69,7 +69,7 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
     for name, value in read.given.items():
         if name not in stored.config:
             yield FieldProblem(
-                ("body", "env", "config", name), f"is {_short(value)}, and was not given", "replay_differs"
+                ("body", "env", "config", name), f"is {_short(value)}, but was not set", "replay_differs"
             )
         elif stored.config[name] != value:
             yield problem(("env", "config", name), value, stored.config[name])

@@ -121,7 +121,7 @@ class UniformSampler:
 
     def of_text(self, schema: Schema, name: str) -> Draw:
         """Return the function for a text, or for any JSON."""
-        raise Unbounded(f"{name} ({schema.kind or 'any JSON'}) has no bounds to draw from")
+        raise Unbounded(f"{name} ({schema.kind or 'any JSON'}) has no bounds, so no value can be drawn")
 
     def of_object(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for an object."""
@@ -180,7 +180,7 @@ class FreeSampler(UniformSampler):
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema, which may contain the schema itself."""
         if depth > MAX_DEPTH:
-            raise ValueError("it asks for a value that contains itself without end")
+            raise ValueError("the schema requires a value that contains itself without end")
 
         # not before it is drawn: the schema may contain itself
         def drawn(rng: random.Random) -> Json:

@@ -73,7 +73,7 @@ def ask_about(spec: AppSpec, case: Case, models: ModelPort, *, repeats: int = 1)
         result.error, result.record = error.failure.message, error.judging
         return result
     if not result.scores:
-        result.error = "the judge does not apply to it"
+        result.error = "the judge does not apply to this case"
     elif not judge.group:
         result.spreads = _spreads(result.record, judge.name)
     else:

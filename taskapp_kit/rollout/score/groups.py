@@ -163,9 +163,9 @@ def _readings(judge: JudgeSpec, given: Mapping[str, Any], members: int) -> list[
     except BaseException as error:  # sys.exit() in an author's function must not end the server
         raise AuthorFailed from error
     if not isinstance(returned, (list, tuple)) or len(returned) != members:
-        found = f"{len(returned)} readings" if isinstance(returned, (list, tuple)) else f"a {type(returned).__name__}"
+        found = f"{len(returned)} items" if isinstance(returned, (list, tuple)) else f"a {type(returned).__name__}"
         raise AuthorFailed from BadScore(
-            f"returned {found}, expected a list with one for each of {members} trajectories"
+            f"returned {found}, expected a list with one item for each of the {members} trajectories"
         )
     try:
         return [sections(reading) for reading in returned]

@@ -187,12 +187,12 @@ class JudgeCaller:
     def _unreadable(self, role: str, problem: str, asks: int) -> JudgeFailed:
         times = "once" if asks == 1 else f"{asks} times"
         message = (
-            f"{self._judge_names()} gave no verdict: the model of role {role!r} was asked {times}, "
-            f"and of its last answer {problem}"
+            f"{self._judge_names()} gave no verdict: the model with the role {role!r} was called {times}, "
+            f"and its last reply was unusable: {problem}"
         )
         return JudgeFailed(
             Failure(
-                "scoring", "judge_unreadable", message, "Ask another model, or make the question clearer.", _new_id()
+                "scoring", "judge_unreadable", message, "Use another model, or make the question clearer.", _new_id()
             )
         )
 
@@ -200,7 +200,7 @@ class JudgeCaller:
         failure = error.failure
         if failure.boundary in ("timeout", "cancelled"):
             return JudgeFailed(replace(failure, error_id=failure.error_id or _new_id()), stops=True)
-        message = f"{self._judge_names()} could not ask the model of role {role!r}: {failure.message}"
+        message = f"{self._judge_names()} could not call the model with the role {role!r}: {failure.message}"
         return JudgeFailed(Failure("scoring", "judge_failed", message, failure.hint, failure.error_id or _new_id()))
 
     def _judge_names(self) -> str:
@@ -265,8 +265,8 @@ def reward_request(reading: Any) -> dict[str, Json]:
     # The operator's settings choose the model; an author's dict must not.
     if not isinstance(body, dict) or KIND in body or "model" in body:
         raise NotReadable(
-            f"returned a {type(reading).__name__}, expected what a reward model reads: a str, a list of messages, or a "
-            "dict with the body (without model and kind)"
+            f"returned a {type(reading).__name__}, expected the input of a reward model: a str, a list of messages, or "
+            "a dict with the request body (without `model` and `kind`)"
         )
     return {KIND: REWARD_MODEL, **body}
 

@@ -106,23 +106,25 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
         variable = role_variable(need.role)
         if need.must:
             raise Unavailable(
-                f"judge {need.judge!r} ({need.place}) has a weight above 0, but no model is configured for it ({variable}).",
-                hint=f"Set {variable} (and {variable.removesuffix('URL')}MODEL, …KEY), or declare the judge with weight=0. "
-                "`taskapp rollout`, `eval` and `play` can also play without judges: --judges skip.",
+                f"Judge {need.judge!r} ({need.place}) has a weight above 0, but no model is configured for it ({variable}).",
+                hint=f"Set {variable}, {variable.removesuffix('URL')}MODEL and …KEY, or declare the judge with weight=0. "
+                "To skip judges, pass `--judges skip` to `taskapp rollout`, `eval` or `play`.",
             )
         if need.judges:
             names = ", ".join(need.judges)
-            warnings.append(f"judges {names} are not configured ({variable}): their scores are null ({NOT_CONFIGURED})")
+            warnings.append(
+                f"judges {names} have no model ({variable} is not set); their scores are null ({NOT_CONFIGURED})"
+            )
         if need.environments:
             names = ", ".join(need.environments)
-            warnings.append(f"environments {names} call the model of role {need.role!r}, but {variable} is not set")
+            warnings.append(f"environments {names} call a model with the role {need.role!r}, but {variable} is not set")
     return warnings
 
 
 def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
     """Return the warning of a rollout whose judges are skipped; an empty list where the environment has no judges."""
     names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
-    return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
+    return [f"judges were skipped ({', '.join(names)}); their scores are null ({JUDGES_SKIPPED})"] if names else []
 
 
 def expected_calls(spec: AppSpec, environment: str, configured: Callable[[str], bool]) -> dict[str, int]:
@@ -205,7 +207,9 @@ class AuthorFailed(Exception):
 def not_configured(judge: JudgeSpec, role: str) -> Failure:
     """Return the failure of a judge with weight > 0 whose role has no model."""
     message = f"judge {judge.name!r} ({without_folder(judge.place)}) uses the role {role!r}, but no model is configured for it"
-    return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} where the server runs.")
+    return Failure(
+        "scoring", "judge_not_configured", message, f"Set {role_variable(role)} in the server's environment."
+    )
 
 
 def _record_error(items: Sequence[CriterionScore], error: str, cause: BaseException) -> None:

@@ -78,7 +78,7 @@ def score(
     parts = {"outcome_score": card.outcome_score, "events_score": card.events_score, card.formula: card.reward}
     for name, value in parts.items():
         if value is not None and not math.isfinite(value):
-            raise failed(name, BadScore(f"came to {value}, beyond all numbers"))
+            raise failed(name, BadScore(f"is {value}, expected a finite number"))
     return card
 
 
@@ -208,9 +208,7 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
                     if part is not None and str(key) not in RESERVED_METRICS:
                         card.metrics[str(key)] = checked_number(part, (-math.inf, math.inf))
                 if taken:
-                    raise BadScore(
-                        f"gave numbers under names of the kit's own ({', '.join(taken)}), which were left out"
-                    )
+                    raise BadScore(f"returned numbers with reserved names ({', '.join(taken)}), which were ignored")
             elif value is not None:
                 card.metrics[metric.name] = checked_number(value, (-math.inf, math.inf))
         except BaseException as error:
@@ -230,7 +228,7 @@ def checked_number(value: Any, scale: tuple[float, float]) -> float:
     if not math.isfinite(number):
         raise BadScore(f"returned {number}, expected a finite number or None")
     if not scale[0] <= number <= scale[1]:
-        raise BadScore(f"returned {number:g}, outside its scale {scale[0]:g} to {scale[1]:g}")
+        raise BadScore(f"returned {number:g}, expected a number from {scale[0]:g} to {scale[1]:g}")
     return number
 
 

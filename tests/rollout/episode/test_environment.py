@@ -131,7 +131,7 @@ def test_object_shared_between_steps_is_an_error(name: str) -> None:
     with pytest.raises(RolloutFailed) as caught:
         play(returning(*values, first=first), "noop")
     assert caught.value.failure.code == "shared_object"
-    assert "return a new one at each step (a copy)" in caught.value.failure.message
+    assert "return a copy in each step" in caught.value.failure.message
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_numbers_of_numpy_and_booleans_are_fine() -> None:
 @pytest.mark.parametrize(
     ("first", "code", "words"),
     [
-        (Step("x"), "reset_returned_step", "Env.reset returned a Step; it returns the first observation"),
+        (Step("x"), "reset_returned_step", "Env.reset returned a Step, expected only the first observation"),
         (object(), "observation_not_json", "): observation is of type object"),
         (("obs", {}), "observation_not_json", "): observation is a tuple"),
     ],

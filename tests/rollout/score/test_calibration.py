@@ -81,7 +81,7 @@ def test_what_failed_is_listed_and_in_no_number() -> None:
     assert (told["calls"], told["unusable_answers"]) == (6, 3)
     none = report(asked(judged_app(lambda answer_text: None), models))
     assert (none["labels"], none["accuracy"], none["cost"]) == (0, None, None)
-    assert none["failed"][0]["error"] == "the judge does not apply to it"
+    assert none["failed"][0]["error"] == "the judge does not apply to this case"
 
 
 def group_case(app: TaskApp, texts: list[str], labels: tuple[float, ...]) -> tuple[Any, Case]:
