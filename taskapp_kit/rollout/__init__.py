@@ -1,1 +1,1 @@
-"""One rollout, from the request to the stored result. Its order: docs/contribute/architecture.md. Knows no HTTP server."""
+"""One rollout, from the request to the stored result, without HTTP. docs/contribute/architecture.md explains the modules."""

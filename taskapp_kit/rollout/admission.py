@@ -1,4 +1,4 @@
-"""Rollouts in flight: their callers, the limits on them, the health of the store, and failures that end them from outside."""
+"""Admission of rollouts: callers, limits, the health of the store, and the failures that end a rollout from outside."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller that requests a rollout.
+    """The client that requests a rollout.
 
     Attributes:
         key_label: The label of the caller's key, never the key itself.
-        max_in_flight: The limit on rollouts in flight under this label, or None.
+        max_in_flight: The limit on concurrent rollouts with this label, or None if there is no limit.
         traceparent: W3C trace context of the request.
         tracestate: W3C trace state of the request.
         admin: Whether the caller may see and cancel the rollouts of every key label.
@@ -35,7 +35,7 @@ class Caller:
 
     key_label: str | None = None
     max_in_flight: int | None = None
-    # kept with the caller, because spans are built after the request has ended
+    # stored here, because spans are built after the request has ended
     traceparent: str | None = None
     tracestate: str | None = None
     admin: bool = False
@@ -45,30 +45,30 @@ class Caller:
         return self.admin or (self.key_label is not None and self.key_label == key_label)
 
 
-# an admin: code in the same process can read everything anyway
+# an admin, because code in the same process can read everything anyway
 ANYONE = Caller(admin=True)
-"""The caller of a service in the same process, such as the command line or a test."""
+"""The caller for code in the service's process, such as the command line or a test."""
 
 
 Answers = Callable[[dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""Receives a policy's request to its model and return the reply. Called on the event loop."""
+"""Receives a policy's request to its model and returns the reply. Called on the event loop."""
 Asked = Callable[["dict[str, Json] | None"], None]
-"""Called with the policy's next request; None if there is no further request, or if the turn failed."""
+"""Called with the policy's next request, or with None if the policy sends no further request or the turn failed."""
 
 
 class QuickDriver(Protocol):
-    """Drives an episode whose short turns need not wait for the event loop."""
+    """Runs short turns of an episode without waking the rollout's task."""
 
     def quick(self, reply: ChatReply, asked: Asked) -> bool:
-        """Continue with a reply without waking the rollout's task. Return False if that is not possible now.
+        """Continue with a reply without waking the rollout's task. Return False if the task has to continue instead.
 
-        After False, and after a call of `asked` with None, `Answers` has to return the same reply, so that the task continues.
+        If this returns False, or calls `asked` with None, `Answers` must return the same reply to wake the task.
         """
         ...
 
 
 class EventRecord(Protocol):
-    """The growing list of a running rollout's events."""
+    """The events of a running rollout, which grow while it runs."""
 
     def events(self) -> list[Event]:
         """Return the events so far."""
@@ -77,21 +77,21 @@ class EventRecord(Protocol):
 
 @dataclass(slots=True)
 class RunningRollout:
-    """One rollout, from its admission to its end.
+    """A rollout in flight, from its admission to its end.
 
     Attributes:
-        rollout_id: Its id.
+        rollout_id: The rollout's id.
         plan: The validated request.
-        caller: Who requested it.
-        created_at: Time of the request in unix seconds.
-        began: The same time on the service's monotonic clock.
-        seconds: Its deadline, counted from `began`.
-        own: Whether a policy object of this process replaces the requested policy.
-        task: The task that runs it.
-        driver: Set while short turns need not wait for the event loop.
-        recorded: Its events, once it runs.
-        settling: Whether it has ended and its result is being stored.
-        stopped: Why the server ended it, if it did.
+        caller: The client that requested the rollout.
+        created_at: The time of the request in unix seconds.
+        began: The time of the request on the service's monotonic clock, in seconds.
+        seconds: The deadline, in seconds after `began`.
+        own: Whether a policy object in this process replaces the requested policy.
+        task: The asyncio task that runs the rollout.
+        driver: Runs short turns without waking the task. None while that is not possible.
+        recorded: The rollout's events. None before it runs.
+        settling: Whether the rollout has ended and its result is being stored.
+        stopped: The failure with which the server ended the rollout, or None.
     """
 
     rollout_id: str
@@ -100,7 +100,7 @@ class RunningRollout:
     created_at: float
     began: float
     seconds: float
-    # a worker process would play the requested policy instead
+    # a worker process would run the requested policy instead
     own: bool = False
     task: asyncio.Task[object] | None = None
     driver: QuickDriver | None = None
@@ -109,34 +109,34 @@ class RunningRollout:
     stopped: Failure | None = None
 
     def events(self) -> list[Event]:
-        """Return the events so far. Readable at any time, even from the event loop while the rollout's thread hangs."""
+        """Return the events so far. Callable at any time, even on the event loop while the rollout's thread hangs."""
         return [] if self.recorded is None else self.recorded.events()
 
 
 RolloutObserver = Callable[[RunningRollout, Rollout], None]
-"""Called on the event loop with each rollout that has ended (scored, failed or cancelled) and is stored; must not raise.
+"""Called on the event loop with each scored, failed or cancelled rollout after it is stored. It must not raise.
 
-Reading the result's numbers is cheap; `events` and `trajectory` may decode data from a worker process.
+Reading the result's numbers is cheap. `events` and `trajectory` may have to decode data from a worker process.
 """
 
 
 Listener = Callable[[Event], None]
-"""Called with each event of a rollout as it happens; must not raise."""
+"""Called with each event of a rollout as it happens. It must not raise."""
 
 
 log = logging.getLogger("taskapp_kit.service")
 
-# Only a new process frees the memory and the capacity that a stuck thread holds.
+# Only a restart releases the memory and the capacity that a stuck thread occupies.
 HUNG_LIMIT = 8
-"""With this many stuck threads the server rejects new rollouts, and `/health` reports `draining`, so that it is replaced."""
+"""With this many stuck threads the server rejects new rollouts. `/health` reports `draining`, so the server is replaced."""
 STOPPING_SECONDS = 5.0
-"""How long stopped rollouts have to be stored."""
+"""How long the server waits until stopped rollouts are stored."""
 
 
 class AdmissionControl:
     """Counts the rollouts in flight and enforces the limits. Use it on the service's event loop.
 
-    most: the limit on rollouts in flight. hung: returns the number of stuck threads.
+    most: the maximum number of rollouts in flight. hung: a function that returns the number of stuck threads.
     """
 
     def __init__(self, most: int, hung: Callable[[], int]) -> None:
@@ -144,7 +144,7 @@ class AdmissionControl:
         self._hung = hung
         self._taken = 0
         self._of_label: Counter[str | None] = Counter()
-        # peers that receive an answer, by key label and rollout
+        # peers that are reading a response, by key label and rollout
         self._unread: dict[str | None, dict[str, set[Peer]]] = {}
         self._running: dict[str, RunningRollout] = {}
         self._closed = False
@@ -152,7 +152,7 @@ class AdmissionControl:
 
     @property
     def taken(self) -> int:
-        """Rollouts in flight."""
+        """The number of rollouts in flight."""
         return self._taken
 
     @property
@@ -167,8 +167,8 @@ class AdmissionControl:
             raise Saturated(message, code="draining", retry_after_seconds=5)
 
     def take(self, caller: Caller) -> None:
-        """Count a rollout as in flight. Raises Saturated if the server or the caller's key has reached its limit."""
-        # before the request is planned, so that rejections are cheap when a server is flooded
+        """Count a rollout as in flight. Raises Saturated if the server is draining, or at a limit of the server or key."""
+        # checked before the request is planned, so that a flooded server rejects cheaply
         self.check_open()
         if self._hung() >= HUNG_LIMIT:
             raise Saturated(
@@ -185,7 +185,7 @@ class AdmissionControl:
                 "not been read yet.",
                 code="key_quota_reached",
             )
-        # Counted before planning, which may wait for the store: two requests cannot both take the last slot.
+        # Planning may wait for the store, so count first: two requests must not both get the last slot.
         self._taken += 1
         self._of_label[caller.key_label] += 1
 
@@ -200,10 +200,10 @@ class AdmissionControl:
 
     @contextmanager
     def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
-        """Count a rollout against its key's limit while its answer is being read, once for any number of readers.
+        """Count a rollout against its key's limit while its response is being read. Several readers count once.
 
-        The count ends when one reader has the whole answer, so that a caller who reconnects need not wait until the server
-        notices the lost connection.
+        The count ends when one reader has received the whole response, so a client that reconnects need not wait until
+        the server notices the lost connection.
         """
         if not rollout_id:
             yield
@@ -213,7 +213,7 @@ class AdmissionControl:
         readers.add(peer)
         try:
             yield
-            # one reader has the whole answer, so the others no longer count
+            # one reader has received the whole response, so the others no longer count
             if not peer.gone:
                 readers.clear()
         finally:
@@ -228,11 +228,11 @@ class AdmissionControl:
         return self._of_label[key_label] + sum(rollout_id not in self._running for rollout_id in unread)
 
     def running(self) -> list[RunningRollout]:
-        """Return the running rollouts in the order in which they began."""
+        """Return the running rollouts in the order in which they started."""
         return list(self._running.values())
 
     def enter(self, rollout: RunningRollout) -> None:
-        """Register the rollout, which runs in the current task."""
+        """Register the rollout as running in the current task."""
         rollout.task = asyncio.current_task()
         self._running[rollout.rollout_id] = rollout
 
@@ -243,8 +243,8 @@ class AdmissionControl:
         self.give_back(rollout.caller)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for running rollouts. After the grace period they are cancelled, and stored as such."""
-        # uvicorn keeps serving until this returns, so a trainer reads `draining` instead of a refused connection
+        """Reject new rollouts and wait for the running ones. After the grace period, cancel them and store them as cancelled."""
+        # uvicorn serves until this returns, so trainers get the code `draining` instead of a refused connection
         self._closed = True
         if self._empty is None:
             self._empty = asyncio.Event()
@@ -281,15 +281,15 @@ def with_id(failure: Failure) -> Failure:
 
 
 def cancelled() -> Failure:
-    """Return the failure of a rollout that a client cancelled or disconnected from."""
+    """Return the failure of a rollout that a client cancelled, or whose client disconnected."""
     message = "the client disconnected or cancelled the rollout before it ended"
     return with_id(Failure("cancelled", "cancelled", message))
 
 
 def overdue(seconds: float, *, played: bool) -> Failure:
-    """Return the failure of a thread that did not return in time. Its events so far are stored.
+    """Return the failure of a rollout whose thread did not return before the deadline.
 
-    played: whether the episode had ended, so that scoring or encoding took too long.
+    played: whether the episode had ended, so that scoring or encoding exceeded the deadline.
     """
     if played:
         message = f"the episode ended, but it was not scored and encoded within the rollout's deadline of {seconds:g} s"
@@ -299,15 +299,13 @@ def overdue(seconds: float, *, played: bool) -> Failure:
 
 
 def no_thread(seconds: float) -> Failure:
-    """Return the failure of a rollout that got no thread."""
+    """Return the failure of a rollout for which no thread became free."""
     message = f"no thread became free within the rollout's deadline of {seconds:g} s, so the episode did not begin"
-    return _logged(
-        Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or increase safety.max_time_s.")
-    )
+    return _logged(Failure("timeout", "no_thread", message, "Send fewer rollouts at once, or raise safety.max_time_s."))
 
 
 def thread_blocked() -> Failure:
-    """Return the failure of a rollout whose thread another rollout blocks."""
+    """Return the failure of a rollout whose shared thread is blocked by another rollout."""
     message = "the environment of another rollout blocked the thread that both rollouts shared"
     hint = 'Send the request again. Add timeouts to the environment\'s blocking calls, or set isolation="process".'
     return _logged(Failure("timeout", "thread_blocked", message, hint))
@@ -322,18 +320,19 @@ def _logged(failure: Failure) -> Failure:
 store_log = logging.getLogger("taskapp_kit.store")
 
 PROBE_SECONDS = 2.0
-"""The pause between two attempts to write again; also the value of `Retry-After`."""
+"""The pause between two retries of a failed write, and the value of `Retry-After`."""
 
 T = TypeVar("T")
 Write = Callable[[], Awaitable[Any]]
 
 
 class StoreState:
-    """Tracks whether writes to the store succeed. Use it on one event loop; close it before the store.
+    """Tracks whether writes to the store succeed. Use it on one event loop, and close it before the store.
 
-    A rollout costs minutes and model calls, and a rollout that cannot be stored gets no answer. So after a failed write new
-    rollouts are rejected before they are played, and the same write is retried every PROBE_SECONDS: a smaller probe may
-    succeed on a full disk where a rollout fails. A rollout that was answered with `store_failed` may be stored later.
+    A rollout costs minutes and model calls, and its client gets an error if the rollout cannot be stored. After a failed
+    write, new rollouts are therefore rejected before they run. The same write is retried every PROBE_SECONDS, because a
+    smaller write may succeed on a full disk where a rollout fails. A rollout whose client got `store_failed` may be stored
+    by such a retry.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -349,7 +348,7 @@ class StoreState:
         return self._failing_since is not None
 
     def to_json(self) -> dict[str, Json]:
-        """The state for `/health`: `failing`, `since` in unix seconds (or null), and the number of failed writes so far."""
+        """Return the fields for `/health`: `failing`, `since` (unix seconds or null), and the number of failed writes so far."""
         return {"failing": self.failing, "since": self._failing_since, "failures": self._failures}
 
     def check(self) -> None:
@@ -362,13 +361,13 @@ class StoreState:
             )
 
     async def write(self, write: Callable[[], Awaitable[T]], *, again: Write | None = None) -> T:
-        """Call `write` and return its result. After a StoreError, `again` (by default `write`) is retried in the background.
+        """Call `write` and return its result. After a StoreError, retry `again` (by default `write`) in the background.
 
-        A StoreRefusal concerns one rollout and does not mean that the store fails. Raises what `write` raises.
+        A StoreRefusal concerns one rollout and does not count as a failure of the store. Raises the errors of `write`.
         """
         try:
             result = await write()
-        # the rollout is at fault, not the store, so other rollouts are still played
+        # the rollout is at fault, not the store, so other rollouts still run
         except StoreRefusal:
             raise
         except StoreError as error:
@@ -378,7 +377,7 @@ class StoreState:
         return result
 
     async def close(self) -> None:
-        """Stop retrying."""
+        """Stop retrying the failed write."""
         probing, self._probing = self._probing, None
         if probing is not None:
             probing.cancel()
@@ -391,7 +390,7 @@ class StoreState:
         if not self.failing:
             self._failing_since = self._clock.now()
             store_log.error("the store is failing; new rollouts are rejected until a write succeeds: %s", error)
-        # The server retries by itself: while it rejects rollouts, no other write would show that the store works again.
+        # The server must retry by itself: while it rejects rollouts, no other write shows that the store works again.
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe(), name="taskapp-store-probe")
 
@@ -407,7 +406,7 @@ class StoreState:
                 return
             try:
                 await self._again()
-            except StoreRefusal:  # the store works; it refuses this rollout only
+            except StoreRefusal:  # the store works and refuses only this rollout
                 pass
             except StoreError as error:
                 self._failures += 1

@@ -1,6 +1,6 @@
-"""The bodies of `/info` and `/task_info`, built from the frozen declarations.
+"""The responses of `/info` and `/task_info`, built from the frozen declarations.
 
-They contain no private fields of a row: rows pass through `TaskSource.public`.
+They contain no private fields of a row, because rows pass through `TaskSource.public`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskapp_kit.version import __version__
 
 
 class Description:
-    """The description of one app with the server's limits. Parts that do not depend on the seed are built once."""
+    """The description of one app and of the server's limits. Parts that do not depend on the seed are built once."""
 
     def __init__(self, spec: AppSpec, *, max_time_seconds: float, max_concurrent: int, max_body_bytes: int) -> None:
         self._spec = spec
@@ -28,7 +28,7 @@ class Description:
         self._fixed: dict[str, dict[str, Json]] = {}
 
     def info(self) -> dict[str, Json]:
-        """Return the body of `/info`: the default environment's description, and every environment by name."""
+        """Return the response of `/info`: the description of the default environment, and all environments by name."""
         fixed = self._environment(self._spec.default_environment)
         return {
             "service": {"task": fixed["task"], "version": self._spec.version},
@@ -45,16 +45,16 @@ class Description:
         }
 
     def taskset(self, environment: EnvironmentSpec) -> dict[str, Json]:
-        """Return the body of `/task_info` without a seed: the task set, and the fields that all tasks have in common.
+        """Return the response of `/task_info` without a seed: the task set, and the fields that all tasks have in common.
 
-        The SDK's client parses this answer as a TaskInfo, although its own server sends none.
+        The SDK's client parses this response as a TaskInfo, although the SDK's server does not send one.
         """
         fixed = self._environment(environment)
         taskset = {**fixed["dataset"], "environments": list(self._spec.environments)}
         return {"taskset": taskset, **fixed, "task_metadata": {}}
 
     def ranges(self, environment: EnvironmentSpec) -> str:
-        """Return each split's seeds as text, e.g. `train 0 to 99; test 100 to 119`."""
+        """Return the seeds of each split as a string, such as `train 0 to 99; test 100 to 119`."""
         seeds = self._environment(environment)["dataset"]["seeds"]
         return "; ".join(
             f"{split} {bounds[0]} to {bounds[1] - 1}" + (f" by {bounds[2]}" if len(bounds) > 2 else "")
@@ -62,7 +62,7 @@ class Description:
         )
 
     def task(self, environment: EnvironmentSpec, split: str, seed: int, row: Any = None) -> dict[str, Json]:
-        """One TaskInfo. row: the whole row of the task, of which only the public fields are included."""
+        """Return the TaskInfo of one task. row: the task's row, of which only the public fields are included."""
         fixed = self._environment(environment)
         metadata: dict[str, Json] = {"seed": seed, "split": split}
         if row is not None and environment.tasks is not None:
@@ -162,7 +162,7 @@ def _dataset(spec: AppSpec, environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 def _count(numbers: range) -> int:
-    """Return the length of a range; `len()` fails from 2⁶³ on."""
+    """Return the length of a range. `len()` fails for 2⁶³ and more."""
     return (numbers[-1] - numbers[0]) // numbers.step + 1 if numbers else 0
 
 
@@ -201,7 +201,7 @@ def _judge(item: JudgeSpec) -> dict[str, Json]:
 
 
 def _rubrics(rubric: Mapping[str, Json], aggregation: str) -> dict[str, Json] | None:
-    """Return the rubric in the form of `/info`: sections with a version and an aggregation; None when nothing is scored."""
+    """Return the rubric for `/info` as sections with a version and an aggregation, or None if nothing is scored."""
     if not any(rubric.values()):
         return None
     goals = {"outcome": "What the finished episode is worth.", "events": "What each step is worth; it accumulates."}

@@ -1,7 +1,7 @@
-"""The readable form of a stored rollout, without anything private: what terminal, pages and exports show.
+"""The public details of a stored rollout, which the terminal, the viewer's pages and exports show.
 
-`details_of` reads a `StoredRollout` of this and of every earlier release. All strings are as recorded: a model, an
-environment or a judge wrote them, so escape them before you show them.
+`details_of` reads a `StoredRollout` of this or any earlier release. A model, an environment or a judge wrote the strings,
+and they are unchanged, so escape them before you display them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CRITERION = {item.name for item in fields(CriterionScore)}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image. sha256: of its PNG bytes, None if not recorded. width, height: in pixels, None if only the hash is recorded."""
+    """An image. sha256: the hash of its PNG bytes, or None. width, height: pixels, or None if only the hash is recorded."""
 
     sha256: str | None
     width: int | None = None
@@ -51,13 +51,13 @@ Block = str | Picture
 
 
 def words(blocks: Iterable[Block]) -> str:
-    """Return the blocks as one string; an image is named by its size."""
+    """Return the blocks as one string, in which an image is represented by its size."""
     return "\n".join(map(str, blocks))
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """An action as a model or a policy requested it; `args` is a str when they were not readable as JSON."""
+    """An action that a model or another policy requested. `args` is a str if the arguments were not valid JSON."""
 
     tool: str
     args: Json
@@ -66,7 +66,7 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a conversation. reasoning: of a model's own message, "" without any. calls: its tool calls."""
+    """A message of a conversation. reasoning: the reasoning in a model's message, or "". calls: the message's tool calls."""
 
     role: str
     blocks: tuple[Block, ...]
@@ -76,9 +76,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class StepDetails:
-    """An action and its result. index: counted from 0. seconds: in the environment.
+    """An action and its result. index: the step's number from 0. seconds: the time spent in the environment.
 
-    refused: the message with which the action was refused, which the observation repeats. coerced: converted arguments.
+    refused: why the action was refused, which the observation also contains. coerced: the arguments that were converted.
     """
 
     index: int
@@ -97,12 +97,13 @@ class StepDetails:
 
 @dataclass(frozen=True, slots=True)
 class TurnDetails:
-    """One decision of the policy and the steps it led to. index: counted from 0.
+    """One decision of the policy, and the steps that followed from it.
 
-    read: the messages that are new in this turn, without the model's own answer; of a later turn they repeat the
-    observations of the steps before. Empty for a policy that is not a model. reasoning, words: of the model, "" without
-    any. problem: why the answer held no action that can be run. scripted: the caller supplied the action. seconds: of the
-    policy. tokens: of prompt and completion; cost: US dollars; both None where they are not known.
+    index: the turn's number from 0. read: the messages that are new in this turn, without the model's own reply. After the
+    first turn they repeat the observations of the previous steps. Empty if the policy is not a model. reasoning, words: the
+    model's reasoning and text, or "". problem: why the reply contained no valid action. scripted: whether the caller
+    supplied the action. seconds: the policy's time. tokens: prompt and completion tokens, or None if unknown. cost: US
+    dollars, or None if unknown.
     """
 
     index: int
@@ -124,9 +125,9 @@ class TurnDetails:
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryCall:
-    """A call of a model that the environment made itself (a simulated user), private fields masked.
+    """A model call that the environment made, for example to simulate a user. Private fields are masked.
 
-    messages: those that are new for this role.
+    messages: the messages that are new since the previous call of this role.
     """
 
     role: str
@@ -140,7 +141,7 @@ class AuxiliaryCall:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCallDetails:
-    """One answer of a judge's model, usable or not, private fields masked; see `contract.scorecard.JudgeCall`."""
+    """One reply of a judge's model, usable or not, with private fields masked. See `contract.scorecard.JudgeCall`."""
 
     judges: tuple[str, ...]
     role: str
@@ -159,7 +160,7 @@ class JudgeCallDetails:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetails:
-    """Where and why a rollout failed; the message is the kit's own."""
+    """Where and why a rollout failed. taskapp-kit wrote the message."""
 
     boundary: str
     code: str
@@ -170,14 +171,15 @@ class FailureDetails:
 
 @dataclass(frozen=True, slots=True)
 class RolloutDetails:
-    """A stored rollout as it is shown. stored: itself; its events and private parts are not shown.
+    """The public details of a stored rollout. stored: the rollout itself, whose events and private parts are not shown.
 
-    policy: the name of the policy that acted, `model` for a language model. model: its name at the endpoint.
+    policy: the name of the policy that acted; `model` for a language model. model: the model's name at the endpoint.
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
-    actions. Of a failed rollout: waiting_turn is the turn in which the policy was called and did not answer,
-    waiting_action the action that did not return. limit: the name and value of the limit that ended the episode. formula:
-    of the reward, as text. metrics: of episode and scoring. timing: seconds, by part. usage: tokens, by the endpoint's
-    names. pictures: the SHA-256 of every image, in the order of their first appearance.
+    actions. waiting_turn: the turn in which the policy was called and did not reply, if the rollout failed there.
+    waiting_action: the action that did not return, if the rollout failed there. limit: the name and value of the limit that
+    ended the episode. formula: the reward formula as a string. metrics: the metrics of the episode and of scoring. timing:
+    seconds of each part. usage: token counts under the endpoint's names. pictures: the SHA-256 of every image, in the order
+    of first appearance.
     """
 
     stored: StoredRollout
@@ -209,7 +211,7 @@ class RolloutDetails:
 
     @property
     def models(self) -> list[ModelUse]:
-        """What each model used, judges' and the environment's included."""
+        """The usage of each model, including the models of judges and of the environment."""
         turns = (turn for turn in self.turns if turn.model_calls)
         return summed(
             [
@@ -221,11 +223,11 @@ class RolloutDetails:
 
     @property
     def unpriced(self) -> str:
-        """The calls whose price is not known, as text."""
+        """The calls whose price is not known, as a string."""
         return unpriced_words(self.models)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the details as JSON; an image is an object with `sha256`, `width` and `height`."""
+        """Return the details as JSON. An image is an object with `sha256`, `width` and `height`."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "stored"}
         plain: dict[str, Any] = {name: _plain(value) for name, value in own.items()}
         return {name: plain[name] if name in plain else getattr(self.stored, name) for name in _MEMBERS}
@@ -238,21 +240,21 @@ _MEMBERS = (
     "criteria", "metrics", "initial", "tools", "turns", "waiting_turn", "waiting_action", "auxiliary_calls",
     "judge_calls", "timing", "seconds", "tokens", "cost", "usage", "digest", "observation_digest", "pictures",
 )  # fmt: skip
-"""The members of the details as JSON, in their order."""
+"""The fields of the details in JSON, in order."""
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with dicts in the place of data classes."""
+    """Return the value with data classes converted to dicts."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def details_of(stored: StoredRollout) -> RolloutDetails:
-    """Return the readable form of a stored rollout. Raises StoreError for events that cannot be read."""
+    """Return the public details of a stored rollout. Raises StoreError if its events cannot be decoded."""
     try:
         return _details(stored)
-    # Anything that a damaged row can raise: pages and commands show one sentence, and the other rollouts.
+    # A damaged row may raise any error. Pages and commands then show one message and the other rollouts.
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as fault:
         raise StoreError(
             f"The stored rollout {stored.rollout_id!r} cannot be decoded: {type(fault).__name__}.",
@@ -261,16 +263,16 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
 
 
 def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the calls of judges and of models that the environment asked, from a rollout's private column, as they may be shown.
+    """Return the calls of judges and of the environment's models in a rollout's private column, without private values.
 
-    Members: `judge_calls` (as `JudgeRecord.to_json`) and `auxiliary_calls`, each where there were any. Private fields of
-    the task were masked when they were stored; of the end state, which a judge may read, the judges' prompts and answers
-    show nothing.
+    The result has the fields `judge_calls` (as in `JudgeRecord.to_json`) and `auxiliary_calls`, each only if there were
+    such calls. The task's private fields were masked when the calls were stored. The final state, which a judge may read,
+    is masked here in the judges' prompts and replies.
     """
     shown: dict[str, Json] = {}
     record = private.get("judge_calls")
     if record:
-        # A judge may read the end state, which is private: its prompts and answers could repeat it.
+        # A judge may read the final state, which is private, so its prompts and replies could repeat it.
         mask = final_state_masker(private.get("final_state"))
         shown["judge_calls"] = {
             "prompts": {name: _masked_prompt(prompt, mask) for name, prompt in (record.get("prompts") or {}).items()},
@@ -282,7 +284,7 @@ def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _masked_prompt(prompt: Json, mask: Callable[[str], str]) -> Json:
-    """Return a judge's prompt with the material masked; the rules, its system message, stay."""
+    """Return a judge's prompt with the material masked. The system message, which contains the rules, is unchanged."""
     if not isinstance(prompt, list):
         return mapped_json(prompt, mask)
     return [message if message.get("role") == "system" else mapped_json(message, mask) for message in prompt]
@@ -392,7 +394,7 @@ def _number(value: Json) -> float | None:
 
 
 def _blocks(recorded: Json) -> tuple[Block, ...]:
-    """Return a recorded observation or message content as blocks; an object becomes JSON."""
+    """Return a recorded observation or message content as blocks. An object is converted to JSON."""
     if isinstance(recorded, list):
         return tuple(map(_block, recorded))
     text = text_of(recorded)
@@ -415,7 +417,7 @@ def _block(item: Json) -> Block:
 
 
 def message_of(message: Mapping[str, Any]) -> Message:
-    """Return a message of a chat, as it was recorded."""
+    """Convert a recorded chat message to a Message."""
     calls = message.get("tool_calls")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Message(
@@ -427,7 +429,7 @@ def message_of(message: Mapping[str, Any]) -> Message:
 
 
 def _call(call: Json) -> RequestedCall:
-    """Return a tool call in the form of chat completions; arguments that are JSON text are read."""
+    """Convert a chat completions tool call to a RequestedCall. Arguments in a JSON string are decoded."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return RequestedCall("", call)
@@ -452,7 +454,7 @@ def _auxiliary(call: Mapping[str, Any]) -> AuxiliaryCall:
 
 
 def _judge_calls(record: Mapping[str, Any]) -> tuple[JudgeCallDetails, ...]:
-    # Once for each prompt, of which all samples of a judge share one.
+    # once for each prompt, because all samples of a judge share one prompt
     prompts = {name: _prompt(prompt) for name, prompt in (record.get("prompts") or {}).items()}
     return tuple(
         JudgeCallDetails(
@@ -475,7 +477,7 @@ def _judge_calls(record: Mapping[str, Any]) -> tuple[JudgeCallDetails, ...]:
 
 
 def _prompt(prompt: Json) -> tuple[Message, ...]:
-    """Return the messages of a judge's prompt; the body of a request to a reward model is one text."""
+    """Return the messages of a judge's prompt. The request body for a reward model becomes one message."""
     messages = prompt.get("messages") if isinstance(prompt, dict) else prompt
     if isinstance(messages, list):
         return tuple(map(message_of, messages))

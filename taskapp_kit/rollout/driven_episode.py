@@ -1,4 +1,4 @@
-"""An episode whose caller makes the decisions, and one call of that caller."""
+"""An episode in which the caller makes the decisions, and one call of that caller."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 Run = Callable[[RunningRollout, Listener, Answers], Awaitable[Rollout]]
-"""Runs an admitted rollout until it is stored. Raises the same errors as `Service.run`."""
+"""Runs an admitted rollout and stores it. Raises the same errors as `Service.run`."""
 MAX_JOINED = 8
-"""The limit on requests that wait for the answer of one call. A client that repeats a call has abandoned the earlier call."""
+"""The maximum number of requests that wait for one call. Usually a client that repeats a call has abandoned the first."""
 
 
 class DrivenEpisode:
-    """A running episode, as its caller sees it.
+    """A running episode, from the caller's side.
 
-    `begin` starts its task and `decide` sends a decision. Both return a future for the episode's next pause: the policy's
-    next request, the scored rollout, or the exception that ended the episode.
+    `begin` starts the episode's task, and `decide` sends a decision. Both return a future for the episode's next pause,
+    which is the policy's next request, the scored rollout, or the exception that ended the episode.
 
     Attributes:
-        rollout: The rollout, once it has begun.
+        rollout: The rollout, or None before it has begun.
         observation: The latest observation.
-        given: The reward parts of each step so far.
+        given: The reward parts of each step so far, by name.
         turn: The number of decisions so far.
         ending: Whether playing has ended, so that only scoring and storing remain.
     """
@@ -50,9 +50,9 @@ class DrivenEpisode:
         self.ending = False
 
     async def answers(self, body: dict[str, Json]) -> ChatReply:
-        """Receive the policy's request and wait for the caller's decision. Call it on the event loop."""
-        # The caller replies where a model would, over the same path as a model's reply to a worker process. Threads,
-        # processes, limits, scoring and the store therefore work without changes.
+        """Receive the policy's request and return the caller's decision. Call it on the event loop."""
+        # The caller replies in place of a model, over the path that a worker process uses for its model calls. Threads,
+        # processes, limits, scoring and the store therefore need no changes.
         self._reply = self._loop.create_future()
         if not self._pause.done():
             self._pause.set_result(body)
@@ -60,7 +60,7 @@ class DrivenEpisode:
 
     def hear(self, event: Event) -> None:
         """Receive an event of the episode, in the environment's thread or on the event loop."""
-        # Called for every event, so it only keeps what the next answer needs.
+        # called for every event, so it only stores the data for the next response
         kind = type(event)
         if kind is Stepped or kind is Observed:
             self._heard.append(event)
@@ -68,7 +68,7 @@ class DrivenEpisode:
             self.ending = True
 
     def news(self) -> list[PlayedStep]:
-        """Return the steps since the last pause, and set `observation` to the newest."""
+        """Return the steps since the last pause, and set `observation` to the latest observation."""
         heard, self._heard = self._heard, []
         steps = []
         for event in heard:
@@ -80,11 +80,11 @@ class DrivenEpisode:
         return steps
 
     def paid(self) -> dict[str, float]:
-        """Return the sums of the reward parts that the steps reported so far."""
+        """Return the sum of each reward part that the steps have reported so far."""
         return {name: math.fsum(parts[name] for parts in self.given) for name in ("env", "event")}
 
     async def begin(self, rollout: RunningRollout, run: Run) -> asyncio.Future[dict[str, Json] | Rollout]:
-        """Start the episode's task. Once this returns, cancelling the task releases the rollout's capacity."""
+        """Start the episode's task. After this returns, cancelling the task releases the rollout's capacity."""
         self.rollout = rollout
 
         async def played() -> Rollout:
@@ -92,7 +92,7 @@ class DrivenEpisode:
 
         self._task = asyncio.create_task(played())
         self._task.add_done_callback(self._ended)
-        # Let the task take its first step. Cancelled before it, `Service.run` would never release the capacity.
+        # Let the task start. If it were cancelled before, `Service.run` would never release the capacity.
         await asyncio.sleep(0)
         return self._pause
 
@@ -102,7 +102,7 @@ class DrivenEpisode:
         return self._ended_with is not None or (self._task is not None and self._task.done())
 
     def decide(self, message: dict[str, Json]) -> asyncio.Future[dict[str, Json] | Rollout]:
-        """Send a decision to an episode that has not ended."""
+        """Send a decision to an episode that has not ended, and return a future for the next pause."""
         assert self._reply is not None, "the episode waits"
         assert self.rollout is not None, "it has begun"
         self.ending = message is FINISH_MESSAGE
@@ -117,7 +117,7 @@ class DrivenEpisode:
             elif body is None and self._reply is not None and not self._reply.done():
                 self._reply.set_result(reply)
 
-        # A short step runs without waking the rollout's task; see `SharedThreads.run_batch`.
+        # a short step runs without waking the rollout's task; see `SharedThreads.run_batch`
         if self.rollout.driver is None or not self.rollout.driver.quick(reply, asked):
             self._reply.set_result(reply)
         return pause
@@ -125,7 +125,7 @@ class DrivenEpisode:
     def fail(self, failure: Failure) -> None:
         """End the episode with this failure, unless its result is being stored."""
         rollout, task = self.rollout, self._task
-        # keep a result that is being stored, and the first failure
+        # a result that is being stored, and the first failure, must not be replaced
         if rollout is None or task is None or rollout.settling or rollout.stopped is not None:
             return
         rollout.stopped = failure
@@ -133,7 +133,7 @@ class DrivenEpisode:
 
     def raise_failure(self) -> None:
         """Raise the exception that ended the episode, if any."""
-        if self._task is not None and self._task.done():  # its callback has not run yet
+        if self._task is not None and self._task.done():  # the task's callback has not run yet
             self._ended(self._task)
         if isinstance(self._ended_with, BaseException):
             raise _again(self._ended_with)
@@ -144,7 +144,7 @@ class DrivenEpisode:
             await asyncio.wait((self._task,))
 
     def _ended(self, task: asyncio.Task[Rollout]) -> None:
-        """Keep the result, but no reference back to this object, so that ended sessions need no garbage collection."""
+        """Store the result without a reference back to this object, so that ended sessions need no garbage collection."""
         if self._task is None:
             return
         self._task = None
@@ -163,7 +163,7 @@ class DrivenEpisode:
 
 
 class SessionCall:
-    """A call that can be repeated: each repetition gets the same answer. Only a few requests may wait for it."""
+    """A call that clients can repeat. Each repetition gets the same response. Only a few requests may wait for it."""
 
     __slots__ = ("_error", "_result", "_waiting", "body", "done", "request_id", "task", "verb")
 
@@ -178,7 +178,7 @@ class SessionCall:
         self._waiting: list[asyncio.Future[None]] = []
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Set the answer and wake the waiting requests."""
+        """Set the response, or the error, and wake the waiting requests."""
         self.done, self._result, self._error = True, result, error
         for waiting in self._waiting:
             if not waiting.done():
@@ -196,9 +196,9 @@ class SessionCall:
         self.end(None if error is not None else task.result(), error)
 
     async def answer(self) -> Any:
-        """Wait for the answer and return it, or raise its error. Cancelling this does not end the call."""
+        """Wait for the response and return it, or raise the call's error. Cancelling the wait does not end the call."""
         if not self.done:
-            # each holds a connection for an answer that only the latest still reads
+            # each occupies a connection, although only the latest request still reads the response
             if len(self._waiting) >= MAX_JOINED:
                 message = f"{MAX_JOINED} requests are already waiting for the response to this call."
                 raise SessionError("session_busy", message, hint="Wait for a response before you repeat the request.")
@@ -220,7 +220,7 @@ def _again(error: BaseException) -> BaseException:
 
 
 def left(what: str) -> Failure:
-    """Return the failure of an episode that its caller abandoned."""
+    """Return the failure of an episode that its caller abandoned. what: what the caller did, such as "reset the session"."""
     return with_id(Failure("cancelled", "session_left", f"the caller {what} before the episode ended"))
 
 

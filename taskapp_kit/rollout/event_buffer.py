@@ -1,6 +1,6 @@
 """Buffers the events of one running rollout, for any number of readers.
 
-Most rollouts have no reader, so writing is cheap: events are encoded when they are read.
+Most rollouts have no reader, so events are only encoded when they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskapp_kit.records.events import Event, Observed, Stepped, encode_one, joi
 class EventBuffer:
     """The events of one rollout. Create it on the event loop.
 
-    show: receives images (PNG bytes by hash) before the events that name them are read.
+    show: a function that receives images (PNG bytes by hash) before the events that contain their hashes are read.
     """
 
     def __init__(self, show: Callable[[dict[str, bytes]], None]) -> None:
@@ -35,7 +35,7 @@ class EventBuffer:
     # -- for the writer -------------------------------------------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
-        """Add an event. Any thread, but only one at a time."""
+        """Add an event. Any thread may call this, but only one at a time."""
         observation = (
             event.observation
             if isinstance(event, Observed)
@@ -45,10 +45,10 @@ class EventBuffer:
         )
         if type(observation) is list:  # encodes an image in this thread, not on the event loop
             self._pictures.append({picture.hash: picture.png for picture in images(observation)})
-        # Without followers the loop is not woken: most rollouts have none, and an episode has hundreds of events.
+        # Wake the loop only for followers. Most rollouts have none, and an episode has hundreds of events.
         self._unread.append(event)
         if self._followers:
-            with suppress(RuntimeError):  # the loop is closed, so it has no readers
+            with suppress(RuntimeError):  # the loop is closed, so there are no readers
                 self._loop.call_soon_threadsafe(self._more.set)
 
     def take(self, piece: bytes, pictures: dict[str, bytes]) -> None:
@@ -64,7 +64,7 @@ class EventBuffer:
         self._lines = lines
 
     def close(self) -> None:
-        """Mark the end: no event follows."""
+        """Mark the end of the events."""
         self._closed = True
         self._more.set()
 
@@ -75,7 +75,8 @@ class EventBuffer:
         """The events so far, each as JSON."""
         while self._unread:
             piece = self._unread.popleft()
-            while self._pictures:  # this event's were added before it; a thread may add more at any time
+            # the images of these events were added before them, and a thread may add more at any time
+            while self._pictures:
                 self._show(self._pictures.popleft())
             if isinstance(piece, bytes):
                 self._lines.extend(orjson.dumps(line) for line in orjson.loads(b"[%s]" % piece))
@@ -85,11 +86,11 @@ class EventBuffer:
 
     def text(self) -> bytes:
         """Return the events so far as a JSON array."""
-        # the same bytes as in the store, so that running and stored rollouts look the same to a reader
+        # the same bytes as in the store, so that readers see no difference between running and stored rollouts
         return joined(self.lines).text
 
     async def follow(self, first: int = 0) -> AsyncGenerator[list[bytes], None]:
-        """Yield the events from number `first` on, as they are added, in lists of those available; ends after the last."""
+        """Yield lists of the available events, from index `first` on, as they are added. Ends after the last event."""
         self._followers += 1
         try:
             while True:

@@ -1,4 +1,4 @@
-"""Runs a rollout in a thread of this process or in a worker process, and completes its result."""
+"""Runs a rollout in a thread of this process or in a worker process, and completes the result."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ Cancelled = Callable[[RunningRollout, Rollout], Awaitable[None]]
 
 
 class Executor:
-    """Threads and worker processes of one app.
+    """The threads and worker processes of one app.
 
-    pinned_threads: for whole rollouts. model_threads: for rollouts that mostly wait for a model, so there may be many.
-    models: calls them. stores: whether rows for a store are created. versions: of kit, app and commit, as in the response.
-    cancelled: called with the result of a rollout whose task was cancelled, before the cancellation continues.
+    pinned_threads: threads for whole rollouts. model_threads: threads for rollouts that mostly wait for a model, so there
+    may be many. models: calls the models. stores: whether to create rows for a store. versions: the versions of the kit,
+    the app and the commit, as in the response. cancelled: a coroutine function that receives the result of a rollout whose
+    task was cancelled, before the cancellation continues.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Executor:
         self._stores = stores
         self._versions = versions
         self._cancelled = cancelled
-        # Two limits: a shared thread runs several calls per wake-up, a dedicated thread only one.
+        # two limits, because a shared thread runs several calls per wake-up and a dedicated thread only one
         self._own_handoffs = HandoffLimit(OWN_HANDOFFS)
         self._shared_handoffs = HandoffLimit(SHARED_HANDOFFS)
 
@@ -89,31 +90,32 @@ class Executor:
         prompt: bool,
         written: bool,
     ) -> Rollout:
-        """Run it to its end, its failure or its deadline; see `Service.rollout`.
+        """Run a rollout until it ends, fails or reaches its deadline. See `Service.rollout`.
 
-        Raises RequestError (the constructor refuses env.config), Saturated (the server closes), Unavailable (workers).
+        Raises RequestError if the environment's constructor rejects env.config, Saturated if the server is stopping, and
+        Unavailable if the worker processes cannot start.
         """
         pool = self._worker_pool
         if pool is not None and not rollout.own and pool.plays(rollout.plan.environment):
-            # An `own` policy (a person, a test) is an object of this process, and frames hold JSON only.
+            # an `own` policy (a person, a test) is an object of this process, and frames can only contain JSON
             return await self._in_a_worker(pool, rollout, listener, answers, prompt=prompt, written=written)
         ask = self._ask(rollout, answers)
         report = _ThreadReport(listener, ThreadPort(ask))
-        # Readers of a running rollout see its events even if its thread never returns.
+        # so that readers of a running rollout see the events even if the thread never returns
         rollout.recorded = report.events
         player = RolloutPlayer(
             self._spec, rollout.plan, self._clock, report.control, report.events, report.listener, models=report.port
         )
         asks = rollout.plan.endpoint is not None or answers is not None
         if not asks or isinstance(rollout.plan.actor, LocalPolicy):
-            # An author's loop waits in its thread while its model answers, so these may be as many as rollouts in
+            # An author's loop waits in its thread for the model's replies, so there may be as many threads as rollouts in
             # flight.
             threads = self._model_threads if asks else self._pinned_threads
             return await self._in_a_thread(rollout, report, player, threads)
         return await EpisodeDriver(self, rollout, report, player).run(ask)
 
     def _ask(self, rollout: RunningRollout, answers: Answers | None) -> Ask:
-        """Return the function with which the rollout calls its models; `answers` replaces the policy's model."""
+        """Return the function with which the rollout calls models. `answers`, if not None, replaces the policy's model."""
         models = self._models.of_rollout(rollout.plan.endpoint, rollout.seconds)
         if answers is None:
             return models
@@ -124,7 +126,7 @@ class Executor:
         return ask
 
     def handoffs(self, thread: SharedThread) -> HandoffLimit:
-        """Return the limit on handoffs to threads like this one."""
+        """Return the limit on handoffs for shared threads or for dedicated threads, depending on `thread`."""
         return self._shared_handoffs if thread.is_shared else self._own_handoffs
 
     async def _in_a_thread(
@@ -181,7 +183,7 @@ class Executor:
         failure: Failure,
         send_rest: Callable[[Sequence[Event]], None],
     ) -> Rollout:
-        """Complete a rollout that did not come back: the events until now, and its failure."""
+        """Complete a rollout whose thread or process did not return, with the events so far and the failure."""
         result = given_up(rollout.plan, events, failure)
         send_rest(events)
         return self.complete(rollout, result)
@@ -189,24 +191,24 @@ class Executor:
     async def cancel(
         self, rollout: RunningRollout, events: list[Event], send_rest: Callable[[Sequence[Event]], None]
     ) -> None:
-        """Report a rollout whose task was cancelled, as far as it was played."""
+        """Report a rollout whose task was cancelled, with the events so far."""
         result = self.give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
         await self._cancelled(rollout, result)
 
     def complete(self, rollout: RunningRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
-        """Add the timing, the images and the row. encoded: the events, where a worker encoded them.
+        """Add the timing, the images and the row to the result. encoded: the events if a worker encoded them, or None.
 
-        The total includes the waiting time; time that no part of the rollout took is the framework's.
+        The total time includes waiting. Time outside the environment, the policy and scoring counts as the framework's.
         """
         result.rollout_id, result.created_at = rollout.rollout_id, rollout.created_at
-        # Set in this process, where the rollout was admitted: a worker knows neither the wait nor the commit.
+        # set in the process that admitted the rollout, because a worker knows neither the waiting time nor the commit
         result.versions = {**self._versions, "environment": result.version}
         total, seconds = self._clock.monotonic() - rollout.began, result.seconds
         result.timing = {**seconds, "framework": max(0.0, total - sum(seconds.values())), "total": total}
-        # Images are encoded in the rollout's thread, or were by the worker: never on the event loop.
+        # images are encoded in the rollout's thread or by the worker, never on the event loop
         if encoded is None:
             result.pictures = result.shown_pictures()
-        # Encoded in the rollout's thread or by its worker: an episode's events take milliseconds to encode.
+        # encoded in the rollout's thread or by its worker, because encoding an episode's events takes milliseconds
         if self._stores and rollout.plan.request.record.store:
             events = encode(result.events) if encoded is None else encoded
             result.stored = stored_rollout(self._spec, rollout.plan, result, events, key_label=rollout.caller.key_label)
@@ -214,10 +216,10 @@ class Executor:
 
 
 class EpisodeDriver:
-    """Runs one rollout whose model is awaited here: its environment runs in a thread, which others may share, in between.
+    """Runs one rollout whose model calls are awaited here. The environment runs in a thread that rollouts may share.
 
-    Scoring runs in a dedicated thread until it is measured to be quick: it may wait for judges or processes, and the
-    environment is closed by then.
+    Scoring runs in a dedicated thread until measurements show that it is quick, because it may wait for judges or
+    processes. The environment is already closed when scoring begins.
     """
 
     def __init__(
@@ -229,11 +231,11 @@ class EpisodeDriver:
         self._player = player
         self._turns = player.turns(rollout.plan.remote_actor())
         self._until = time.monotonic() + rollout.seconds
-        self._begun: Job | None = None  # this turn, by `quick`
+        self._begun: Job | None = None  # the turn that `quick` began
         self._thread: SharedThread
 
     async def run(self, ask: Ask) -> Rollout:
-        """Play, score and complete it. ask: calls its models."""
+        """Play, score and complete the rollout. ask: calls the rollout's models."""
         executor, rollout, report = self._executor, self._rollout, self._report
         environment = rollout.plan.environment.name
         scoring = f"{environment} scoring"
@@ -241,7 +243,7 @@ class EpisodeDriver:
         try:
             self._thread = await threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
-            # stored like any other failure, so that waiting clients learn why it has no episode
+            # stored like any other failure, so that waiting clients learn why there is no episode
             return executor.give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
         except asyncio.CancelledError:
             await executor.cancel(rollout, [], report.send_rest)
@@ -250,7 +252,7 @@ class EpisodeDriver:
             rollout.driver = self
             await self._turns.run(ask, self._in_thread)
             rollout.driver = None
-            # A rubric may wait for judges or run programs, while the environments of others wait for this thread.
+            # A rubric may wait for judges or run programs, while other environments wait for a shared thread.
             if self._thread.is_shared and not threads.is_quick(scoring):
                 self._thread.close()
                 self._thread = await threads.open(scoring, seconds=max(0.0, self._seconds_left()))
@@ -267,7 +269,7 @@ class EpisodeDriver:
             self._thread.close()
 
     def quick(self, reply: ChatReply, asked: Asked) -> bool:
-        """See `QuickDriver`."""
+        """Implement `QuickDriver.quick`."""
 
         def ended(job: Job) -> None:
             body: dict[str, Json] | None = None
@@ -280,7 +282,7 @@ class EpisodeDriver:
         return self._thread.soon(partial(self._logged, partial(self._turns.go_on, reply)), ended)
 
     async def _in_thread(self, job: Callable[[], T], work: str | None = None) -> T:
-        # This turn was begun by `quick`, without this task: only its end is left to wait for.
+        # `quick` began this turn without this task, so only wait for the end.
         if self._begun is not None:
             begun, self._begun = self._begun, None
             result: T = await self._thread.outcome(begun, seconds=self._seconds_left(), stop=self._report.stop)
@@ -301,11 +303,11 @@ class EpisodeDriver:
         return self._executor.complete(self._rollout, self._player.finish())
 
     def _stopped(self, reason: Literal["timeout", "cancelled"]) -> list[Event]:
-        """Stop the episode; return its events until now, before the thread notices the stop and adds its own end."""
-        # first, or the thread could add its own end after the end that is added here
+        """Stop the episode and return the events so far, before the thread notices the stop and adds an end event."""
+        # first, or the thread could add a second end event after the event that is added here
         events = self._report.until_now()
         self._report.stop(reason)
-        # In its own thread, when that comes back: an environment is closed where it was made.
+        # once its thread returns, because an environment must be closed in the thread that created it
         self._thread.post(partial(self._logged, self._turns.close))
         return events
 
@@ -314,15 +316,15 @@ class EpisodeDriver:
 
 
 OWN_HANDOFFS = 4
-"""To threads of one rollout each: with 512 in flight `/health` answered within 33 ms (p99), against 195 ms without a limit."""
+"""The limit for dedicated threads. With 512 rollouts, `/health` took 33 ms (p99), and 195 ms without a limit."""
 SHARED_HANDOFFS = 8
-"""To shared threads, which take several at a waking: `/health` had a median of 6 ms, with 16 of 12 to 20, without of 100."""
+"""The limit for shared threads, which run several jobs per wake-up. `/health` took 6 ms (median), and 100 ms without it."""
 
 
 class HandoffLimit:
-    """Limits concurrent short handoffs of model rollouts to their threads: more would contend and delay the event loop.
+    """Limits how many model rollouts run in their threads at once. More would contend and delay the event loop.
 
-    A handoff that takes long releases its slot, because it waits for something other than this interpreter.
+    A long handoff releases its slot, because it probably waits for something outside this interpreter.
     """
 
     def __init__(self, limit: int, patience_seconds: float = 0.01) -> None:
@@ -331,7 +333,7 @@ class HandoffLimit:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot for one handoff."""
+        """Wait for a slot and occupy it during one handoff."""
         await self._free.acquire()
         held = True
 
@@ -341,7 +343,7 @@ class HandoffLimit:
                 held = False
                 self._free.release()
 
-        # By a timer and not at the end: a call that waits for a program would hold a slot that it does not use.
+        # a timer, because a call that waits for a program would occupy a slot without using it
         timer = asyncio.get_running_loop().call_later(self._patience_seconds, release)
         try:
             yield
@@ -351,15 +353,15 @@ class HandoffLimit:
 
 
 class EventList(list[Event]):
-    """The events of a rollout, which its thread appends to."""
+    """The events of a rollout, to which the rollout's thread appends."""
 
     def events(self) -> list[Event]:
-        """Return those until now."""
+        """Return the events so far."""
         return list(self)
 
 
 class _ThreadReport:
-    """The events of a rollout in a thread, read from the event loop, which may have to end it without that thread."""
+    """The events of a rollout in a thread, for the event loop, which may have to end the rollout without the thread."""
 
     def __init__(self, listener: Listener | None, port: ThreadPort) -> None:
         self.control = Control()
@@ -369,18 +371,18 @@ class _ThreadReport:
         self._known: list[Event] | None = None
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Ask the thread to end the episode. If cancelled, its later events are dropped, its own end included."""
+        """Ask the thread to end the episode. If it is cancelled, drop all later events, including the end event."""
         if reason == "cancelled":
             self.until_now()
         self.port.stop(reason)
         self.control.end(reason)
 
     def overdue(self, seconds: float) -> Failure:
-        """Return the failure of a rollout whose thread has not come back in this time."""
+        """Return the failure of a rollout whose thread has not returned within `seconds`."""
         return overdue(seconds, played=self.control.closed.is_set())
 
     def until_now(self) -> list[Event]:
-        """Return the events up to the first call of this; the thread may continue."""
+        """Return the events up to the first call of this method. The thread may continue."""
         if self._known is None:
             if self.listener is not None:
                 self.listener.close()
@@ -388,13 +390,13 @@ class _ThreadReport:
         return self._known
 
     def send_rest(self, events: Sequence[Event]) -> None:
-        """Send the listener the events that it has not received, because the rollout ended without its thread."""
+        """Send the remaining events to the listener, because the rollout ended without its thread."""
         if self.listener is not None:
             self.listener.rest(events)
 
 
 class ListenerGate:
-    """Passes a thread's events to the listener until it is closed."""
+    """Passes a thread's events to the listener until the gate is closed."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -403,20 +405,20 @@ class ListenerGate:
         self._closed = False
 
     def __call__(self, event: Event) -> None:
-        """Pass on one event; called in the rollout's thread."""
+        """Pass one event to the listener. Called in the rollout's thread."""
         with self._lock:
-            # Under the lock: the event loop may close the gate between the check and the call.
+            # locked, because the event loop may close the gate between the check and the call
             if not self._closed:
                 self._sent += 1
                 self._listener(event)
 
     def close(self) -> None:
-        """Drop later events of the thread."""
+        """Drop all later events of the thread."""
         with self._lock:
             self._closed = True
 
     def rest(self, events: Sequence[Event]) -> None:
-        """Pass on the rollout's events that were not passed on yet."""
+        """Pass the remaining events of the rollout to the listener."""
         for event in events[self._sent :]:
             self._listener(event)
         self._sent = len(events)

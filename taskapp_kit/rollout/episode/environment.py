@@ -1,7 +1,7 @@
-"""One environment instance; everything that its author's code returns is validated before it is recorded.
+"""One environment instance. The return values of the author's code are validated before they are recorded.
 
-All of it runs in one thread. Async methods of the author run on an event loop of this instance. The models that an
-environment calls itself, such as a user simulator, are never trained, and are counted separately.
+An instance runs in one thread, and the author's async methods run on the instance's own event loop. Models that the
+environment calls, such as a user simulator, are never trained and are counted separately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed, ModelPort
 
 
 def unknown_tool(name: str, tools: Iterable[str], *, declared: bool) -> str:
-    """Return the refusal of a call of no tool of this episode. declared: it is an action, but not available here."""
+    """Return the refusal of a call whose tool this episode does not have. declared: whether another episode may have it."""
     known = ", ".join(tools)
     if not name:
         return f"Nothing was done: answer with a tool call. The tools are: {known}."
@@ -38,12 +38,12 @@ def unknown_tool(name: str, tools: Iterable[str], *, declared: bool) -> str:
 
 
 def bad_arguments(name: str, error: BadArguments) -> str:
-    """Return the refusal of a call whose arguments the action does not take."""
+    """Return the refusal of a call with arguments that the action does not accept."""
     return f"{name} was not done: {error}."
 
 
 def too_many_calls(most: int) -> str:
-    """Return the refusal of a call beyond the limit of its answer, and of all after it."""
+    """Return the refusal of the first call beyond the limit on calls in one reply, and of all calls after it."""
     return f"This was not done, nor what follows it: an answer may hold at most {most} calls."
 
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class EnvironmentProblem(Exception):
-    """The author's environment returned something that cannot be recorded. `code` is stable."""
+    """The author's environment returned a value that cannot be recorded. `code` is a stable error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,21 +61,21 @@ class EnvironmentProblem(Exception):
 
 
 class ConfigRefused(RequestError):
-    """The constructor raised ValueError: the caller's env.config is invalid."""
+    """The environment's constructor raised ValueError, so the caller's env.config is invalid."""
 
 
 class EnvironmentLeft(Exception):
-    """The author's code raised GeneratorExit (`__cause__`), which would otherwise close the episode's generator."""
+    """Replaces a GeneratorExit (`__cause__`) of the author's code, which would otherwise close the episode's generator."""
 
 
 def _authors(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method that runs author's code, so that its exceptions are not taken for the closing of the episode."""
+    """Decorate a method that runs the author's code, so that a GeneratorExit in it does not close the episode."""
 
     @functools.wraps(method)
     def call(*given: P.args, **named: P.kwargs) -> T:
         try:
             return method(*given, **named)
-        # Raised inside the generator by the author, it would look as if the driver had closed the episode.
+        # a GeneratorExit of the author would look as if the driver had closed the episode
         except GeneratorExit as error:
             raise EnvironmentLeft from error
 
@@ -85,8 +85,8 @@ def _authors(method: Callable[P, T]) -> Callable[P, T]:
 class Context:
     """The argument of `reset(context)`.
 
-    rng: seeded by environment, split and seed. log: a logger of the environment's name. wants_images: False when images
-    will not be used. path(name): a file next to the author's file.
+    rng: a generator seeded with environment, split and seed. log: a logger with the environment's name. wants_images:
+    whether images will be used. path(name): the path of a file next to the author's file.
     """
 
     def __init__(self, plan: EpisodePlan, auxiliary: AuxiliaryModels) -> None:
@@ -101,31 +101,31 @@ class Context:
         return self._folder / name
 
     def model(self, role: str) -> AuxiliaryModel:
-        """Return an auxiliary model, such as a user simulator: the server's setting TASKAPP_{ROLE}_URL names it."""
+        """Return the model with this role, such as a user simulator. The server's variable TASKAPP_{ROLE}_URL configures it."""
         return self._auxiliary.model(role)
 
 
 _prepared: set[type] = set()
-# Rollouts of one environment begin in several threads at once; `setup_worker` may load gigabytes.
+# Rollouts of one environment may begin in several threads at once, and `setup_worker` may load gigabytes.
 _preparing = threading.Lock()
 
 
 def prepare(spec: EnvironmentSpec) -> None:
-    """Run the environment's `setup_worker`, once per process. Raises what it raises."""
+    """Run the environment's `setup_worker` once per process. Raises the exceptions of `setup_worker`."""
     if not spec.has_setup_worker or spec.cls in _prepared:
         return
     with _preparing:
         if spec.cls in _prepared:
             return
         finished(spec.cls.setup_worker())  # type: ignore[attr-defined]
-        # its objects are permanent: full collections need not traverse them (Crafter: 12 % of its CPU)
+        # the new objects are permanent, so full collections need not traverse them (12 % of Crafter's CPU time)
         gc.collect()
         gc.freeze()
         _prepared.add(spec.cls)
 
 
 def prepare_to_serve(spec: EnvironmentSpec) -> None:
-    """Run `prepare` before the first request: raises Unavailable with the error's text, for the operator."""
+    """Run `prepare` before the first request. Raises Unavailable with the error's message, for the operator."""
     try:
         prepare(spec)
     except KitError:
@@ -145,20 +145,20 @@ class EnvironmentHost:
         self.plan = plan
         self._auxiliary = AuxiliaryModels(models)
         self.spec: EnvironmentSpec = plan.environment
-        # One loop for all calls of the instance: what an async reset opens belongs to the loop that opened it.
-        self._runner = asyncio.Runner()  # creates its loop with the first call
+        # All calls of the instance use one loop, because a connection opened in reset belongs to the loop that opened it.
+        self._runner = asyncio.Runner()  # creates the loop at the first call
         self._last_observation: Any = None
         self._last_info: Any = None
         self._instance: Any = None
 
     @_authors
     def reset(self) -> Content:
-        """Create and reset the instance; return the first observation."""
+        """Create and reset the instance, and return the first observation."""
         plan, spec = self.plan, self.spec
         prepare(spec)
         try:
             self._instance = spec.cls(**plan.arguments)
-        except ValueError as error:  # how an author rejects the caller's env.config
+        except ValueError as error:  # an author rejects the caller's env.config with ValueError
             message = f"Environment {spec.name!r} rejects this env.config: {error}."
             raise ConfigRefused(
                 message, fields=(FieldProblem(("body", "env", "config"), message, "bad_config"),), code="bad_config"
@@ -174,7 +174,7 @@ class EnvironmentHost:
             else:
                 given[name] = Context(plan, self._auxiliary)
         first = self._finish(self._instance.reset(**given))
-        # A Step of reset would have a reward that no action earned.
+        # a Step would have a reward that no action earned
         if isinstance(first, Step):
             raise EnvironmentProblem(
                 "reset_returned_step", f"{spec.cls.__name__}.reset returned a Step, expected only the first observation"
@@ -184,7 +184,7 @@ class EnvironmentHost:
 
     @_authors
     def tools(self) -> list[Tool]:
-        """Return the tools of this episode: all actions, or those that the environment's `actions()` names."""
+        """Return the tools of this episode: all actions, or the actions that the environment's `actions()` returns."""
         spec = self.spec
         if not spec.has_actions:
             return [action.tool for action in spec.actions.values()]
@@ -198,25 +198,23 @@ class EnvironmentHost:
                 )
             result.append(item if isinstance(item, Tool) else spec.actions[name].tool)
         if not result:
-            raise EnvironmentProblem(
-                "no_action", f"{spec.cls.__name__}.actions() is empty, expected at least one action"
-            )
+            raise EnvironmentProblem("no_action", f"{spec.cls.__name__}.actions() is empty, expected an action")
         return result
 
     @_authors
     def act(self, action: ActionSpec, arguments: dict[str, Any]) -> tuple[Step, Content]:
-        """Run one action; return the author's Step, validated, and its observation as recorded content.
+        """Run one action. Return the author's Step after validation, and the observation as recorded content.
 
-        Raises InvalidAction from the author, EnvironmentProblem for what cannot be recorded, and whatever else the
-        author's code raises.
+        Raises EnvironmentProblem if the result cannot be recorded, and all exceptions of the author's code, such as
+        InvalidAction.
         """
         returned = self._finish(getattr(self._instance, action.method)(**arguments))
         step = returned if isinstance(returned, Step) else Step(returned)
         given = step.observation
         observation = self._content(given, action.name)
         if type(given) is not str and given is not None:
-            # Recorded by reference, the earlier step would show the later one's state; a copy of each observation would
-            # cost every author who does it right.
+            # Observations are recorded by reference, so the earlier step would show the later state. Copying each
+            # observation would slow down every environment that returns new objects.
             if (
                 given is self._last_observation
                 and type(observation) is not str
@@ -232,7 +230,7 @@ class EnvironmentHost:
 
     @_authors
     def final_state(self) -> Json:
-        """Return the environment's private end state as JSON, None if it declares none."""
+        """Return the environment's private final state as JSON, or None if the environment does not define one."""
         if not self.spec.has_final_state or self._instance is None:
             return None
         state = self._finish(self._instance.final_state())
@@ -243,25 +241,25 @@ class EnvironmentHost:
 
     @_authors
     def close(self) -> None:
-        """Close the instance, if it exists, and the event loop of its async methods. May be called twice."""
+        """Close the instance, if there is one, and the event loop of its async methods. A second call is allowed."""
         instance, self._instance = self._instance, None
         try:
             if instance is not None and self.spec.has_close:
                 self._finish(instance.close())
-        # A new one, because `close` may be called again after a failure in it.
+        # a new runner, because `close` may be called again after it failed
         finally:
             self._runner.close()
             self._runner = asyncio.Runner()
 
     @property
     def auxiliary(self) -> AuxiliaryModels:
-        """The models that the environment calls itself."""
+        """The models that the environment calls."""
         return self._auxiliary
 
     # -- validation -----------------------------------------------------------------------------------------------
 
     def _finish(self, value: Any) -> Any:
-        """Return the value, or the result of an async method, all of which run on one event loop."""
+        """Return a method's return value. A coroutine is first run to its end on the instance's event loop."""
         return value if type(value) is Step else finished(value, self._runner)
 
     def _content(self, value: Any, where: str) -> Content:
@@ -274,13 +272,13 @@ class EnvironmentHost:
             ) from None
 
     def _named(self, where: str) -> str:
-        """Return the method and its source line, in a form that callers may see: `Game.go (game.py:21)`."""
+        """Return the method and its source line without the directory, such as `Game.go (game.py:21)`."""
         cls, action = self.spec.cls, self.spec.actions.get(where)
         place = action.place if action is not None else line_of(getattr(cls, where, None), self.spec.place)
         return f"{cls.__name__}.{where} ({without_folder(place)})"
 
     def _shared(self, what: str, value: Any, where: str) -> EnvironmentProblem:
-        """Return the error for a mutable object that occurs at two steps: the first step would show the second's state."""
+        """Return the error for one mutable object in two steps. The first step would show the state of the second."""
         return EnvironmentProblem(
             "shared_object",
             f"{self._named(where)}: the {what} is the {type(value).__name__} object that the previous step "
@@ -288,12 +286,12 @@ class EnvironmentHost:
         )
 
     def _checked(self, step: Step, where: str) -> Step:
-        """Return the step with plain JSON info and real booleans; its observation only if nothing had to change.
+        """Return the step with plain JSON info and real booleans. A changed step has no observation.
 
-        Raises EnvironmentProblem.
+        Raises EnvironmentProblem if a value is invalid.
         """
         reward = step.reward
-        # The usual step passes all checks at once; an episode may have thousands of them.
+        # This condition covers the usual step quickly. An episode may have thousands of steps.
         if (
             (reward is None or (type(reward) is float and reward - reward == 0.0))  # finite
             and type(step.terminated) is bool
@@ -312,9 +310,7 @@ class EnvironmentHost:
             if type(reward) is not float:
                 reward = _real(reward, f"{named}: the reward")
             if not math.isfinite(reward):
-                raise EnvironmentProblem(
-                    "reward_not_finite", f"{named}: the reward is {reward}, expected a finite number"
-                )
+                raise EnvironmentProblem("reward_not_finite", f"{named}: the reward is {reward}, expected a finite one")
             bounds = self.spec.reward_range
             if bounds is not None and not bounds[0] <= reward <= bounds[1]:
                 raise EnvironmentProblem(
@@ -344,19 +340,19 @@ class EnvironmentHost:
 
 
 def _name(key: Any) -> str:
-    """Return a metric's name that can be recorded."""
+    """Return the metric's name as a string that can be recorded."""
     return without_surrogates(str(key))
 
 
 def _flag(value: Any, what: str) -> bool:
-    """Return a boolean; numpy's are accepted, numbers and None are not."""
+    """Convert a Python or numpy boolean to a bool. Raises EnvironmentProblem for other values."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise EnvironmentProblem("flag_not_bool", f"{what} is {value!r}, expected True or False")
     return bool(value)
 
 
 def _number(value: Any, what: str) -> float:
-    """Return a finite float. Raises EnvironmentProblem."""
+    """Convert a value to a finite float. Raises EnvironmentProblem if that is not possible."""
     number = _real(value, what)
     if not math.isfinite(number):
         raise EnvironmentProblem("not_a_number", f"{what} is {number}, expected a finite number")
@@ -374,7 +370,7 @@ def _real(value: Any, what: str) -> float:
 
 
 class AuxiliaryModelFailed(KitError):
-    """A model that the environment called gave no reply. `failure` is the rollout's, at boundary `environment`."""
+    """A model that the environment called did not reply. `failure` is the rollout's failure, at boundary `environment`."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message, hint=failure.hint)
@@ -382,7 +378,7 @@ class AuxiliaryModelFailed(KitError):
 
 
 class NoAuxiliaryModel(Unavailable):
-    """No model has the role that the environment called. `failure` is the rollout's, at boundary `environment`."""
+    """No model has the role that the environment called. `failure` is the rollout's failure, at boundary `environment`."""
 
     def __init__(self, role: str, missing: Unavailable) -> None:
         super().__init__(missing.message, hint=missing.hint)
@@ -391,7 +387,7 @@ class NoAuxiliaryModel(Unavailable):
 
 
 def auxiliary_failure(error: BaseException) -> Failure | None:
-    """Return the failure of the auxiliary model because of which the author's code raised `error`; None for another cause."""
+    """Return the failure of an auxiliary model that caused `error` in the author's code, or None for another cause."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuxiliaryModelFailed | NoAuxiliaryModel):
@@ -401,10 +397,10 @@ def auxiliary_failure(error: BaseException) -> Failure | None:
 
 
 class AuxiliaryModels:
-    """The models of one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the episode's metrics.
+    """The models that the environment calls in one episode. spent: `calls_ROLE` and `tokens_ROLE`, for the metrics.
 
-    calls: each with `role`, `model`, `messages` (those that are new for this role), `reply`, `usage`, `seconds`, `attempts` and
-    `cost`, private values included.
+    calls: one dict for each call with `role`, `model`, `messages` (the messages that are new for this role), `reply`,
+    `usage`, `seconds`, `attempts` and `cost`. Private values are included.
     """
 
     def __init__(self, port: ModelPort | None) -> None:
@@ -418,18 +414,16 @@ class AuxiliaryModels:
         return AuxiliaryModel(role, self)
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Return one reply. Raises AuxiliaryModelFailed; NoAuxiliaryModel when no model has the role."""
+        """Return one reply. Raises NoAuxiliaryModel if no model has the role, AuxiliaryModelFailed if the call failed."""
         try:
             if self._port is None:
-                raise Unavailable(
-                    "This environment runs without access to models.", hint="Play the app with `taskapp rollout`."
-                )
+                raise Unavailable("No model can be called here.", hint="Play the app with `taskapp rollout`.")
             reply = self._port.ask(role, body)
         except Unavailable as missing:
             raise NoAuxiliaryModel(role, missing) from None
         except ModelFailed as failed:
             failure = failed.failure
-            if failure.boundary not in ("timeout", "cancelled"):  # of the model, not of the rollout
+            if failure.boundary not in ("timeout", "cancelled"):  # a failure of the model, not of the rollout
                 message = f"The environment could not call the model with the role {role!r}: {failure.message}"
                 failure = Failure("environment", "auxiliary_model_failed", message, failure.hint)
             raise AuxiliaryModelFailed(failure) from None
@@ -464,10 +458,16 @@ class AuxiliaryModel:
         self._models = models
 
     def ask(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """Return one reply to a conversation (`[{"role": "user", "content": …}, …]`), in synchronous environments.
+        """Return one reply to a conversation, and block until it arrives. Use `chat` in async environments.
 
-        sampling: additional members of the chat-completions request (`temperature`, `max_tokens`, …). Raises
-        AuxiliaryModelFailed, Unavailable; ValueError for values that are not JSON.
+        Args:
+            messages: The conversation, such as `[{"role": "user", "content": …}, …]`.
+            **sampling: Additional fields of the chat-completions request, such as `temperature` or `max_tokens`.
+
+        Raises:
+            AuxiliaryModelFailed: The model did not reply.
+            Unavailable: No model has this role.
+            ValueError: A value is not JSON.
         """
         try:
             body = plain({**sampling, "messages": list(messages)}, "request")
@@ -477,5 +477,5 @@ class AuxiliaryModel:
         return self._models.ask(self.role, body)
 
     async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """Like `ask`, for async environments. One call at a time: an episode runs in one thread."""
+        """Do the same as `ask` in an async environment. Await each call before the next, since an episode has one thread."""
         return self.ask(messages, **sampling)

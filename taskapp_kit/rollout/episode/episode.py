@@ -1,8 +1,8 @@
 """`Episode.events()`: one episode as a generator of events.
 
-It does not wait and has no network access: when it yields `Called`, its driver sends back the policy's `Decision` (or
-throws `PolicyFailed`, or the policy's own `PolicyStops`). So one generator serves several drivers: a scripted policy runs
-in a thread without interruption, a model is awaited on an event loop, a person answers at a terminal.
+The generator never waits and has no network access. When it yields `Called`, the driver sends the policy's `Decision`, or
+throws `PolicyFailed` or the policy's `PolicyStops`. One generator therefore serves several drivers: a scripted policy runs
+in a thread without interruption, a model is awaited on an event loop, and a person answers at a terminal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EpisodeEvents = Generator[Event, "Decision | None", None]
 
 
 class PolicyFailed(Exception):
-    """Thrown into an episode by its driver: the policy failed. `__cause__` is the reason."""
+    """The policy failed. The driver throws this into the episode. `__cause__` is the original exception."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -68,9 +68,9 @@ class _Over(Exception):
 
 
 class Episode:
-    """One episode. `view` is what the policy may read after `Called` was yielded.
+    """One episode. After `Called` was yielded, `view` contains the data that the policy may read.
 
-    ops: number of operations so far, see `EpisodePlan`. warnings: sentences for the caller, complete once the episode ends.
+    ops: the number of operations so far; see `EpisodePlan`. warnings: messages for the caller, complete after the end.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class Episode:
         self._tools: dict[str, Tool] = {}
         self._text_action = plan.environment.text_action
         self._doing = ""
-        """The position of the author's code as text: a failure's message names the step and the action."""
+        """The step and the action that are running, as a string for the message of a failure."""
 
-    # A generator, so that limits, refusals and failures are implemented once, whoever answers at `called`: a policy in
-    # the same thread, a model that is awaited between two turns, or a person.
+    # A generator, so that limits, refusals and failures are implemented once for every kind of policy: a policy in the
+    # same thread, a model that is awaited between two turns, or a person.
     def events(self) -> EpisodeEvents:
-        """Yield the events in order, from `started` to `ended`. The environment is always closed."""
+        """Yield the events in order, from `started` to `ended`. Always closes the environment."""
         plan = self.plan
         host = EnvironmentHost(plan, self.models)
-        # The list itself, which grows while the environment calls models.
+        # the list itself, not a copy, because it grows while the environment calls models
         self.auxiliary_calls = host.auxiliary.calls
         spec = plan.environment
         yield Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy)
-        # the default: an unexpected exit from the `try` is a failure
+        # the default, because an unexpected exit from the `try` is a failure
         status: Status = "failed"
         stop_reason, final_state = "", None
         failed: Failed | None = None
@@ -124,20 +124,20 @@ class Episode:
             status, stop_reason = "failed", failed.code
         finally:
             closing = self._close(host)
-        # The first failure is the cause; a `close` that breaks after it often is its consequence.
+        # Report the first failure. A failure of `close` is often its consequence.
         if failed is None and closing is not None:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
-        # The last event also of a failed episode: readers know by it that nothing follows.
+        # Failed episodes also end with this event. It tells readers that no event follows.
         yield EpisodeEnded(status, stop_reason, final_state, self._numbers(host))
 
     def _numbers(self, host: EnvironmentHost) -> dict[str, float]:
-        """Return the episode's metrics: the environment's, and the kit's under reserved names."""
+        """Return the episode's metrics: the environment's metrics, and the kit's metrics under reserved names."""
         ours = {"steps": float(self._steps), "turns": float(self._turns), **self._counts, **host.auxiliary.spent}
         taken = sorted(name for name in self._metrics if name in ours or name in RESERVED_METRICS)
         if taken:
-            # A warning and no failure: an author's metric is not worth a rollout.
+            # a warning, because a metric should not fail a rollout
             self.warnings.append(
                 f"environment {self.plan.environment.name!r} returned metrics with reserved names: "
                 f"{', '.join(taken)}. They were ignored; rename them."
@@ -145,7 +145,7 @@ class Episode:
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 
     def _stoppable(self, host: EnvironmentHost) -> EpisodeEvents:
-        """Play; the episode may be stopped where a policy or a model would be called."""
+        """Play the episode. It can be stopped where a policy or a model would be called."""
         try:
             yield from self._play(host)
         except PolicyStops as stops:
@@ -162,7 +162,7 @@ class Episode:
         self.environment_seconds += seconds
         self._tools = {tool.name: tool for tool in tools}
         initial = observation
-        results: list[PlayedStep] = []  # since the last call of the policy
+        results: list[PlayedStep] = []  # the steps since the last call of the policy
         self.view = View(0, observation, (), tools, plan.task, initial)
         yield Observed(observation, list(self._tools), seconds)
         control, max_steps = self.control, plan.max_steps
@@ -170,8 +170,8 @@ class Episode:
             if control.stop is not None:
                 raise stop_failure(control.stop)
             by_policy = instruction == "agent"
-            # A policy's turn is refused as a whole where only half of it fits: an answer that nothing can act on
-            # would have cost a call of the model.
+            # A turn is one operation of the policy and one action. If only the first fits the limit, the policy is not
+            # called, because its reply would cost a model call and could not be used.
             reached = self._reached(2 if by_policy else 1)
             if reached is not None:
                 yield from self._limit(*reached)
@@ -189,7 +189,7 @@ class Episode:
                 results = []
                 yield Answered(self._turns, answer, seconds)
             accepted = False
-            # The checks are repeated between the actions of one answer, which may be as many as `max_calls`.
+            # Check the limits again between the actions of one reply, which may have up to `max_calls` actions.
             for number, call in enumerate(self._calls(answer, by_policy=by_policy)):
                 if control.stop is not None:
                     raise stop_failure(control.stop)
@@ -199,7 +199,7 @@ class Episode:
                     yield from self._limit("max_ops", plan.max_ops)
                 self.ops += 1
                 yield Acted(self._steps, call.tool, call.args)
-                # One refusal covers all calls beyond the limit: a refusal for each would let a model fill its own
+                # One refusal covers all calls beyond the limit. A refusal for each would let a model fill its own
                 # context.
                 if by_policy and number >= plan.max_calls:
                     step = self._refused(self._steps, call, too_many_calls(plan.max_calls), 0.0)
@@ -219,14 +219,14 @@ class Episode:
             self._turns += 1
             self.view = View(self._turns, observation, results, tools, plan.task, initial)
             if by_policy:
-                # Turns in a row, because a model that recovers now and then is still playing.
+                # Count consecutive turns only, because a model that recovers now and then is still playing.
                 self._refusals = 0 if accepted else self._refusals + 1
                 if plan.max_refusals is not None and self._refusals >= plan.max_refusals:
                     yield from self._limit("max_refusals", plan.max_refusals)
         yield from self._limit("ops", self.ops)
 
     def _reached(self, cost: int) -> tuple[str, int] | None:
-        """Return the limit that leaves no room for a turn or an action of `cost` operations: its name and value."""
+        """Return the name and value of the limit that a turn or action of `cost` operations would exceed, or None."""
         plan = self.plan
         if plan.max_steps is not None and self._steps >= plan.max_steps:
             return "max_steps", plan.max_steps
@@ -248,9 +248,9 @@ class Episode:
         raise _Over("truncated", name)
 
     def _spoken(self, answer: Decision) -> Decision:
-        """Return words that came as a call of the action for plain words as the assistant's words."""
+        """Convert a call of the action for plain text to the text of the answer."""
         words = self._text_action
-        # Both ways to give plain words are one answer, so that rubrics, digests and transcripts cannot differ by the
+        # Both ways to send plain text become one answer, so that rubrics, digests and transcripts do not depend on the
         # way.
         if words is None or answer.output is not None:
             return answer
@@ -261,8 +261,8 @@ class Episode:
         return answer
 
     def _cut(self, answer: Decision) -> Decision:
-        """Drop the calls after the first one beyond the limit, which represents them all."""
-        # Cut before the answer is recorded: thousands of calls would be in every event, prompt and page.
+        """Drop the calls beyond the limit, except the first, which represents all of them."""
+        # before the answer is recorded, or every event, prompt and page could contain thousands of calls
         max_stored = self.plan.max_calls + 1
         left_out = len(answer.tool_calls) - max_stored
         if left_out <= 0:
@@ -272,7 +272,7 @@ class Episode:
         )
 
     def _calls(self, answer: Decision, *, by_policy: bool) -> list[ToolCall]:
-        """Return the answer's actions: its tool calls, else a call with its words, else a call of nothing."""
+        """Return the answer's actions: the tool calls, or one call with the text, or one call without a tool."""
         if by_policy and self.plan.environment.one_answer:
             return [self._one_answer(answer)]
         if answer.tool_calls:
@@ -284,7 +284,7 @@ class Episode:
         return [ToolCall("", {})]
 
     def _one_answer(self, answer: Decision) -> ToolCall:
-        """Return the only call of a single-turn episode; an invalid answer is an invalid action with its words."""
+        """Return the only call of a single-turn episode. An invalid answer becomes an invalid action with the answer's text."""
         action = self._text_action
         assert action is not None, "an environment of one answer takes words"
         if answer.details.get("finish_reason") == "length":
@@ -297,15 +297,15 @@ class Episode:
         return ToolCall(action.name, {parameter: answer.output or ""})
 
     def _step(self, host: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
-        """Run one action in the environment; a refusal is a step whose observation gives the reason.
+        """Run one action in the environment. A refused action is a step whose observation contains the reason.
 
-        problem: the policy's own sentence for a call of nothing, and for arguments that are words and not an object.
+        problem: the policy's message for a call without a tool, or for arguments that are text and not an object.
         """
         index = self._steps
         self._steps += 1
         if call.tool not in self._tools:
             declared = call.tool in self.plan.environment.actions
-            # The policy's own message is more helpful if its text named no tool at all.
+            # if the text named no tool, the policy's own message is more helpful
             said = problem if problem and not call.tool else unknown_tool(call.tool, self._tools, declared=declared)
             return self._refused(index, call, said, 0.0)
         if problem and isinstance(call.args, str):
@@ -316,7 +316,7 @@ class Episode:
         except BadArguments as error:
             return self._refused(index, call, bad_arguments(call.tool, error), 0.0)
         began = self.clock.monotonic()
-        self._doing = f"at step {index + 1}, action {call.tool!r}"  # as displays number them: step 0 is the reset
+        self._doing = f"at step {index + 1}, action {call.tool!r}"  # numbered as in displays, where step 0 is the reset
         try:
             step, observation = host.act(action, arguments)
         except InvalidAction as error:
@@ -357,9 +357,7 @@ class Episode:
         try:
             return self._timed(host.final_state)
         except PolicyStops as stops:
-            self.warnings.append(
-                f"final_state called a model beyond {stops.stop_reason}, so the final state is missing."
-            )
+            self.warnings.append(f"final_state called a model beyond {stops.stop_reason}; the final state is missing.")
             return None
 
     def _close(self, host: EnvironmentHost) -> Failed | None:
@@ -375,16 +373,17 @@ class Episode:
         return None
 
     def _failure(self, error: BaseException) -> Failed:
-        """Return the failure of an exception: its boundary and the kit's sentence; the traceback is logged."""
+        """Convert an exception to a failure with a boundary and a public message, and log the traceback."""
         cause: BaseException | None = error
         auxiliary = auxiliary_failure(error)
         if isinstance(error, PolicyFailed):
             failure, cause = error.failure, error.__cause__ or error
         elif auxiliary is not None:
-            failure, cause = auxiliary, None  # the message is complete; a traceback would point at the author's code
+            # the message is complete, and a traceback would point at the author's code
+            failure, cause = auxiliary, None
         elif isinstance(error, EnvironmentProblem):
             failure = Failure("environment", error.code, error.message, "Fix the environment's code.")
-        elif isinstance(error, KitError) and not isinstance(error, RequestError):  # the kit's own sentence
+        elif isinstance(error, KitError) and not isinstance(error, RequestError):  # the kit wrote the message
             failure = Failure("environment", "environment_raised", error.message, error.hint)
         else:
             if isinstance(error, EnvironmentLeft) and error.__cause__ is not None:
@@ -396,7 +395,7 @@ class Episode:
             self.control.cause = cause
         if (
             failure.boundary == "cancelled"
-        ):  # by its caller, or because the server is stopping, which is logged elsewhere
+        ):  # cancelled by the caller, or by a stopping server, which is logged elsewhere
             log.info("%s (error_id %s)", failure.message, failure.error_id)
         elif failure.boundary == "timeout":
             log.warning("%s (error_id %s)", failure.message, failure.error_id)
@@ -414,7 +413,7 @@ def _reads(action: ActionSpec, args: Json) -> bool:
 
 
 def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "policy") -> PolicyFailed:
-    """Return the exception that a driver throws into an episode when the policy raised."""
+    """Return the exception that a driver throws into an episode after the policy raised `error`."""
     if isinstance(error, ModelFailed):
         failure = error.failure
     elif isinstance(error, SandboxError):  # the machine failed, not the policy
@@ -430,7 +429,7 @@ def policy_failure(name: str, error: BaseException, *, boundary: Boundary = "pol
 
 
 def stop_failure(stop: str) -> PolicyFailed:
-    """Return the exception that ends an episode stopped from outside: `timeout` or `cancelled`."""
+    """Return the exception that ends an episode from outside. stop: `timeout` or `cancelled`."""
     if stop == "timeout":
         return PolicyFailed(
             Failure(

@@ -1,4 +1,4 @@
-"""Detects use of global random state, which makes an episode depend on others in the process and on their order."""
+"""Detects the use of global random state, which makes an episode depend on the other episodes in its process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 import sys
 
 REMEDY = "draw from context.rng, or from a generator that reset creates from the seed"
-"""The fix that the warning proposes."""
+"""The fix that the warning suggests."""
 
 
 class GlobalRandomWatch:
-    """Compares the global generators' states with those at its creation.
+    """Compares the states of the global generators with their states at this object's creation.
 
-    Draws of other threads also count, so only one episode may run between the two.
+    Draws in other threads also count, so run only one episode between the creation and the comparison.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class GlobalRandomWatch:
 
     @property
     def imported(self) -> bool:
-        """Return whether a module was imported since. Some packages draw on import, so `changed` is then None."""
+        """Return whether a module was imported since then. Some packages draw on import, so `changed` then returns None."""
         return len(sys.modules) != self._modules
 
     def changed(self, environment: str) -> str | None:
-        """Return the sentence, without full stop, about an environment whose episode changed a state; None if none did."""
+        """Return a warning, without a full stop, if the environment's episode changed a global state, or None."""
         after = _states()
         names = [name for name, state in self._states.items() if after[name] != state]
         if not names or self.imported:
@@ -37,7 +37,7 @@ class GlobalRandomWatch:
 
 
 def draw() -> None:
-    """Draw from each loaded global generator: an episode that seeds one as the last episode did is then a change."""
+    """Draw from each loaded global generator, so that an episode with the same seed as the last also changes the state."""
     random.random()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -45,12 +45,12 @@ def draw() -> None:
 
 
 def _states() -> dict[str, int]:
-    """Return a hash of the state of each loaded global generator by name: `random`, `numpy.random`."""
+    """Return a hash of the state of each loaded global generator, under the names `random` and `numpy.random`."""
     found = {"random": hash(random.getstate())}
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         state = numpy_random.get_state(legacy=False)
-        parts = state["state"]  # the members depend on the generator: `key` and `pos` for the default one
+        parts = state["state"]  # the keys depend on the generator: `key` and `pos` for the default generator
         known = [(name, part.tobytes() if hasattr(part, "tobytes") else part) for name, part in sorted(parts.items())]
         found["numpy.random"] = hash((*known, state["has_gauss"]))
     return found

@@ -1,4 +1,4 @@
-"""The plan of an episode: its identity, its policy, its limits, and the caller's parsed `ops`."""
+"""The plan of an episode: the identity, the policy, the limits, and the caller's parsed `ops`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENVIRONMENT_WORDS = frozenset({"env", "environment", "step"})
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """An action that the caller applies."""
+    """An action that the caller supplies in `ops`."""
 
     tool: str
     args: Json
@@ -38,10 +38,11 @@ Instruction = Scripted | Literal["agent"]
 
 
 def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
-    """Return the caller's `ops` as instructions; None for an empty list, which plays until the end or a limit.
+    """Convert the caller's `ops` to instructions. Returns None for an empty list, which plays to the end or a limit.
 
-    "agent" (policy, model) is one policy turn; "env" (environment, step) is its answer and adds nothing;
-    `{"type": "env", "tool": NAME, "args": {…}}` applies that action. Raises RequestError for anything else.
+    "agent" (also "policy", "model") is one turn of the policy. "env" (also "environment", "step") stands for the response
+    to a turn and adds nothing. `{"type": "env", "tool": NAME, "args": {…}}` applies that action. Raises RequestError for
+    other values.
     """
     if not ops:
         return None
@@ -49,10 +50,8 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
     for index, op in enumerate(ops):
         word = op.get("type") if isinstance(op, dict) else op
         if not isinstance(word, str):
-            raise _bad_op(
-                index, "has no `type` that is a string" if isinstance(op, dict) else f"is a {type(op).__name__}"
-            )
-        # Accepted, it would silently play a different action than the caller wrote.
+            raise _bad_op(index, "needs a string `type`" if isinstance(op, dict) else f"is a {type(op).__name__}")
+        # if accepted, the episode would silently play another action than the caller requested
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
             raise _bad_op(index, f"names a tool, but with the type {word!r} the policy chooses the tool")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
@@ -79,18 +78,20 @@ def _bad_op(index: int, found: str) -> RequestError:
 
 @dataclass(slots=True)
 class EpisodePlan:
-    """A request validated against the app: everything that one rollout needs. Limits of None do not apply.
+    """A request that was validated against the app, with all data for one rollout. A limit of None does not apply.
 
-    `max_ops` counts 1 for a policy's turn and 1 for each action, so at least 2 for a turn and 1 for a scripted action.
-    max_refusals: consecutive answers of the policy in which nothing was accepted. default_max_turns: of an environment that
-    declares no limit. max_calls: how many calls of one answer are executed.
+    max_ops: the limit on operations. Each turn of the policy and each action is one operation, so a turn counts at least 2
+    and a scripted action 1. max_refusals: the limit on consecutive replies without an accepted action. default_max_turns:
+    the limit on turns if the environment declares no limit. max_calls: how many calls of one reply are executed.
 
-    config: env.config as the caller gave it; arguments: the constructor's, validated. task: the row, private fields
-    included, None without rows. folder: the directory of the author's file, for `context.path`. actor: the policy itself.
+    config: the caller's env.config. arguments: the validated arguments of the constructor. task: the row with its private
+    fields, or None if the environment has no rows. folder: the directory of the author's file, for `context.path`. actor:
+    the policy object.
 
-    blend: the request's own reward formula, None for the app's. warnings: what was accepted and ignored. skip_judges: no
-    judge is called; their scores are null. inference_url: the model's address, without a key. correlation_id: the caller's
-    id of the trace. endpoint: of the policy's model, None where none is called. recording: what a replay repeats.
+    blend: the request's reward formula, or None to use the app's formula. warnings: parts of the request that were
+    ignored. skip_judges: whether no judge is called; their scores are then null. inference_url: the model's address without
+    a key. correlation_id: the caller's trace id. endpoint: the endpoint of the policy's model, or None if no model is
+    called. recording: the decisions that a replay repeats.
     """
 
     request: RolloutRequest
@@ -124,17 +125,17 @@ class EpisodePlan:
         return self.actor.name
 
     def local_actor(self) -> LocalPolicy:
-        """Return the policy of a plan whose policy computes its decisions."""
-        assert hasattr(self.actor, "decide"), "a model decides, from elsewhere"  # a protocol's isinstance takes 8 µs
+        """Return the policy as a LocalPolicy, which computes its decisions."""
+        assert hasattr(self.actor, "decide"), "a model decides, from elsewhere"  # isinstance with a protocol takes 8 µs
         return cast(LocalPolicy, self.actor)
 
     def remote_actor(self) -> RemotePolicy:
-        """Return the policy of a plan whose policy calls a model."""
+        """Return the policy as a RemotePolicy, which calls a model."""
         assert isinstance(self.actor, RemotePolicy), "it decides by computing"
         return self.actor
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yield the program, or policy turns without end."""
+        """Yield the instructions of `ops`, or an endless sequence of policy turns."""
         if self.program is not None:
             yield from self.program
             return
@@ -144,11 +145,11 @@ class EpisodePlan:
 
 @dataclass(slots=True)
 class Control:
-    """Stops an episode from outside, and holds the cause of its failure. Each member is written by one side only.
+    """Stops an episode from outside, and stores the cause of its failure. Only one side writes each field.
 
-    stop: set from outside by `end`; the episode ends before its next step. on_stop: also called then, in the caller's
-    thread, with the reason; for a policy that waits in the episode's thread. cause: the exception behind a failure, for the
-    log and for a local caller; it is never sent in a response.
+    stop: the reason that `end` sets from outside. The episode ends before its next step. on_stop: a function that `end`
+    calls with the reason in the caller's thread, to wake a policy that waits in the episode's thread. cause: the exception
+    behind a failure, for the log and for a local caller. It is never sent in a response.
     """
 
     stop: StopReason | None = None
@@ -157,7 +158,7 @@ class Control:
     closed: threading.Event = field(default_factory=threading.Event)
 
     def end(self, reason: StopReason) -> None:
-        """Stop the episode. The first reason counts. Called in any thread but the episode's."""
+        """Stop the episode. Only the first reason counts. Call this in any thread except the episode's thread."""
         self.stop = self.stop or reason
         if self.on_stop is not None:
             self.on_stop(self.stop)

@@ -1,7 +1,7 @@
-"""The parent's side of one child process: its start, its frames, its end.
+"""The parent's side of one child process: start, frames and end.
 
-All of it runs on the event loop. The socket is read 64 kB at a time (more within a large frame), so a child that floods
-fills its own socket and blocks; it cannot make this process grow.
+All of this code runs on the event loop. It reads 64 kB from the socket at a time, or more within a large frame. A child
+that sends too fast fills its socket and blocks, so it cannot exhaust the memory of this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RETIRE_SECONDS = 2.0
 
 
 class ChildProcess:
-    """One child. `free(child)` is called when it can take another job, `gone(child)` once, when it is dead."""
+    """One child process. `free(child)` is called when it can accept another job, `gone(child)` once when it has died."""
 
     def __init__(
         self, *, exclusive: bool, free: Callable[[ChildProcess], None], gone: Callable[[ChildProcess], None]
@@ -67,13 +67,13 @@ class ChildProcess:
             os.close(memory)
 
     async def start(self, argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
-        """Start the program with the socket's number as its last argument, and wait until it reports that it is ready.
+        """Start the program with the socket's number as the last argument, and wait until it reports that it is ready.
 
-        Raises StartFailed.
+        Raises StartFailed if it cannot start, or is not ready within `seconds`.
         """
         try:
             with self._childs as theirs:
-                # its own session: Ctrl-C at the terminal reaches the parent only, and a kill also reaches grandchildren
+                # a separate session, so that Ctrl-C only reaches the parent and a kill also reaches grandchildren
                 self._process = await asyncio.create_subprocess_exec(
                     *argv, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL, stdout=2, env=dict(environment), start_new_session=True,
@@ -101,11 +101,11 @@ class ChildProcess:
         self.idle_since = self._loop.time()
 
     def takes(self) -> bool:
-        """Return whether it can take another job."""
+        """Return whether the child can accept another job."""
         return self.alive and not self.retiring and not self._end_of_file and len(self.jobs) < self.threads
 
     def begin(self, running: Running) -> None:
-        """Send the job. Raises TypeError or ValueError for values that JSON cannot represent."""
+        """Send the job to the child. Raises TypeError or ValueError for values that JSON cannot represent."""
         cell = self._free_cells[-1]
         pieces = encode(
             {"job": running.number, "run": running.frame, "cell": cell, "exclusive": self.exclusive}, running.blob
@@ -114,17 +114,17 @@ class ChildProcess:
         self._cells[cell] = 0
         running.child, running.cell = self, cell
         self.jobs[running.number] = running
-        running.frame, running.blob = {}, b""  # sent, and not needed again
+        running.frame, running.blob = {}, b""  # sent, and no longer needed
         self._send(pieces)
         if running.step_seconds is not None:
             running.step_timer = self._loop.call_later(running.step_seconds, running.watch_step)
 
     def send(self, message: Frame) -> None:
-        """Send a frame if the child is alive."""
+        """Send a frame to the child if it is alive."""
         self._send(encode(message))
 
     def step_began(self, cell: int) -> int:
-        """Return when the current step of that cell began, in monotonic nanoseconds; 0 between steps."""
+        """Return when the current step of the cell began, in monotonic nanoseconds, or 0 between steps."""
         return self._cells[cell] if self.alive else 0
 
     def ended(self, running: Running) -> None:
@@ -137,7 +137,7 @@ class ChildProcess:
         self._free(self)
 
     def overdue(self, running: Running, what: Literal["step", "deadline", "cancelled"], reason: str) -> None:
-        """Handle a job that does not end. An exclusive child is killed; a shared one gives the job up and retires."""
+        """Handle a job that does not end. An exclusive child is killed. A shared child abandons the job and retires."""
         if self.exclusive:
             self.kill(what, reason)
             return
@@ -150,7 +150,7 @@ class ChildProcess:
         self._free(self)
 
     def retire(self, seconds: float = _RETIRE_SECONDS) -> None:
-        """Give it no more jobs and let it exit by itself, on end of file; kill it when it has not within this time."""
+        """Stop sending jobs and close the input, so that the child exits. Kill the child if it is still alive after `seconds`."""
         self.retiring = True
         if self.alive:
             self._flush()
@@ -159,7 +159,7 @@ class ChildProcess:
             self._loop.call_later(seconds, self.kill, "closing", "it did not exit within the grace period")
 
     def kill(self, why: KilledFor, reason: str) -> None:
-        """Send SIGKILL to the child and its process group; its jobs fail now, the exit is awaited in the background."""
+        """Kill the child and its process group. The child's jobs fail immediately. Its exit is awaited in the background."""
         if not self.alive:
             return
         self.killed_for = why
@@ -172,7 +172,7 @@ class ChildProcess:
         self._dead(WorkerDied(f"killed: {reason}", -signal.SIGKILL, why))
 
     async def reaped(self) -> None:
-        """Wait until the system has released the process."""
+        """Wait until the operating system has released the process."""
         if self._watcher is not None:
             await asyncio.wait((self._watcher,))
 
@@ -188,7 +188,7 @@ class ChildProcess:
         if not chunk:
             self._end_of_file = True
             self._loop.remove_reader(self._sock.fileno())
-            # its exit status follows in a moment; without its socket a living child is of no use
+            # the exit status usually follows immediately, and a live child without a socket is useless
             if not self.retiring:
                 self._loop.call_later(_EOF_SECONDS, self.kill, "frame", "it closed its socket")
             return
@@ -200,7 +200,7 @@ class ChildProcess:
                 elif (running := self.jobs.get(number)) is not None:
                     running.take(message, blob, size)
                 elif number in self.hung and ("done" in message or "raised" in message):
-                    self.ended(self.hung[number])  # it returned after all
+                    self.ended(self.hung[number])  # the abandoned job has ended after all
         except BadFrame as error:
             self.kill("frame", f"it sent invalid data: {error}")
 
@@ -232,7 +232,7 @@ class ChildProcess:
             sent = self._sock.send(data) if data else 0
         except (BlockingIOError, InterruptedError):
             sent = 0
-        except OSError:  # the reader notices that the child is gone
+        except OSError:  # the reader will notice that the child has died
             sent = len(data)
         self._unsent = data[sent:] if sent < len(data) else b""
         self._scheduled = bool(self._unsent)
@@ -248,7 +248,8 @@ class ChildProcess:
         if not self.alive:
             return
         with contextlib.suppress(OSError):
-            while self.alive and (chunk := self._sock.recv(self._reader.wants, socket.MSG_PEEK)):  # its last frames
+            # the last frames of the child
+            while self.alive and (chunk := self._sock.recv(self._reader.wants, socket.MSG_PEEK)):
                 del chunk
                 self._read()
         if self.alive:
@@ -261,7 +262,7 @@ class ChildProcess:
         self._release()
         if not self._ready.done():
             self._ready.set_exception(StartFailed(f"the worker process {error.reason} before it was ready"))
-            self._ready.exception()  # retrieved, in case nothing awaits it
+            self._ready.exception()  # retrieved here, because asyncio logs exceptions that nothing awaits
         jobs, self.jobs, self.hung = list(self.jobs.values()), {}, {}
         for running in jobs:
             running.end(error, at_once=error.killed_for in ("deadline", "cancelled", "closing"))
@@ -275,7 +276,7 @@ class ChildProcess:
 
 
 def _shared_memory() -> int:
-    """Return a descriptor of shared memory for a child's cells."""
+    """Return a file descriptor of shared memory for a child's cells."""
     size = MAX_THREADS * CELL_BYTES
     if sys.platform == "linux":
         descriptor = os.memfd_create("taskapp-steps")

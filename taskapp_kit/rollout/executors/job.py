@@ -1,7 +1,7 @@
-"""A job as the parent follows it: the frames of its child, its time limits, its outcome.
+"""A job on the parent's side: the child's frames, the time limits and the outcome.
 
-All of it runs on the event loop. Frames are handled one after the other; while a slow handler is awaited, a frame to the
-child holds the job back, so that it cannot fill this process's memory.
+All of this code runs on the event loop. Frames are handled in order. While a slow handler is awaited, a `hold` frame pauses
+the job in the child, so that unhandled frames cannot fill the memory of this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taskapp_kit.system.child import signal_name
 
 FrameHandler = Callable[[Frame, bytes], "Frame | Awaitable[Frame | None] | None"]
 
-# Beyond these the child is held back: a flood of events may not fill this process's memory.
+# Above these limits the child is paused, so that a flood of events cannot fill this process's memory.
 _HOLD_FRAMES = 256
 _HOLD_BYTES = 1024 * 1024
 _EOF_SECONDS = 1.0
@@ -27,7 +27,7 @@ KilledFor = Literal["step", "deadline", "cancelled", "frame", "closing"]
 
 
 class JobLost(Exception):
-    """A job did not end regularly. `reason` is a sentence without its full stop."""
+    """A job did not end normally. `reason` is a sentence without a full stop."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -37,8 +37,8 @@ class JobLost(Exception):
 class WorkerDied(JobLost):
     """The child died while it ran the job.
 
-    exit_code: as the system gives it, negative for a signal. signal_name: e.g. "SIGSEGV". killed_for: why the parent killed
-    it; None when it died by itself.
+    exit_code: the process's return code, negative for a signal. signal_name: the signal, such as "SIGSEGV", or None.
+    killed_for: why the parent killed the child, or None if it died by itself.
     """
 
     def __init__(self, reason: str, exit_code: int | None = None, killed_for: KilledFor | None = None) -> None:
@@ -48,12 +48,12 @@ class WorkerDied(JobLost):
 
     @property
     def signal_name(self) -> str | None:
-        """The signal that killed it; None when it exited."""
+        """The name of the signal that killed the child, or None if it exited."""
         return signal_name(self.exit_code)
 
 
 class JobHung(JobLost):
-    """The job did not end when asked, in a shared child, and was abandoned. `hung_in`: "step" or "deadline"."""
+    """A job in a shared child did not stop when requested and was abandoned. `hung_in`: "step" or "deadline"."""
 
     def __init__(self, reason: str, hung_in: Literal["step", "deadline"]) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class JobHung(JobLost):
 
 
 class JobRaised(JobLost):
-    """The child's handler raised. `frame` has `error` (the type), `message`, `traceback`: for the log, not the response."""
+    """The child's handler raised. `frame` has `error` (the type), `message` and `traceback`, for the log only."""
 
     def __init__(self, frame: Frame) -> None:
         super().__init__(f"the job raised {frame.get('error')}")
@@ -69,19 +69,19 @@ class JobRaised(JobLost):
 
 
 class NeverBegan(JobLost):
-    """No child was free until the job's deadline, or the pool was closed before."""
+    """No child became free before the job's deadline, or the pool was closed first."""
 
 
 class StartFailed(JobLost):
-    """A child could not be started; the reason includes its own message."""
+    """A child could not be started. The reason includes the child's error message, if any."""
 
 
 Outcome = tuple[Frame, bytes] | BaseException
-"""The outcome of a job: its last frame and blob, or the error for its caller."""
+"""The outcome of a job: the last frame and blob, or the error for the caller."""
 
 
 class Child(Protocol):
-    """The part of a child process that a job uses."""
+    """The methods of a child process that a job uses."""
 
     def send(self, message: Frame) -> None:
         """Send a frame if the child is alive."""
@@ -96,12 +96,12 @@ class Child(Protocol):
         ...
 
     def step_began(self, cell: int) -> int:
-        """Return when the current step of that cell began, in monotonic nanoseconds; 0 between steps."""
+        """Return when the current step of the cell began, in monotonic nanoseconds, or 0 between steps."""
         ...
 
 
 class Running:
-    """A job from `ProcessPool.run` to its end. `future` is the outcome."""
+    """A job from the call of `ProcessPool.run` to the end. `future` contains the outcome."""
 
     __slots__ = (
         "asked", "blob", "cell", "child", "deadline", "frame", "future", "grace_seconds", "held", "loop", "number",
@@ -145,23 +145,23 @@ class Running:
 
     @property
     def begun(self) -> bool:
-        """Whether a child received it."""
+        """Whether a child has received the job."""
         return self.child is not None or self.outcome is not None
 
     def end(self, outcome: Outcome, *, at_once: bool = False) -> None:
-        """Set the outcome. The caller gets it once all earlier frames were handled.
+        """Set the outcome. The caller gets the outcome after all earlier frames were handled.
 
-        at_once: frames that are not handled yet are dropped.
+        at_once: whether to drop the frames that have not been handled yet.
         """
         if self.outcome is None:
             self.outcome = outcome
         self.child = None
-        # Otherwise after the frames that are queued: a listener gets all that was sent before a crash.
+        # Otherwise settle after the queued frames, so that a listener gets everything sent before a crash.
         if at_once or self.waiting is None:
             self._settle()
 
     def _settle(self) -> None:
-        """Give the caller the outcome; drop later frames, and cancel the handler that is awaited."""
+        """Pass the outcome to the caller, drop later frames, and cancel a handler that is still running."""
         self.over = True
         if not self.future.done() and self.outcome is not None:
             if isinstance(self.outcome, BaseException):
@@ -178,7 +178,7 @@ class Running:
     # -- frames of the child ---------------------------------------------------------------------------------------
 
     def take(self, message: Frame, blob: bytes, size: int) -> None:
-        """Handle one frame, now or after the earlier frame that is awaited."""
+        """Handle one frame, after the handler of the previous frame has ended."""
         if "done" in message or "raised" in message:
             child = self.child
             self.end((message["done"], blob) if "done" in message else JobRaised(message["raised"]))
@@ -222,7 +222,8 @@ class Running:
 
     def _awaited(self, future: asyncio.Future[Frame | None]) -> None:
         self.waiting = None
-        error = None if future.cancelled() else future.exception()  # always retrieved, or asyncio logs it
+        # always retrieved, because asyncio logs exceptions that are never retrieved
+        error = None if future.cancelled() else future.exception()
         if self.over:
             return
         if future.cancelled():
@@ -242,7 +243,7 @@ class Running:
             self._settle()
 
     def _handler_failed(self, error: BaseException) -> None:
-        """End the job after `on_frame` raised: the caller gets the error, the child is asked to stop."""
+        """End the job after `on_frame` raised. The caller gets the error, and the child is asked to stop."""
         if not self.future.done():
             self.future.set_exception(error)
         self.stop("cancelled")
@@ -250,12 +251,12 @@ class Running:
     # -- the end from outside --------------------------------------------------------------------------------------
 
     def stop(self, reason: StopReason) -> None:
-        """Ask the child to end the job; after the grace period, kill an exclusive child, or abandon the job in a shared one."""
-        if self.outcome is not None:  # the child is done: only a handler is slow
+        """Ask the child to end the job. After the grace period, kill an exclusive child, or abandon a shared child's job."""
+        if self.outcome is not None:  # the child has ended the job, and only a handler is slow
             self._settle()
         if self.over or self.stopping is not None or self.child is None:
             return
-        # Once: a deadline and a cancellation may come together, and the grace period begins with the first.
+        # only once, because a deadline and a cancellation may coincide, and the grace period begins with the first
         self.stopping = reason
         self.child.send({"job": self.number, "stop": reason})
         self.stop_timer = self.loop.call_later(self.grace_seconds, self._did_not_stop)
@@ -277,14 +278,14 @@ class Running:
     def watch_step(self) -> None:
         """Check the age of the current step, and schedule the next check.
 
-        A step that begins after this check is found by the next one, `step_seconds` later, before it is too old.
+        The next check follows `step_seconds` later, so it also finds a step that begins after this check in time.
         """
         child, limit = self.child, self.step_seconds
         if self.over or child is None or limit is None:
             return
         began = child.step_began(self.cell)
         age = (time.monotonic_ns() - began) / 1e9 if began else 0.0
-        # The clock is in shared memory, so a child that hangs in C, and answers nothing, is noticed as well.
+        # The clock is in shared memory, so this also detects a child that hangs in C code and sends nothing.
         if age >= limit:
             child.overdue(self, "step", f"a step took longer than {limit:g} s")
         else:

@@ -1,12 +1,13 @@
 """The program of a worker process: `taskapp_kit.rollout.executors.main REFERENCE FOLDERS FD`; `remote.py` starts it.
 
-REFERENCE: the app, as `find_app` takes it. FOLDERS: the parent's `sys.path`, joined by `os.pathsep`. FD: the socket. A job
-is one rollout; its frame holds the request (with resolved split and seed), `recording` for a replay, `rollout_id`,
-`created_at`, `versions`, whether the response is to be `written`, whether each event is to be sent `live`, whether judges
-are skipped (`skip_judges`), and `max_calls`, how many calls of one answer are executed.
+REFERENCE is the app, as `find_app` accepts it. FOLDERS is the parent's `sys.path`, joined by `os.pathsep`. FD is the socket.
+A job is one rollout. Its frame contains the request with resolved split and seed, `recording` (for a replay), `rollout_id`,
+`created_at`, `versions`, `written` (whether to encode the response), `live` (whether to send each event immediately),
+`skip_judges` (whether to skip judges) and `max_calls` (how many calls of one reply are executed).
 
-While it runs, it sends `{"text": n, "pictures": [[hash, n], …]}`; the blob has encoded events and PNG bytes in that order. The
-last frame has those, too, and `outcome` and `body` (bytes of the response, at the blob's end); or `refused`, a RequestError.
+A running job sends frames `{"text": n, "pictures": [[hash, n], …]}`, where n is a number of bytes. The blob contains the
+encoded events and the PNG bytes in that order. The last frame contains the same fields, `outcome`, and `body` (the number of
+bytes of the response, at the end of the blob). If the request is rejected, the last frame contains only `refused`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from taskapp_kit.system.child_python import add_import_folder
 
 
 def main(reference: str, folders: str, fd: str) -> None:
-    """Run the parent's rollouts until the parent is gone."""
+    """Run the parent's rollouts until the parent closes the socket or dies."""
 
     def load() -> Handler:
         for folder in reversed(folders.split(os.pathsep)):
             add_import_folder(folder)
-        from taskapp_kit.rollout.executors.worker import Worker  # now that this process ends with its parent
+        from taskapp_kit.rollout.executors.worker import Worker  # from here on this process ends with its parent
 
         return Worker(reference).play
 

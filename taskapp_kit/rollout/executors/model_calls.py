@@ -1,4 +1,4 @@
-"""Model calls of a worker process: the parent process makes them, because only it holds addresses and keys."""
+"""Model calls for worker processes. The parent process makes them, because only the parent has addresses and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ParentModelPort:
         self._job = job
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Wait for one reply. Raises ModelFailed, Unavailable."""
+        """Call the model through the parent and block until the reply. Raises ModelFailed, or Unavailable without a model."""
         try:
             frame = self._job.ask({"chat": body, "role": role})
         except Stopped as stopped:
@@ -30,11 +30,11 @@ class ParentModelPort:
 
 
 async def answer_worker(ask: Ask, frame: Frame) -> Frame:
-    """Call the model for a `ParentModelPort` and return the frame with its reply. Runs in the parent."""
+    """Call a model for a `ParentModelPort` and return a frame with the reply or the error. Runs in the parent."""
     try:
         came = await ask(frame["role"], frame["chat"])
     except Unavailable as error:
-        # An exception cannot cross the pipe; each kind is raised again as itself by `ParentModelPort.ask`.
+        # An exception cannot cross the pipe, so the frame describes it and `ParentModelPort.ask` raises it again.
         return {"unavailable": error.message, "hint": error.hint}
     if isinstance(came, ModelFailed):
         return {"failed": asdict(came.failure), "overflow": came.overflow}

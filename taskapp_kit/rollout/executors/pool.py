@@ -1,8 +1,8 @@
-"""A pool of child processes that run jobs for one event loop. The child's program defines what a job is.
+"""A pool of child processes that run jobs for one event loop. The child's program defines what a job does.
 
-Shared children run many jobs at once; the least busy one gets the next. An exclusive job has a child to itself, so that a
-hang or a crash there costs one job: a hung child is killed, a dead one replaced. A job's deadline includes its time in the
-queue.
+A shared child runs many jobs at once, and the least busy child gets the next job. An exclusive job has its own child, so
+that a hang or a crash affects only one job. Hung children are killed, and dead children are replaced. A job's deadline
+includes its time in the queue.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["FrameHandler", "JobHung", "JobLost", "JobRaised", "NeverBegan", "Pro
 log = logging.getLogger("taskapp_kit.run")
 
 START_TRIES = 3
-"""After this many failed starts in a row, jobs are refused with the start's error instead of being queued."""
-# The first retry is immediate: the next rollout need not wait because an environment crashed.
+"""After this many consecutive failed starts, jobs are rejected with the error of the start instead of being queued."""
+# The first retry is immediate, so that the next rollout need not wait after an environment has crashed.
 _BACKOFF_SECONDS = (0.0, 0.1, 0.5)
 
 
 class _Group:
-    """The shared children, or the exclusive ones. `limit`: their maximum number, without the exclusive spare."""
+    """The shared or the exclusive children of a pool. limit: the maximum number of children, without the exclusive spare."""
 
     def __init__(self, exclusive: bool, limit: int) -> None:
         self.exclusive = exclusive
@@ -47,7 +47,7 @@ class _Group:
         self.line: deque[Running] = deque()
 
     def free(self) -> ChildProcess | None:
-        """Return the least busy child that is free. An exclusive one only while fewer than `limit` are busy."""
+        """Return the least busy free child, or None. An exclusive child is only returned while fewer than `limit` are busy."""
         best: ChildProcess | None = None
         fewest, busy = 1 << 30, 0
         for child in self.children:
@@ -59,26 +59,26 @@ class _Group:
 
     def missing(self) -> int:
         """Return how many children should be started now."""
-        # Those that are starting count, or each job in line would start one more.
+        # Starting children count, or each queued job would start another child.
         there = len(self.children) + self.starting
-        if not self.exclusive:  # children that retire with running jobs may at most double the number
+        if not self.exclusive:  # retiring children with running jobs may at most double the number
             return min(self.limit - there, 2 * self.limit - there - len(self.retiring))
         if self.limit == 0:
             return 0
         busy = sum(1 for child in self.children if child.jobs)
-        # One spare, so that an isolated rollout does not wait for an interpreter and the author's imports.
+        # one spare child, so that an isolated rollout need not wait for an interpreter and the author's imports
         return min(busy + len(self.line), self.limit) + 1 - there
 
 
 class ProcessPool:
-    """The pool. Create and use it on one event loop, in a thread that lives as long as the children should.
+    """A pool of child processes. Use it on one event loop, whose thread must live as long as the children.
 
-    argv: the command (of `child_python.python_command`); the number of a socket for `serve_jobs` is added as the last
-    argument. environment: the children's whole environment. shared: how many children run many jobs each. exclusive: how
-    many jobs at once may have a child to themselves. start_seconds: how long a child may take until it is ready.
-    retry_seconds: delays before another start, after START_TRIES failures in a row; the last one repeats.
-    stop_grace_seconds: how long a job may take to end once it was asked to. spare_seconds: after how much idle time an
-    exclusive child beyond the one spare is ended.
+    argv: the command, usually from `child_python.python_command`. The number of a socket for `serve_jobs` is appended.
+    environment: all environment variables of the children. shared: the number of children that run many jobs each.
+    exclusive: the maximum number of concurrent jobs with their own child. start_seconds: the time limit for a child's
+    start. retry_seconds: the delays between starts after START_TRIES consecutive failures. The last delay repeats.
+    stop_grace_seconds: how long a job may take to end after a stop request. spare_seconds: how long an exclusive child may
+    be idle before it is ended. One spare child is not ended.
     """
 
     def __init__(
@@ -112,8 +112,10 @@ class ProcessPool:
         self._idle = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the shared children and wait until each is ready; the exclusive spare follows in the background
-        (without shared ones it is awaited). Raises StartFailed with the child's message; then nothing is left running."""
+        """Start the shared children and wait until they are ready. Start the exclusive spare in the background.
+
+        Without shared children, wait for the spare. Raises StartFailed with the child's message, after ending all children.
+        """
         first = self._shared if self._shared.limit else self._exclusive
         count = first.limit if first is self._shared else min(1, first.limit)
         outcomes = await asyncio.gather(*(self._child(first) for _ in range(count)), return_exceptions=True)
@@ -121,7 +123,7 @@ class ProcessPool:
             if isinstance(outcome, BaseException):
                 await self.close(0)
                 raise outcome
-        # In the background: a server need not wait for processes that only isolated environments use.
+        # in the background, so that a server need not wait for processes that only isolated environments use
         self._fill(self._exclusive)
 
     async def run(
@@ -134,17 +136,26 @@ class ProcessPool:
         step_seconds: float | None = None,
         on_frame: FrameHandler,
     ) -> tuple[Frame, bytes]:
-        """Run one job in a child; return the last frame and blob of its handler.
+        """Run one job in a child. If the caller is cancelled, the child is asked to stop, but is not awaited.
 
-        on_frame: handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
-        reply (None: an empty one). It may return an awaitable; later frames of the job then wait, and a child that sends
-        faster is held back. It is never called once `run` has ended; an exception that it raises ends the job and is
-        raised here. seconds: from this call; then the child is asked to stop, and if the job ends within the grace
-        period, that is its result. step_seconds: how long the child may stay between `step_begins` and `step_ends`.
-        When the caller is cancelled, the child is asked to stop, without waiting for it.
+        Args:
+            job: The frame that the child's handler receives.
+            blob: Bytes that accompany the frame.
+            exclusive: Whether the job needs its own child.
+            seconds: The time limit from this call on. Then the child is asked to stop. If the job ends within the grace
+                period, its result is returned.
+            step_seconds: The time limit between `step_begins` and `step_ends` in the child.
+            on_frame: Handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
+                reply, or None for an empty reply. It may return an awaitable. Later frames then wait, and the child is
+                paused if it sends more. Its exceptions end the job and are raised here. It is not called after the end.
 
-        Raises WorkerDied, JobHung (a shared child), JobRaised, NeverBegan, StartFailed: all JobLost; BadFrame,
-        TypeError or ValueError when no frame can hold the job.
+        Returns:
+            The last frame and blob of the handler.
+
+        Raises:
+            JobLost: The job did not end normally. The subclasses are WorkerDied, JobHung (shared child), JobRaised,
+                NeverBegan and StartFailed.
+            BadFrame: The frame is too large. TypeError and ValueError are raised if it is not JSON.
         """
         group = self._exclusive if exclusive else self._shared
         if self._closing:
@@ -160,12 +171,12 @@ class ProcessPool:
             grace_seconds=self.stop_grace_seconds,
             on_frame=on_frame,
         )
-        # Those in line come first, or a steady stream of new jobs could starve them.
+        # queued jobs come first, or a steady stream of new jobs could starve them
         child = group.free() if not group.line else None
         if child is not None:
             child.begin(running)
         elif self._refusing is not None and self._retry is not None and not group.children:
-            # At once: waiting for a start that failed several times would only use up the job's deadline.
+            # immediately, because waiting for a start that keeps failing would only use up the job's deadline
             raise StartFailed(self._refusing.reason)
         else:
             group.line.append(running)
@@ -184,7 +195,7 @@ class ProcessPool:
             raise
 
     async def close(self, grace_seconds: float) -> None:
-        """Refuse new and queued jobs, let running jobs end within the grace period, then stop, then kill."""
+        """Reject new and queued jobs. Wait for running jobs during the grace period, then ask them to stop, then kill them."""
         self._closing = True
         for timer in (self._retry, self._trim):
             if timer is not None:
@@ -194,7 +205,7 @@ class ProcessPool:
         for group in (self._shared, self._exclusive):
             self._refuse_queue(group, NeverBegan("the worker processes are closing"))
         await self._quiet(grace_seconds)
-        # Asked before they are killed, so that environments can remove what they made outside of the process.
+        # ask before killing, so that environments can clean up outside the process
         for child in self._all_children():
             for running in list(child.jobs.values()):
                 running.stop("cancelled")
@@ -219,8 +230,9 @@ class ProcessPool:
     def counters(self) -> dict[str, int]:
         """Return the counters for `/health` and `/metrics`.
 
-        Since the creation of the pool: children that died or were retired (`replaced`), those that the parent killed, and
-        jobs that were abandoned or killed (`hung`). Now: children that are `alive`, jobs `waiting` in the queue and `in_flight`.
+        Totals since the pool's creation: `replaced` (children that died or retired), `killed` (children that the parent
+        killed) and `hung` (jobs that were abandoned or killed). Current numbers: `alive` (children), `waiting` (queued jobs)
+        and `in_flight` (running jobs).
         """
         children = self._all_children()
         return {
@@ -243,7 +255,7 @@ class ProcessPool:
             group.line.remove(running)
 
     def _job_ended(self, child: ChildProcess) -> None:
-        """Handle the end of a job in this child, or that the job was abandoned there."""
+        """Handle a job in this child that ended or was abandoned."""
         group = self._exclusive if child.exclusive else self._shared
         if child.retiring:
             self._leave(group, child)
@@ -255,10 +267,10 @@ class ProcessPool:
             self._idle.set()
 
     def _end_spares(self, group: _Group) -> None:
-        """End exclusive children that were idle for a while, except one; check again while there are others."""
+        """End idle exclusive children except one, and schedule another check while more than one is left."""
         self._trim = None
         loop = asyncio.get_running_loop()
-        # Each idle child holds an interpreter and the author's data; one stays for the next job.
+        # an idle child uses the memory of an interpreter and the author's data, so only one stays for the next job
         idle = [child for child in group.children if not child.jobs]
         for child in idle[1:]:
             if child.idle_since <= loop.time() - self.spare_seconds:
@@ -285,7 +297,7 @@ class ProcessPool:
             running.end(type(error)(error.reason))
 
     async def _quiet(self, seconds: float) -> None:
-        """Wait until no job runs, at most this long."""
+        """Wait until no job is running, for at most `seconds`."""
         if seconds > 0 and any(child.jobs for child in self._all_children()):
             self._idle.clear()
             try:
@@ -311,7 +323,7 @@ class ProcessPool:
             task.add_done_callback(self._tasks.discard)
 
     async def _grow(self, group: _Group) -> None:
-        """Start one child; after a failure the next start is delayed, after START_TRIES of them by much more."""
+        """Start one child. After a failure, delay the next start. After START_TRIES failures, delay it much longer."""
         try:
             if self._refusing is None:
                 await asyncio.sleep(_BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS) - 1)])
@@ -340,9 +352,10 @@ class ProcessPool:
             self._fill(group)
 
     async def _child(self, group: _Group) -> None:
-        """Start one more child and add it to its group. Raises StartFailed, which it counts."""
+        """Start a child and add it to the group. Raises StartFailed after counting the failure."""
         child = ChildProcess(exclusive=group.exclusive, free=self._job_ended, gone=self._gone)
-        self._ending.add(child)  # until it is ready it is in no group, but `close` must wait for its end
+        # a child joins the group when it is ready, but `close` must also end children that are not ready
+        self._ending.add(child)
         try:
             await child.start(self.argv, self.environment, self.start_seconds)
         except StartFailed:
@@ -358,7 +371,7 @@ class ProcessPool:
             child.retire()
 
     def _leave(self, group: _Group, child: ChildProcess) -> None:
-        """Retire a child with hung jobs; it ends once its other jobs are done."""
+        """Retire a child with hung jobs. It is killed when its other jobs have ended."""
         if child in group.children:
             self._hung += 1
             group.children.remove(child)
@@ -368,7 +381,7 @@ class ProcessPool:
             child.kill("deadline", "its other jobs have ended and one of its threads hangs")
 
     def _gone(self, child: ChildProcess) -> None:
-        """Handle the end of a child: it died, was killed, or has exited."""
+        """Handle the end of a child that died, was killed or exited."""
         group = self._exclusive if child.exclusive else self._shared
         known = child in group.children or child in group.retiring
         for children in (group.children, group.retiring):

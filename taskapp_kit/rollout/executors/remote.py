@@ -270,9 +270,7 @@ def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure
     if isinstance(error, WorkerDied):
         hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None
         if error.killed_for in ("cancelled", "closing"):
-            return _logged(
-                Failure("cancelled", "cancelled", "the rollout was cancelled because the server stopped"), error
-            )
+            return _logged(Failure("cancelled", "cancelled", "the server stopped and cancelled the rollout"), error)
     if hung_in == "step":
         message = f"one step took longer than the environment's step_timeout_seconds of {step_seconds:g} s"
         failure = Failure(

@@ -93,9 +93,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
         False,
     ),
     # a retry would pay for the endpoint's error at each turn, and hide it
-    "token_mismatch": AttemptOutcome(
-        "token_mismatch", "Fix the endpoint. The turn cannot be used for training.", False
-    ),
+    "token_mismatch": AttemptOutcome("token_mismatch", "Fix the endpoint. This turn is not trainable.", False),
     "address_refused": AttemptOutcome("address_refused", "Use a public address.", False),
     "key_refused": AttemptOutcome("key_refused", "Use the key that the model provider issued.", False),
     "out_of_time": AttemptOutcome(

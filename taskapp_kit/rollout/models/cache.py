@@ -70,9 +70,7 @@ class ResponseCache:
             if not self._told:
                 self._told = True
                 log.warning(
-                    "The response cache %s is not writable: %s. New replies are not cached.",
-                    self.folder,
-                    error.strerror,
+                    "The response cache %s is not writable: %s. Replies are not cached.", self.folder, error.strerror
                 )
 
     def _file(self, key: str) -> Path:

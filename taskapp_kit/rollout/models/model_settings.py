@@ -98,8 +98,7 @@ class ModelNames:
         # tomllib recurses into nested arrays
         except (ValueError, RecursionError):
             raise ConfigError(
-                f"{file} is not a TOML file in UTF-8.",
-                hint='Write a table such as [NAME] followed by url = "https://…/v1".',
+                f"{file} is not a TOML file in UTF-8.", hint='Write [NAME], then url = "https://…/v1" below it.'
             ) from None
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
@@ -169,18 +168,14 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
         if value is None:
             continue
         if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-            raise wrong(
-                f"has an invalid `{member}`", "Set it to a price in US dollars per million tokens, such as 0.18."
-            )
+            raise wrong(f"has an invalid `{member}`", "Set it to US dollars per million tokens, such as 0.18.")
         given[member] = float(value)
     if not given:
         return None
     # an absent price is unknown, not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
-            raise wrong(
-                f"has a price but no `{member}`", "Set the prices of input and output; use 0 if tokens are free."
-            )
+            raise wrong(f"has a price but no `{member}`", "Set the prices of input and output, 0 if free.")
     return Price(given[_PRICES[0]], given.get(_PRICES[1], given[_PRICES[0]]), given[_PRICES[2]])
 
 

@@ -113,7 +113,7 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
         if need.judges:
             names = ", ".join(need.judges)
             warnings.append(
-                f"judges {names} have no model ({variable} is not set); their scores are null ({NOT_CONFIGURED})"
+                f"judges {names} have no model ({variable} is unset); their scores are null ({NOT_CONFIGURED})"
             )
         if need.environments:
             names = ", ".join(need.environments)
@@ -207,9 +207,7 @@ class AuthorFailed(Exception):
 def not_configured(judge: JudgeSpec, role: str) -> Failure:
     """Return the failure of a judge with weight > 0 whose role has no model."""
     message = f"judge {judge.name!r} ({without_folder(judge.place)}) uses the role {role!r}, but no model is configured for it"
-    return Failure(
-        "scoring", "judge_not_configured", message, f"Set {role_variable(role)} in the server's environment."
-    )
+    return Failure("scoring", "judge_not_configured", message, f"Set {role_variable(role)} on the server.")
 
 
 def _record_error(items: Sequence[CriterionScore], error: str, cause: BaseException) -> None:
