@@ -1,4 +1,4 @@
-"""`POST /score_group`: loads stored rollouts of one seed, checks that they are comparable, and ranks them by group judges."""
+"""`POST /score_group`: loads stored rollouts of one seed, checks that they are comparable, and ranks them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskapp_kit.wire.chat.conversation import ModelPort
 log = logging.getLogger("taskapp_kit.service")
 
 MAX_MEMBERS = 64
-"""The limit on rollouts in one group."""
+"""The maximum number of rollouts in one group."""
 _SAME = {
     "app": "app",
     "environment": "environment",
@@ -38,7 +38,7 @@ _SAME = {
 
 @dataclass(slots=True)
 class Group:
-    """Rollouts of one environment, split, seed and config, ready to be scored. group_id: common to all of them, or None."""
+    """Rollouts with the same environment, split, seed and config. group_id: their common group id, or None."""
 
     spec: AppSpec
     rollout_ids: list[str]
@@ -48,9 +48,9 @@ class Group:
     group_id: str | None
 
     def score(self, models: ModelPort | None) -> dict[str, Json]:
-        """Return the response body of `POST /score_group`. Blocks, and runs the author's functions: call it in a thread.
+        """Return the response body of `POST /score_group`. This blocks and runs the author's code, so call it in a thread.
 
-        Raises RolloutFailed at boundary `scoring` (or `timeout`) when a judge with weight > 0 gave no verdict.
+        Raises RolloutFailed at boundary `scoring` or `timeout` if a judge with weight > 0 gave no verdict.
         """
         try:
             scored = score_group(self.spec, self.trajectories, task=self.task, config=self.config, models=models)
@@ -100,17 +100,17 @@ async def load_group(
     rollout_ids: Sequence[str] | None = None,
     group_id: str | None = None,
 ) -> Group:
-    """Load the stored rollouts of a group. Rollouts of other callers count as missing.
+    """Load the stored rollouts of a group. Rollouts that the caller may not see count as missing.
 
     Args:
-        planner: Reads the task and the config that the rollouts share.
+        planner: Resolves the rollouts' task.
         rollouts: Reads stored rollouts.
         caller: The caller whose rollouts are loaded.
         rollout_ids: The ids of the rollouts. None loads all rollouts of `group_id`.
         group_id: The id of the group. It is ignored if `rollout_ids` is given.
 
     Returns:
-        The rollouts, ready for the group's judges.
+        The group, ready to be scored.
 
     Raises:
         Unavailable: The server has no store, or the environment has no group judge.
@@ -134,7 +134,7 @@ async def load_group(
         if member is None:
             raise _wrong(f"The rollout {name[:80]!r} is not stored.", "no_such_rollout")
         members.append(member)
-    # Scores of a group are compared with each other, so anything but the policy's choices has to be equal.
+    # The scores of a group are compared, so everything except the policy's decisions must be equal.
     _one_identity(members)
     first = members[0]
     spec = planner.spec
@@ -148,7 +148,7 @@ async def load_group(
             f"Environment {first.environment!r} has no group judge.", hint="Declare one with @app.judge(group=True)."
         )
     instance = planner.instance(first.environment, first.split, first.seed)
-    # The judge reads the row of today; another row would judge answers to another question.
+    # The judge reads the current row. If the row has changed, it would judge answers to another question.
     if (None if instance.task is None else row_hash(instance.task)) != first.row_hash:
         raise _wrong("The task's row has changed since the rollouts were played.", "other_declarations")
     arguments = read_config(spec.environments[first.environment], first.config).arguments
@@ -158,8 +158,8 @@ async def load_group(
 
 
 async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
-    """Return the group's ids, the oldest first; at most one more than the limit of a group."""
-    # one more than allowed, to distinguish a group that is too large from a full one
+    """Return the ids of the group's rollouts, the oldest first, at most one more than the maximum of a group."""
+    # one more than the maximum, to detect a group that is too large
     found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:
         raise _wrong("No stored rollout has this group_id.", "no_such_group", field="group_id")

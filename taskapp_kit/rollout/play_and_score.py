@@ -1,4 +1,4 @@
-"""Runs one rollout: plays, all in one thread and within a limit of tokens, folds, scores. It has no network and no store."""
+"""Runs one rollout: plays the episode in one thread within a token limit, and scores it. Uses no network and no store."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from taskapp_kit.wire.chat.conversation import (
 )
 
 Emit = Callable[[Event], None]
-"""Called with each event, in the thread that runs the episode; must not raise."""
+"""Called with each event, in the thread that runs the episode. It must not raise."""
 
 
 def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
-    """Run the episode to its end with a policy that computes, all in this thread."""
+    """Run the episode to the end in this thread, with a policy that computes its decisions."""
     events = episode.events()
     try:
         event = next(events)
@@ -50,7 +50,7 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
                 event = events.throw(stops)
             except BaseException as error:  # sys.exit() in an author's function must not end the server
                 stop = episode.control.stop
-                if stop is None or isinstance(error, ModelFailed):  # which has its own message
+                if stop is None or isinstance(error, ModelFailed):  # PolicyStops has its own message
                     event = events.throw(policy_failure(policy.name, error))
                 else:
                     event = events.throw(stop_failure(stop))
@@ -58,13 +58,13 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
                 event = events.send(answer)
     except StopIteration:
         pass
-    # The environment is always closed in the thread that made it.
+    # the environment is always closed in the thread that created it
     finally:
         events.close()
 
 
 def until_called(episode: Episode) -> Failure | None:
-    """Run up to the first `Called`, where `episode.view` is what a policy would read; return the failure of reset, if any."""
+    """Run up to the first `Called`, after which `episode.view` is set. Return the failure of reset, or None."""
     events = episode.events()
     try:
         for event in events:
@@ -78,9 +78,9 @@ def until_called(episode: Episode) -> Failure | None:
 
 
 class ModelDriver:
-    """Runs an episode with a policy that calls a model. All calls of `begin`, `go_on` and `close` come from one thread.
+    """Runs an episode with a policy that calls a model. Call `begin`, `go_on` and `close` in one thread only.
 
-    Call `begin`, then `go_on` with the outcome of each model call, until one of them returns None: the episode has ended.
+    Call `begin`, then `go_on` with the outcome of each model call. The episode has ended when one of them returns None.
     """
 
     def __init__(self, episode: Episode, policy: RemotePolicy, emit: Emit) -> None:
@@ -94,13 +94,13 @@ class ModelDriver:
         ask: Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]],
         in_thread: Callable[[Callable[[], dict[str, Json] | None]], Awaitable[dict[str, Json] | None]],
     ) -> None:
-        """Run to the end on an event loop. ask: (role, body) -> the outcome. in_thread: runs a function in the thread."""
+        """Run to the end on an event loop. ask: calls a role's model with a body. in_thread: runs a function in the thread."""
         body = await in_thread(self.begin)
         while body is not None:
             body = await in_thread(partial(self.go_on, await ask(POLICY, body)))
 
     def run_blocking(self, port: ModelPort) -> None:
-        """Run to the end in this thread, which waits while `port` calls the model."""
+        """Run to the end in this thread, which blocks while `port` calls the model."""
         body = self.begin()
         while body is not None:
             outcome: ChatReply | ModelFailed
@@ -111,19 +111,19 @@ class ModelDriver:
             body = self.go_on(outcome)
 
     def begin(self) -> dict[str, Json] | None:
-        """Run up to the first model call; return its body."""
+        """Run up to the first model call. Return the body of the request, or None if the episode has ended."""
         return self._until_asked(lambda: next(self._events))
 
     def go_on(self, outcome: ChatReply | ModelFailed) -> dict[str, Json] | None:
-        """Continue with the model's reply, or its failure, up to the next model call; return its body."""
+        """Continue with the model's reply or failure. Return the body of the next request, or None if the episode has ended."""
         thrown: BaseException
         if isinstance(outcome, ModelFailed):
-            # A conversation that no longer fits is a limit and no failure: what was played can be scored.
+            # A conversation that no longer fits counts as a limit, not a failure, so that the turns so far can be scored.
             thrown = PolicyStops(CONTEXT_OVERFLOW) if outcome.overflow else PolicyFailed(outcome.failure)
             return self._until_asked(partial(self._events.throw, thrown))
         try:
             answer = self._policy.read(outcome)
-        # Thrown into the episode and not raised here: it ends there, with its events and a closed environment.
+        # thrown into the episode, so that the episode ends with all events and a closed environment
         except PolicyStops as stops:
             thrown = stops
         except Exception as error:
@@ -133,7 +133,7 @@ class ModelDriver:
         try:
             return self._until_asked(partial(self._events.throw, thrown))
         finally:
-            del thrown  # its traceback has this frame, and this frame would have it
+            del thrown  # the exception's traceback refers to this frame, so a reference here would be a cycle
 
     def close(self) -> None:
         """Close the environment of an episode that will not continue."""
@@ -158,10 +158,10 @@ class ModelDriver:
 
 
 class RolloutPlayer:
-    """Plays one plan, all in one thread, and then scores it, in any thread.
+    """Plays one plan in one thread, then scores the episode in any thread.
 
-    events: filled as they occur, so that another thread can read them when this one is blocked. emit: called with each
-    event, too. models: for judges, and for environments that call one.
+    events: a list to which events are added as they occur, so that another thread can read them if this thread is blocked.
+    emit: called with each event. models: calls the models of judges and of the environment.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class RolloutPlayer:
         self._models = models
         limit = plan.request.safety.max_rollout_tokens
         self._meter = None if limit is None else TokenMeter(limit)
-        # Judges are asked through `models`, without the meter: the limit ends episodes, and they come after it.
+        # Judges use `models` without the meter, because the token limit ends episodes, and judges run after the episode.
         self._played_with = models if models is None or self._meter is None else MeteredPort(models, self._meter)
         self._episode = Episode(plan, clock, control, self._played_with)
 
@@ -194,8 +194,8 @@ class RolloutPlayer:
             self._listener(event)
 
     def drive(self, policy: LocalPolicy) -> None:
-        """Play to the end with a policy that computes. Raises RequestError: the constructor refuses env.config."""
-        # Without a listener, one call less for each event.
+        """Play to the end with a policy that computes. Raises RequestError if the constructor rejects env.config."""
+        # without a listener, skip one call for each event
         emit = self._events.append if self._listener is None else self._emit
         if policy.name != MODEL or not isinstance(policy, AsksModels):
             drive(self._episode, policy, emit)
@@ -203,7 +203,7 @@ class RolloutPlayer:
         assert self._played_with is not None, "a model acts where there is a way to ask it"
         policy.use(self._played_with)
         self._control.on_stop = policy.stop
-        # It may have been stopped before `on_stop` was set.
+        # the episode may have been stopped before `on_stop` was set
         if self._control.stop is not None:
             policy.stop(self._control.stop)
         try:
@@ -217,14 +217,14 @@ class RolloutPlayer:
         return ModelDriver(self._episode, actor, self._emit)
 
     def play(self) -> Rollout:
-        """Play a plan whose policy computes to its end, and score it. Raises as `drive`."""
+        """Play and score a plan whose policy computes its decisions. Raises the same errors as `drive`."""
         self.drive(self._plan.local_actor())
         return self.finish()
 
     def finish(self) -> Rollout:
-        """Return the result, a `Rollout` unless it failed. Never raises because of author's code."""
+        """Score the episode and return the rollout. Exceptions of author's code become failures."""
         plan, control, events, episode = self._plan, self._control, self._events, self._episode
-        # Store, answer, stream, replay and digest use the same events, so what is stored and what was scored cannot
+        # Store, response, stream, replay and digest use the same events, so the stored and the scored rollout cannot
         # disagree.
         trajectory = fold(events)
         given: dict[str, Any] = {
@@ -234,18 +234,18 @@ class RolloutPlayer:
             "warnings": [*plan.warnings, *episode.warnings, *_missing_tokens(plan, events)],
             "seconds": {"environment": episode.environment_seconds, "policy": episode.policy_seconds, "scoring": 0.0},
         }
-        # Before they are stored: pages and exports show what is stored of them.
+        # before they are stored, because pages and exports show the stored values
         if episode.auxiliary_calls:
             mask = masker(self._spec, trajectory.environment, plan.task)
             given["auxiliary_calls"] = [mapped_json(call, mask) for call in episode.auxiliary_calls]
-        # Its traceback's frames refer to `control`: a cycle that only the collector breaks.
+        # the traceback's frames refer to `control`, a cycle that only the garbage collector breaks
         cause, control.cause = control.cause, None
         failure = failure_of(events)
         if failure is not None:
             return Rollout.of_events(
                 plan.request, plan.policy, events, trajectory, status="failed", failure=failure, cause=cause, **given
             )
-        # Before scoring: an episode whose scoring fails has a digest, so that it can be scored later.
+        # before scoring, so that an episode whose scoring fails has a digest and can be scored later
         given["digest"] = trajectory.digest()
         if plan.wants_images:
             given["observation_digest"] = trajectory.observation_digest(given["digest"])
@@ -260,12 +260,12 @@ class RolloutPlayer:
                 models=self._models,
                 skip_judges=plan.skip_judges,
             )
-        # A failure is never a number: the rollout has no reward, and no scorecard that could be averaged.
+        # a failed rollout has no reward and no scorecard, so that no failure can be averaged as a number
         except ScoringFailed as error:
             given.update(status="failed", failure=error.failure, cause=error.__cause__, judging=error.judging)
             return Rollout.of_events(plan.request, plan.policy, events, trajectory, **given)
         given["seconds"]["scoring"] = self._clock.monotonic() - began
-        # The last event, so that a stream and a stored rollout contain the score that the answer has.
+        # the last event, so that a stream and a stored rollout contain the same score as the response
         self._emit(Scored(card.to_json()))
         return Rollout.of_events(
             plan.request, plan.policy, events, trajectory, scorecard=card, judging=card.judging, **given
@@ -274,7 +274,7 @@ class RolloutPlayer:
 
 def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
     """Return a warning for each kind of token data that was requested but is missing from some of the model's responses."""
-    # Missing token data makes a rollout useless for training, and nothing else would say so before the update.
+    # Missing token data makes a rollout useless for training, and nothing else reports it before the update.
     if plan.policy != MODEL:
         return []
     request = plan.request
@@ -298,11 +298,11 @@ def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
 
 
 def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollout:
-    """Return the result of a rollout whose thread or process did not return: the events so far, and the failure."""
+    """Return the result of a rollout whose thread or process did not return, with the events so far and the failure."""
     if not events:
         spec = plan.environment
         events.append(Started(spec.name, spec.version, plan.split, plan.seed, plan.config, plan.policy))
-    # The log, the row and the answer name one id, by which an operator finds the traceback that callers never see.
+    # The log, the row and the response share one id, with which an operator finds the traceback in the log.
     failure.error_id = failure.error_id or uuid.uuid4().hex[:12]
     events.append(Failed(failure.boundary, failure.code, failure.message, failure.error_id, failure.hint))
     trajectory = fold(events)
@@ -319,14 +319,14 @@ def given_up(plan: EpisodePlan, events: list[Event], failure: Failure) -> Rollou
 
 
 MAX_ROLLOUT_TOKENS = "max_rollout_tokens"
-"""The stop reason of a rollout that reached its token limit."""
+"""The stop reason of a rollout that has reached its token limit."""
 
 
 class TokenMeter:
-    """The tokens of one rollout: prompt and completion of the policy's model and of the environment's models.
+    """Counts the prompt and completion tokens of the policy's model and the environment's models in one rollout.
 
-    The endpoint's counts are used, else an estimate from the characters. Judges are not counted, since they are called
-    after the episode. The last call may exceed `limit`; no call begins once it is reached.
+    The counts come from the endpoint, or else from an estimate based on characters. Judges do not count, because they are
+    called after the episode. The last call may exceed `limit`. No call begins after the limit is reached.
     """
 
     def __init__(self, limit: int) -> None:
@@ -335,8 +335,8 @@ class TokenMeter:
         self._estimate = EstimatedTokens()
 
     def check(self) -> None:
-        """Raise PolicyStops when the limit is reached."""
-        # Checked before a call and not during one: a reply that was paid for is used.
+        """Raise PolicyStops if the limit is reached."""
+        # checked before a call, not after it, because a reply that was paid for is used
         if self.spent >= self.limit:
             raise PolicyStops(MAX_ROLLOUT_TOKENS, self.limit)
 
@@ -361,7 +361,7 @@ class MeteredPolicy:
         self._asked: dict[str, Json] = {}
 
     def ask(self, view: View) -> dict[str, Json]:
-        """Return the body to send. Raises PolicyStops when the limit is reached."""
+        """Return the body of the next request. Raises PolicyStops if the limit is reached."""
         self._meter.check()
         self._asked = self._policy.ask(view)
         return self._asked
@@ -380,7 +380,7 @@ class MeteredPort:
         self._meter = meter
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Request a reply. Raises PolicyStops when the limit is reached, and what `ModelPort.ask` raises."""
+        """Call the model. Raises PolicyStops if the limit is reached, and the errors of `ModelPort.ask`."""
         self._meter.check()
         reply = self._models.ask(role, body)
         self._meter.count(body, reply)

@@ -1,19 +1,19 @@
-"""Frames over a Unix socket, and the child's side of them: `serve_jobs` runs the jobs that the parent sends.
+"""Frames over a Unix socket, and the child's side of the protocol: `serve_jobs` runs the jobs that the parent sends.
 
-A frame is `[u32 json_bytes][u32 blob_bytes][JSON object][blob]`, big-endian. Frames do not use pickle, so a frame cannot make its
-reader run code. `child.py` is the parent's side. From parent to child:
+A frame is `[u32 json_bytes][u32 blob_bytes][JSON object][blob]`, big-endian. Frames do not use pickle, so a frame cannot make
+its reader run code. `child.py` implements the parent's side. Frames from the parent to the child:
 
-    {"job": n, "run": frame, "cell": c, "exclusive": bool}      begin; the blob is the job's
+    {"job": n, "run": frame, "cell": c, "exclusive": bool}      begin; the blob belongs to the job
     {"job": n, "stop": "timeout" | "cancelled"}                 end soon
     {"job": n, "reply": frame}                                  to the job's `ask`
     {"job": n, "hold": bool}                                    pause `report` until released: the parent's handler is slow
 
-From child to parent: `{"ready": threads}` or `{"failed": sentence}` once, then `{"job": n, KIND: frame}` with KIND one of
-`report`, `ask`, and, once and last, `done` or `raised`. End of file means that the other side is gone.
+The child first sends `{"ready": threads}` or `{"failed": message}`, then frames `{"job": n, KIND: frame}`. KIND is `report` or
+`ask`, and `done` or `raised` in the last frame of a job. End of file means that the other side has ended.
 
-Steps are reported without frames: memory shared with the parent has a cell for each thread, which holds the time at which
-its current step began (monotonic nanoseconds, 0 between steps). This costs a tenth of a microsecond, and the parent also
-detects a step that never releases the interpreter's lock, which could send no frame.
+Steps are reported without frames. Each thread has a cell in memory that is shared with the parent. The cell contains the
+time at which the current step began, in monotonic nanoseconds, or 0 between steps. Writing it takes a tenth of a
+microsecond, and the parent also detects a step that never releases the GIL and therefore could not send a frame.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ StopReason = Literal["timeout", "cancelled"]
 Frame = dict[str, Any]
 
 FRAME_BYTES = 256 * 1024 * 1024
-"""The largest frame, JSON and blob together. A larger frame is refused by its sender; a child that sends it is killed."""
+"""The maximum size of a frame with its blob. The sender rejects a larger frame. A child that sends one is killed."""
 MAX_THREADS = 512
-"""Cells in the memory shared with the parent: the maximum number of jobs in one child."""
+"""The number of cells in the memory shared with the parent, and so the maximum number of jobs in one child."""
 JOBS_AT_ONCE = 64
-"""How many jobs run at once in one child."""
+"""The default number of jobs that run at once in one child."""
 CELL_BYTES = 8
 READ_BYTES = 64 * 1024
 
 _HEADER = struct.Struct(">II")
 _LENIENT = 0x8000_0000
-"""Set in json_bytes: encoded by the standard library, which allows integers of any size and lone surrogates."""
+"""A bit in json_bytes: the standard library encoded the JSON, because it allows large integers and lone surrogates."""
 _BATCH_BYTES = 32 * 1024
 _BATCH_SECONDS = 0.005
 LAST_SECONDS = 1.0
-"""How long jobs may take to end once the parent is gone."""
+"""How long jobs may take to end after the parent has died."""
 
 
 class BadFrame(ValueError):
-    """Bytes that are not a frame, or a frame beyond FRAME_BYTES."""
+    """The bytes are not a valid frame, or the frame is larger than FRAME_BYTES."""
 
 
 def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
-    """Return a frame as pieces to be sent one after the other.
+    """Encode a frame as a list of byte strings, which are sent in order.
 
-    Non-finite numbers become null and tuples lists: check before, if it matters. Raises BadFrame when the frame is too
-    large, TypeError or ValueError for values that JSON cannot represent.
+    Non-finite numbers become null, and tuples become lists. Raises BadFrame if the frame is too large, and TypeError or
+    ValueError for values that JSON cannot represent.
     """
     flag = 0
     try:
-        # JSON and bytes, never pickle: a child cannot make the parent run code.
+        # JSON and bytes, never pickle, so that a child cannot make the parent run code
         text = orjson.dumps(message)
     except orjson.JSONEncodeError:
         text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
@@ -83,7 +83,7 @@ def encode(message: Frame, blob: bytes = b"") -> list[bytes]:
 
 
 class PipeReader:
-    """Parses bytes into frames. Holds at most one unfinished frame."""
+    """Parses bytes into frames. It buffers at most one incomplete frame."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -91,11 +91,11 @@ class PipeReader:
 
     @property
     def wants(self) -> int:
-        """How many bytes to read next: more than usual in the middle of a large frame."""
+        """The number of bytes to read next, which is larger in the middle of a large frame."""
         return min(max(self._needed - len(self._held), READ_BYTES), 1024 * 1024)
 
     def feed(self, chunk: bytes) -> list[tuple[Frame, bytes, int]]:
-        """Return the frames that `chunk` completes, in order: message, blob, bytes of both. Raises BadFrame."""
+        """Return the frames that `chunk` completes as (message, blob, total bytes). Raises BadFrame for invalid bytes."""
         if not self._held:
             frames, used = self._parse(chunk, len(chunk))
             if used < len(chunk):
@@ -116,7 +116,7 @@ class PipeReader:
             text_bytes, blob_bytes = _HEADER.unpack_from(data, used)
             lenient = text_bytes & _LENIENT
             text_bytes &= ~_LENIENT
-            # Before anything is allocated: a child that author's code broke may announce gigabytes.
+            # before allocating memory, because a child that author's code broke may announce gigabytes
             if text_bytes + blob_bytes > FRAME_BYTES:
                 raise BadFrame(
                     f"the announced frame of {text_bytes + blob_bytes} bytes exceeds the limit of {FRAME_BYTES} bytes"
@@ -145,7 +145,7 @@ class PipeReader:
 
 
 class Stopped(Exception):
-    """Raised by `WorkerJob.ask` when the parent wants the job to end. `reason` is "timeout" or "cancelled"."""
+    """The parent has requested the job to end. Raised by `WorkerJob.ask`. `reason` is "timeout" or "cancelled"."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
@@ -153,9 +153,9 @@ class Stopped(Exception):
 
 
 class WorkerJob:
-    """A job in the child, as its handler sees it. The handler runs in one thread; any thread may call `report`.
+    """A job in the child, for the job's handler. The handler runs in one thread. Any thread may call `report`.
 
-    frame, blob: the arguments of `ProcessPool.run`. exclusive: no other job runs in this process at the same time.
+    frame, blob: the arguments of `ProcessPool.run`. exclusive: whether this is the only job in the process.
     """
 
     __slots__ = (
@@ -187,20 +187,20 @@ class WorkerJob:
 
     @property
     def stopped(self) -> StopReason | None:
-        """Why the job should end now; None while it may continue."""
+        """Why the job should end now, or None while it may continue."""
         return self._stop
 
     def on_stop(self, call: Callable[[StopReason], None]) -> None:
-        """Have `call` run in another thread when the job should end; now if it should already. It must not block."""
+        """Run `call` in another thread when the job should end, or now if it already should. `call` must not block."""
         self._on_stop = call
         if self._stop is not None:
             call(self._stop)
 
     def report(self, frame: Frame, blob: bytes = b"") -> None:
-        """Send a frame to the parent's `on_frame`. Blocks while the parent is slow.
+        """Send a frame to the parent's `on_frame`. Blocks the calling thread while the parent is slow.
 
-        Frames of an exclusive job are sent at once, so that none is lost when the next step crashes; others may wait 5 ms
-        to be sent together. Raises BadFrame, TypeError or ValueError for what no frame can hold.
+        Frames of an exclusive job are sent immediately, so that none is lost if the next step crashes. Other frames may wait
+        up to 5 ms to be sent together. Raises BadFrame if the frame is too large, TypeError or ValueError if it is not JSON.
         """
         gate = self._gate
         if gate is not None:
@@ -208,14 +208,14 @@ class WorkerJob:
         self._out.put(encode({"job": self._id, "report": frame}, blob), urgent=self.exclusive)
 
     def ask(self, frame: Frame, blob: bytes = b"") -> Frame:
-        """Send a frame to the parent's `on_frame` and wait for the reply. One thread at a time.
+        """Send a frame to the parent's `on_frame` and block until the reply. Only one thread at a time may call this.
 
-        Raises Stopped when the job should end instead, and the errors of `report`.
+        Raises Stopped if the job should end, and the errors of `report`.
         """
         replies = self._replies
         if replies is None:
             replies = self._replies = queue.SimpleQueue()
-        if self._stop is None:  # checked once the queue exists: a later stop finds it
+        if self._stop is None:  # checked after the queue exists, so that a later stop finds the queue
             self._out.put(encode({"job": self._id, "ask": frame}, blob), urgent=True)
             reply = replies.get()
             if reply is not None:
@@ -224,17 +224,17 @@ class WorkerJob:
         raise Stopped(self._stop)
 
     def step_begins(self) -> None:
-        """Start the parent's clock for `step_seconds`: call it right before code that may hang."""
-        # Shared memory and no frame: the parent reads it even while C code holds this interpreter's lock, and it
-        # needs no system call.
+        """Start the parent's timer for `step_seconds`. Call this right before code that may hang."""
+        # Shared memory, not a frame: the parent can read it even while C code holds the GIL, and writing it needs
+        # no system call.
         self._cells[self._cell] = time.monotonic_ns()
 
     def step_ends(self) -> None:
-        """Stop that clock."""
+        """Stop the timer that `step_begins` started."""
         self._cells[self._cell] = 0
 
     def _take(self, message: Frame) -> None:
-        """Handle a frame to a running job. In the reader's thread."""
+        """Handle a frame for a running job. Called in the reader's thread."""
         if "reply" in message:
             if self._replies is not None:
                 self._replies.put(message["reply"])
@@ -258,7 +258,7 @@ Handler = Callable[[WorkerJob], tuple[Frame, bytes]]
 
 
 class _FrameWriter:
-    """The child's sending side: frames of all threads, whole and in order; small ones are sent together."""
+    """Sends the frames of all threads of the child, whole and in order. Small frames are sent together."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -277,7 +277,7 @@ class _FrameWriter:
             if urgent or self._bytes >= _BATCH_BYTES or now - self._sent_at >= _BATCH_SECONDS:
                 self._sent_at = now
                 self._flush()
-            # One timer for all threads: a frame that waits must not wait for the next one.
+            # one timer for all threads, so that a waiting frame does not depend on the next frame
             elif not self._promised:
                 self._promised = True
                 if self._due is None:
@@ -292,7 +292,7 @@ class _FrameWriter:
             for piece in (b"".join(pieces),) if small else pieces:
                 self._sock.sendall(piece)
         except OSError as error:
-            # The parent is gone: the reader notices it too, and ends the process. Otherwise code in this process has
+            # If the parent has died, the reader notices and ends the process. Otherwise code in this process has
             # closed a file that it does not own: nothing can be sent any more, and the parent must at least notice
             # that.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
@@ -309,12 +309,15 @@ class _FrameWriter:
 
 
 def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE) -> None:
-    """Run the parent's jobs until it closes the socket `fd`; then return, so that the program can end.
+    """Run the parent's jobs until the parent closes the socket, then return. Call this in the main thread.
 
-    load: loads what every job needs (the app) and returns what runs one job, in a reused thread: it returns the last frame
-    and its blob, and what it raises is sent to the parent as `raised`. When `load` raises, its message is sent to the
-    parent and SystemExit ends the process. Heavy imports belong there: before this call the process can outlive a parent
-    that is killed. threads: jobs at once. Call it in the main thread.
+    Args:
+        fd: The number of the socket.
+        load: Loads the data for all jobs (the app) and returns the handler of a job. If it raises, the message is sent to
+            the parent, and SystemExit ends the process. Slow imports belong in this function, because before this call
+            the process can outlive a parent that is killed. The handler runs in a reused thread and returns the last frame
+            and its blob. Its exceptions are sent to the parent as `raised`.
+        threads: How many jobs run at once.
     """
     sock, cells = parent_socket(fd)
     out = _FrameWriter(sock)
@@ -329,15 +332,15 @@ def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE
 
 
 def parent_socket(fd: int) -> tuple[socket.socket, memoryview]:
-    """Return the socket `fd` to the parent and the cells of the steps, with this process bound to the parent's life."""
+    """Return the socket to the parent and the shared cells of the steps. From then on the process dies with the parent."""
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     _die_with_parent(sock)
-    # Ctrl-C and a service manager's SIGTERM reach every process; the parent decides which work is still finished.
-    # A function, not SIG_IGN: programs that an environment starts would inherit that.
+    # Ctrl-C and a service manager's SIGTERM reach every process, but the parent decides which jobs may still end.
+    # a function, because programs that an environment starts would inherit SIG_IGN
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    # A crash in C then leaves the Python stack in the server's log.
+    # so that a crash in C code writes the Python stack to the server's log
     faulthandler.enable()
     _, (shared,), _, _ = socket.recv_fds(sock, 1, 1)
     cells = memoryview(mmap.mmap(shared, MAX_THREADS * CELL_BYTES)).cast("q")
@@ -346,7 +349,7 @@ def parent_socket(fd: int) -> tuple[socket.socket, memoryview]:
 
 
 class _Dispatcher:
-    """Receives the parent's frames and passes them to threads."""
+    """Receives the parent's frames and dispatches them to threads."""
 
     def __init__(self, sock: socket.socket, out: _FrameWriter, handler: Handler, cells: memoryview) -> None:
         self._sock = sock
@@ -364,7 +367,7 @@ class _Dispatcher:
                 number = message["job"]
                 if "run" in message:
                     job = self._jobs[number] = WorkerJob(message, blob, self._out, self._cells)
-                    # Threads are made when they are needed: most workers never run as many jobs as they may.
+                    # threads are created on demand, because most workers never run as many jobs as they may
                     if len(self._jobs) > self._threads:
                         self._threads += 1
                         threading.Thread(target=self._work, name=f"job-{self._threads}", daemon=True).start()
@@ -389,13 +392,13 @@ class _Dispatcher:
                 pieces = encode({"job": number, "done": frame}, blob)
             except BaseException as error:
                 pieces = encode({"job": number, "raised": _raised(error)})
-            del job  # an idle thread must not hold a rollout in memory
+            del job  # an idle thread must not keep a rollout in memory
             self._cells[cell] = 0
-            del self._jobs[number]  # before the parent is notified: its next job finds this thread free
+            del self._jobs[number]  # before the parent is notified, so that the next job finds this thread free
             self._out.put(pieces, urgent=True)
 
     def _leave(self) -> None:
-        """Stop the jobs after the parent has gone or has finished; they have a moment to close what they opened."""
+        """Stop the jobs after the parent has died or closed the socket. They have a short time for cleanup."""
         for job in list(self._jobs.values()):
             job._take({"stop": "cancelled"})
         until = time.monotonic() + LAST_SECONDS
@@ -407,13 +410,13 @@ class _Dispatcher:
 
 
 def _die_with_parent(sock: socket.socket) -> None:
-    """On Linux, have the kernel kill this process when the parent dies, even while C code holds the interpreter's lock."""
+    """On Linux, let the kernel kill this process when the parent dies, even while C code holds the GIL."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     poll = select.poll()
     poll.register(sock, 0)
-    if poll.poll(0):  # the parent has died before
+    if poll.poll(0):  # the parent died before this call
         os._exit(1)
 
 
@@ -426,7 +429,7 @@ def _raised(error: BaseException) -> Frame:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the exception's message, else its type. Author's exceptions may fail even in `__str__`."""
+    """Return the exception's message, or its type if there is none. An author's exception may fail in `__str__`."""
     try:
         text = str(error)
     except Exception:

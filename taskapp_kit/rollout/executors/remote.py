@@ -1,6 +1,6 @@
-"""Rollouts in worker processes: sends each one there, collects its events, and describes how it was lost.
+"""Rollouts in worker processes: sends rollouts to workers, collects their events, and converts errors to failures.
 
-`main.py` is the workers' program, `pool.py` the pool of processes.
+`main.py` is the program of a worker, and `pool.py` implements the pool of processes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from taskapp_kit.wire.rollout import RolloutRequest
 log = logging.getLogger("taskapp_kit.service")
 
 ISOLATED_AT_ONCE = 4
-"""How many rollouts with isolation="process" can always run at once, each in its own process; others wait."""
+"""How many rollouts with isolation="process" run at once, each in its own process. Others wait."""
 
 
 class RolloutLost(Exception):
-    """A rollout that did not end in its worker; `failure` describes it."""
+    """A rollout did not end in its worker. `failure` gives the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -56,9 +56,9 @@ class RolloutLost(Exception):
 
 
 class WorkerReport:
-    """The events that a worker has sent of one rollout. listener: gets them on the event loop, decoded or as sent.
+    """The events of one rollout that a worker has sent. listener: receives them on the event loop, decoded or encoded.
 
-    The events that a listener gets carry no private end state.
+    Events for a listener do not contain the private final state.
     """
 
     def __init__(self, listener: Listener | None = None) -> None:
@@ -67,7 +67,7 @@ class WorkerReport:
         self._pieces: list[bytes] = []
 
     def take(self, frame: Frame, blob: bytes) -> int:
-        """Add the events and images of a frame; return how many bytes of its blob they were."""
+        """Add the events and images of a frame, and return the number of bytes that they occupied in the blob."""
         used: int = frame["text"]
         piece = blob[:used]
         pictures = {}
@@ -77,7 +77,7 @@ class WorkerReport:
         self.pictures.update(pictures)
         if piece:
             self._pieces.append(piece)
-            # Passed on as they came: decoded, they would only be encoded again.
+            # passed on without decoding, because the listener would only encode them again
             if isinstance(self._listener, EventBuffer):
                 self._listener.take(piece, pictures)
             elif self._listener is not None:
@@ -86,13 +86,13 @@ class WorkerReport:
         return used
 
     def rest(self, events: Sequence[Event]) -> None:
-        """Send the listener the events that it has not received, if the rollout did not end in its worker."""
+        """Send the remaining events to the listener if the rollout did not end in its worker."""
         if self._listener is not None:
             for event in events[len(self.encoded()) :]:
                 self._listener(event)
 
     def encoded(self) -> EncodedEvents:
-        """Return the events so far, encoded."""
+        """Return the events so far in encoded form."""
         return joined(self._pieces)
 
     def events(self) -> list[Event]:
@@ -116,23 +116,23 @@ class WorkerPool:
         self._closed = False
 
     def plays(self, environment: EnvironmentSpec) -> bool:
-        """Return whether rollouts of this environment run here."""
+        """Return whether rollouts of this environment run in worker processes."""
         return bool(self.workers) or environment.isolation == "process"
 
     def places(self, environment: EnvironmentSpec) -> int:
-        """Return how many rollouts of this environment, and of others that play in the same way, can run at once."""
+        """Return how many rollouts can run at once in all environments with the same kind of process as this one."""
         return self.max_isolated if environment.isolation == "process" else self.workers * JOBS_AT_ONCE
 
     async def start(self) -> ProcessPool:
-        """Return the pool, its shared processes ready. Raises Unavailable with the message of a process that failed.
+        """Return the pool after its shared processes are ready. Raises Unavailable with the message of a failed process.
 
-        Cancelling a caller does not end the start: others may wait for it.
+        Cancelling one caller does not end the start, because other callers may be waiting.
         """
         if self._pool is None:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.create_task(self._started())
                 self._starting.add_done_callback(_retrieve_exception)
-            # Shielded: the first rollout starts the processes for all, and may be cancelled.
+            # shielded, because the first rollout starts the processes for all and may be cancelled
             self._pool = await asyncio.shield(self._starting)
         return self._pool
 
@@ -166,11 +166,21 @@ class WorkerPool:
         written: bool,
         live: bool,
     ) -> Rollout:
-        """Run one rollout in a worker; if `written`, the result's `body` has the response without its timing.
+        """Run one rollout in a worker. Time in the queue counts towards the rollout's deadline.
 
-        report: filled while the rollout runs, even if this raises. ask: calls models. Time in the queue counts towards the
-        rollout's deadline. live: each event is sent at once. Raises RequestError (the constructor refuses env.config),
-        RolloutLost, Saturated, Unavailable.
+        Args:
+            rollout: The admitted rollout.
+            report: Receives the events while the rollout runs, even if this method raises.
+            ask: Calls models.
+            versions: The versions of the kit, the app and the commit.
+            written: Whether the worker encodes the response. `Rollout.body` then contains it without the timing.
+            live: Whether the worker sends each event immediately.
+
+        Raises:
+            RequestError: The environment's constructor rejected env.config, or the request cannot be sent.
+            RolloutLost: The rollout did not end in its worker.
+            Saturated: The server is stopping.
+            Unavailable: The worker processes cannot start.
         """
         began = time.monotonic()
         pool = await self.start()
@@ -190,7 +200,7 @@ class WorkerPool:
         }
 
         def on_frame(frame: Frame, blob: bytes) -> Awaitable[Frame | None] | None:
-            # Only this process has the addresses and keys of models, so that author's code in a worker cannot read them.
+            # Only this process has the models' addresses and keys, so that author's code in a worker cannot read them.
             if "chat" in frame:
                 return answer_worker(ask, frame)
             report.take(frame, blob)
@@ -210,7 +220,7 @@ class WorkerPool:
             raise RolloutLost(_never_began(error, seconds)) from None
         except JobLost as error:
             raise RolloutLost(_lost(error, seconds, spec.step_timeout_seconds)) from None
-        # What JSON cannot say is in the request, since everything else in the frame is ours.
+        # only the request can contain values that JSON cannot represent; taskapp-kit builds the rest of the frame
         except (BadFrame, TypeError, ValueError) as error:
             message = f"The request cannot be sent to a worker process: {error}."
             raise RequestError(message, fields=(FieldProblem(("body",), message),)) from None
@@ -221,14 +231,14 @@ class WorkerPool:
         return Rollout.from_json(frame["outcome"], plan.request, plan.policy, report.encoded(), report.pictures, body)
 
     def health(self) -> dict[str, int]:
-        """Return the number of live worker processes, and since the start those replaced and killed, and hung rollouts."""
+        """Return the number of live worker processes, and the totals of replaced and killed processes and hung rollouts."""
         if self._pool is None:
             return {"alive": 0, "replaced": 0, "killed": 0, "hung": 0, "waiting": 0}
         counted = self._pool.counters()
         return {name: counted[name] for name in ("alive", "replaced", "killed", "hung", "waiting")}
 
     async def close(self, grace_seconds: float = 0.0) -> None:
-        """End the processes; rollouts that still run are cancelled after the grace period."""
+        """End the processes. Rollouts that are still running after the grace period are cancelled."""
         self._closed = True
         if self._starting is not None:
             await asyncio.wait((self._starting,))
@@ -237,17 +247,17 @@ class WorkerPool:
 
 
 def _retrieve_exception(task: asyncio.Task[ProcessPool]) -> None:
-    """Retrieve the exception, or asyncio would log it when all waiting callers have gone."""
+    """Retrieve the exception, because asyncio would log it if all waiting callers have left."""
     if not task.cancelled():
         task.exception()
 
 
 def _settled(plan: EpisodePlan) -> dict[str, Any]:
-    """Return the request with resolved split and seed, so that the worker runs the episode that was planned here."""
+    """Return the request as JSON with the resolved split and seed, so that the worker plans the same episode."""
     body = RolloutRequest.model_dump(plan.request, exclude_unset=True)
     env = body.setdefault("env", {})
-    # The worker plans the same request again, instead of getting a plan: a plan has objects that JSON cannot hold,
-    # and what was drawn here must not be drawn again.
+    # The worker plans the request again, because a plan contains objects that JSON cannot represent. A seed that was
+    # drawn here must not be drawn again.
     env["seed"] = plan.seed
     env["config"] = {**env.get("config", {}), "split": plan.split}
     return body
@@ -265,7 +275,7 @@ def _never_began(error: NeverBegan, seconds: float) -> Failure:
 
 
 def _lost(error: JobLost, seconds: float, step_seconds: float | None) -> Failure:
-    """Return the failure of a rollout whose worker died, was killed, gave it up or could not start."""
+    """Return the failure of a rollout whose worker died, was killed, abandoned the rollout or could not start."""
     hung_in = error.hung_in if isinstance(error, JobHung) else None
     if isinstance(error, WorkerDied):
         hung_in = error.killed_for if error.killed_for in ("step", "deadline") else None

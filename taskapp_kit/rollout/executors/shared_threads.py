@@ -1,13 +1,13 @@
-"""Threads that several model rollouts share; all calls of one rollout still come from one thread.
+"""Threads that several model rollouts share. All calls of one rollout still run in one thread.
 
-Between two turns of a model an environment mostly works for less than a millisecond, so waking a thread for each call costs
-more than the call. A shared thread goes from one rollout's call to the next: with 512 rollouts in flight that takes a
-quarter less CPU per turn than a thread for each rollout, and plays half as many more per second.
+Between two turns of a model, most environments work for less than a millisecond, so waking a thread costs more than the call
+itself. A shared thread runs the calls of several rollouts one after the other. With 512 rollouts in flight, this takes 25 %
+less CPU time per turn than a thread for each rollout, and 50 % more rollouts run per second.
 
-Sharing is measured, not configured. An environment shares threads while its calls take at most QUICK_SECONDS in the mean;
-one slow step, or a judge that is awaited, ends that for some time. Rollouts that already share stay where they are, because
-an instance cannot change its thread. If one of them blocks the thread for good, the others fail with ThreadBlocked, and the
-environment never shares again.
+Sharing is measured, not configured. An environment shares threads while its calls take at most QUICK_SECONDS on average. One
+slow step, or a slow judge, ends the sharing for some time. Rollouts that already share a thread keep it, because an instance
+cannot change its thread. If a rollout blocks its thread permanently, the other rollouts in it fail with ThreadBlocked, and
+the environment never shares threads again.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from taskapp_kit.rollout.executors.threads import Batch, Job, PinnedThread, Pinn
 T = TypeVar("T")
 
 Ended = Callable[[Job], None]
-"""Called at the end of a job; its future is done then, or cancelled when the job was not begun."""
+"""Called at the end of a job. The job's future is then done, or cancelled if the job never began."""
 
 SHARED_THREADS = 2
-"""Rollouts share this many threads, more only while all of these are busy with a long call."""
+"""The number of threads that rollouts share. There are more only while all of these run a long call."""
 QUICK_SECONDS = 0.01
-"""By the clock, so it includes the wait for the interpreter and for the processor."""
+"""The limit on the mean duration of quick calls, in wall time, including waits for the GIL and the processor."""
 MEASURED_CALLS = 100
-"""An environment's first calls, after which it may share."""
+"""The number of calls to measure before an environment may share threads."""
 MEAN_OF_CALLS = 50
-"""The mean is exponential, with this many calls as its length: one call of half a second ends the sharing."""
+"""The length of the exponential moving average, in calls. One call of half a second ends the sharing."""
 BUSY_SECONDS = 0.05
-"""A thread whose call has been running for longer takes no new rollout."""
+"""A thread whose current call has taken longer than this gets no new rollout."""
 BLOCKED_SECONDS = 10.0
-"""After a call that takes longer, the other rollouts of its thread fail."""
+"""If a call takes longer than this, the other rollouts of its thread fail."""
 PATIENCE_SECONDS = 0.0005
-"""How long the event loop waits for a call that is expected to be short, see `SharedThread.soon`."""
+"""How long the event loop waits for a call that is expected to be short. See `SharedThread.soon`."""
 MORE_PATIENCE_SECONDS = 0.00005
-"""The additional wait for each further call of the batch."""
+"""The additional waiting time for each further call in a batch."""
 MOST_PATIENCE_SECONDS = 0.002
 MOST_SKIPPED = 1024
-"""After calls that took longer, at most this many further calls are not waited for."""
+"""After longer calls, the event loop does not wait for the next calls, at most this many."""
 
 
 class SharedThreads:
-    """Gives each rollout a thread: one of a few shared threads if its environment is quick, else a dedicated thread.
+    """Assigns a thread to each rollout: a shared thread if the environment is quick, or else a dedicated thread.
 
-    Rollouts share with others of the same environment. pool: where the threads come from; its size limits the rollouts in
-    flight. count: shared threads of one environment. One event loop uses both.
+    Only rollouts of the same environment share threads. Use this on the event loop of the pool. pool: provides the threads.
+    The size of the pool limits the rollouts in flight. count: the number of shared threads for each environment.
     """
 
     def __init__(
@@ -77,32 +77,32 @@ class SharedThreads:
         return SharedThread(self, self._pool, assignment)
 
     def _shortest(self, environment: str) -> _Assignment | None:
-        """Return the shared thread with the fewest rollouts; None if there should be another thread."""
+        """Return the shared thread with the fewest rollouts, or None if another thread should be added."""
         threads = self._shared[environment]
         if len(threads) < self._count:
             return None
         free = [assignment for assignment in threads if assignment.busy_seconds() <= BUSY_SECONDS]
-        # None where all are busy with a long call: another thread is then cheaper than the wait.
+        # None if all run a long call, because another thread is then cheaper than waiting
         return min(free, key=lambda assignment: len(assignment.rollouts), default=None)
 
     def is_quick(self, work: str) -> bool:
-        """Return whether enough calls that were measured under this name were quick."""
+        """Return whether enough calls were measured under this name and their mean duration is short."""
         return self._measured[work].quick
 
     def measured(self, work: str, seconds: float) -> None:
-        """Count the duration of a call. work: an environment, or another name for calls that are measured apart."""
+        """Record the duration of a call. work: the environment's name, or another name for calls measured separately."""
         calls = self._measured[work]
         calls.add(seconds)
         calls.blocked |= seconds > self._blocked_seconds
 
     def short_calls(self, environment: str) -> _ShortCalls:
-        """Return the record of an environment's calls that the event loop waited for."""
+        """Return the record of the environment's calls for which the event loop waited."""
         return self._short_calls[environment]
 
     def run_batch(self, assignment: _Assignment) -> None:
-        """Run the jobs that were begun since the last tick, in one waking of the thread, and wait a moment for their end.
+        """Run the jobs of this tick in one wake-up of the thread, and wait briefly for their end.
 
-        For calls that take microseconds: waking the thread, and the event loop again, costs more than each of them.
+        Calls that take microseconds cost less than waking the thread and the event loop for each of them.
         """
         batch, assignment.batch = assignment.batch, []
         begun = []
@@ -116,13 +116,13 @@ class SharedThreads:
         if not begun:
             return
         thread, calls = assignment.thread, self._short_calls[assignment.environment]
-        # The event loop waits for a short step: two wakings, of this thread and of the loop, cost more than the step.
-        # On a busy thread it would wait for another rollout's step.
+        # The event loop waits for a short step, because waking the thread and the loop costs more than the step. It does
+        # not wait for a busy thread, because it would wait for another rollout's step.
         if thread.running is None and thread.inbox.empty():
             jobs = Batch([job for job, _ in begun])
             thread.inbox.put(jobs)
             more = MORE_PATIENCE_SECONDS * (len(begun) - 1)
-            # Bounded: a longer call continues by itself, and the calls after it are not waited for.
+            # The wait is bounded. A longer call continues by itself, and the loop does not wait for the calls after it.
             jobs.wait(min(PATIENCE_SECONDS + more, MOST_PATIENCE_SECONDS))
             calls.add(begun[-1][0].done)
         else:
@@ -137,7 +137,7 @@ class SharedThreads:
                 job.future.add_done_callback(partial(_ended_later, ended, job))
 
     def _watch(self, assignment: _Assignment) -> None:
-        """Check again and again whether a call blocks this thread, as long as it is shared."""
+        """Check repeatedly whether a call blocks this thread, while the thread is shared."""
         if assignment in self._shared[assignment.environment]:
             job = assignment.thread.running
             if job is not None and time.monotonic() - job.began > self._blocked_seconds:
@@ -146,9 +146,9 @@ class SharedThreads:
                 asyncio.get_running_loop().call_later(self._blocked_seconds / 4, self._watch, assignment)
 
     def _block(self, assignment: _Assignment, running: Job) -> None:
-        """Leave the thread to the call that blocks it: other rollouts' waiting calls fail now, and later calls immediately."""
+        """Mark the thread as blocked by a call. Waiting calls of other rollouts fail now, and their later calls immediately."""
         self._shared[assignment.environment].pop(assignment, None)
-        # For good: what blocked once may block again, and takes the other rollouts of its thread with it.
+        # permanently, because a call that blocked once may block again and fail the other rollouts of its thread
         self._measured[assignment.environment].blocked = True
         assignment.blocked = True
         for rollout in assignment.rollouts:
@@ -159,18 +159,18 @@ class SharedThreads:
                 job.future.set_exception(ThreadBlocked("another rollout blocks the thread that this rollout shares"))
 
     def leave(self, assignment: _Assignment, rollout: SharedThread) -> None:
-        """Remove a rollout from its thread, which returns to the pool after the last one."""
+        """Remove a rollout from its thread. The thread returns to the pool after its last rollout."""
         assignment.rollouts.discard(rollout)
         job = rollout.job
         if job is not None and job.overdue and not job.done:
             self._measured[assignment.environment].blocked = True
-        # The pool has the thread already, and would have it twice.
+        # the pool already has the thread and must not get it twice
         if assignment.given_up:
             return
         if not assignment.rollouts:
             self._return(assignment, assignment.last)
         elif job is not None and not job.done and job is assignment.thread.running:
-            # A call past its deadline had its grace; one whose caller just left has not.
+            # A call past its deadline already had a grace period, but a call whose caller has just left did not.
             grace = 0.0 if job.overdue else self._pool.grace_seconds
             asyncio.get_running_loop().call_later(grace, self._give_up, assignment, job)
 
@@ -182,7 +182,7 @@ class SharedThreads:
             self._return(assignment, job)
 
     def _return(self, assignment: _Assignment, last: Job | None) -> None:
-        """Return the thread to the pool, which can use it again when that job has ended."""
+        """Return the thread to the pool, which can use it again after the job `last` has ended."""
         self._shared[assignment.environment].pop(assignment, None)
         assignment.given_up = True
         assignment.pinned.job = last
@@ -191,7 +191,7 @@ class SharedThreads:
 
 @dataclass
 class _CallSeconds:
-    """How long calls take. blocked: one blocked its thread, so the environment never shares again."""
+    """The mean duration of calls. blocked: whether a call blocked its thread, so that the environment never shares again."""
 
     calls: int = 0
     mean: float = 0.0
@@ -208,36 +208,37 @@ class _CallSeconds:
 
 @dataclass
 class _ShortCalls:
-    """Whether the event loop may wait for an environment's calls: after a longer call, most are not tried."""
+    """Decides whether the event loop waits for an environment's call. After a long call it skips most of the next calls."""
 
     longer: int = 0
     skip: int = 0
 
     def expected(self) -> bool:
-        """Return whether the next call is expected to be short. Counts it."""
+        """Return whether the next call is expected to be short, and count the call."""
         if self.skip:
             self.skip -= 1
             return False
         return True
 
     def add(self, short: bool) -> None:
-        """Count a call that was waited for. One more that was longer in a row doubles the calls that are skipped."""
-        # Each miss blocks the loop for up to 2 ms, so tries become rare quickly where calls are long.
+        """Record a call for which the loop waited. Each consecutive long call doubles the number of skipped calls."""
+        # Each long call blocks the loop for up to 2 ms, so attempts quickly become rare if calls are long.
         self.longer = 0 if short else self.longer + 1
         self.skip = 0 if short else min(MOST_SKIPPED, 4 << min(self.longer, 8))
 
 
 def _ended_later(ended: Ended, job: Job, future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
-        future.exception()  # retrieved, or asyncio would log it
+        future.exception()  # retrieved, because asyncio would log it
     ended(job)
 
 
 class _Assignment:
     """One thread and the rollouts that use it.
 
-    last: the latest call. batch: calls that are begun in the event loop's next tick. blocked: a call blocks it; blocker: the
-    rollout of that call, None when it has left. given_up: the thread is the pool's again.
+    last: the latest call. batch: the calls that begin in the event loop's next tick. blocked: whether a call blocks the
+    thread. blocker: the rollout of the blocking call, or None if that rollout has left. given_up: whether the thread was
+    returned to the pool.
     """
 
     def __init__(self, environment: str, pinned: PinnedThread, *, shared: bool) -> None:
@@ -253,13 +254,13 @@ class _Assignment:
         self.given_up = False
 
     def busy_seconds(self) -> float:
-        """Return how long the call that runs now has been running; 0 if none is."""
+        """Return how long the current call has been running, in seconds, or 0 if no call is running."""
         job = self.thread.running
         return 0.0 if job is None else time.monotonic() - job.began
 
 
 class SharedThread(PinnedThread):
-    """The thread of one rollout, until `close`. is_shared: whether other rollouts may also use the thread."""
+    """The thread of one rollout until `close`. is_shared: whether other rollouts may also use the thread."""
 
     def __init__(self, threads: SharedThreads, pool: PinnedThreads, assignment: _Assignment) -> None:
         super().__init__(pool, assignment.thread)
@@ -269,9 +270,9 @@ class SharedThread(PinnedThread):
         assignment.rollouts.add(self)
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`. work: what it is measured as, None for the environment.
+        """Run one job in this thread; see `PinnedThreads.run`. work: the name for its duration, None for the environment.
 
-        Also raises ThreadBlocked.
+        Also raises ThreadBlocked if another rollout blocks the thread.
         """
         assignment = self._assignment
         if assignment.blocked and assignment.blocker is not self:
@@ -282,9 +283,9 @@ class SharedThread(PinnedThread):
         return result
 
     def soon(self, function: Callable[[], object], ended: Ended) -> bool:
-        """Run one job soon, together with others, while the event loop waits, if the environment's calls are short.
+        """Run one job in the next batch, while the event loop waits, if the environment's calls are short.
 
-        ended: called at its end, on the event loop. Returns False when nothing was begun.
+        ended: called on the event loop at the end of the job. Returns False if the job was not accepted.
         """
         assignment = self._assignment
         if assignment.blocked or not self._threads.short_calls(assignment.environment).expected():
@@ -296,7 +297,7 @@ class SharedThread(PinnedThread):
         return True
 
     async def outcome(self, job: Job, *, seconds: float, stop: Stop, work: str | None = None) -> Any:
-        """Wait for the end of a job that was begun; see `call`."""
+        """Wait for a job that has begun, and return its result. See `call`."""
         try:
             return await super().outcome(job, seconds=seconds, stop=stop)
         finally:
@@ -304,18 +305,18 @@ class SharedThread(PinnedThread):
                 self._threads.measured(work or self._assignment.environment, job.seconds)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue one more job, see `PinnedThread.post`; `job` remains the called job."""
+        """Queue another job; see `PinnedThread.post`. `job` remains the job of the last call."""
         called = self.job
         super().post(function)
         self.job = called
 
     def take(self, job: Job) -> None:
-        """Register a job as the latest."""
+        """Register a job as the latest job."""
         self._assignment.last = job
         super().take(job)
 
     def close(self) -> None:
-        """Leave the thread; a job that still runs then is abandoned after the grace period."""
+        """Leave the thread. A job that is still running is abandoned after the grace period."""
         if self.is_open:
             self.is_open = False
             self._threads.leave(self._assignment, self)

@@ -1,7 +1,7 @@
-"""Threads for environments. All calls on one `PinnedThread` use one thread; the event loop never runs author's code.
+"""Threads for environments. All calls on one `PinnedThread` use one thread, and the event loop never runs author's code.
 
-A thread cannot be killed. A job that exceeds its deadline by `grace_seconds` is abandoned: its caller gets ThreadHung, its
-thread is quarantined (counted in `hung`) and returns only if the job ever ends.
+A thread cannot be killed. A job that exceeds its deadline by `grace_seconds` is abandoned: the caller gets ThreadHung, and
+the thread is counted in `hung` and only returns to the pool if the job ever ends.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 
 Stop = Callable[[Literal["timeout", "cancelled"]], None]
-"""Asks a job to end, with the reason. Called on the event loop."""
+"""Asks a job to end. The argument is the reason. Called on the event loop."""
 
 THREADS = 64
-"""How many rollouts run at once in the threads of one process, unless the service's settings say otherwise."""
+"""The default number of rollouts that run at once in the threads of one process."""
 GRACE_SECONDS = 1.0
-"""How long a job may take to notice that it should stop, before its thread is abandoned."""
+"""How long a job may take to end after a stop request, before its thread is abandoned."""
 
 
 class ThreadHung(Exception):
-    """The job did not stop when asked: the environment's code blocks its thread."""
+    """The job did not stop when requested, because the environment's code blocks its thread."""
 
 
 class NoFreeThread(ThreadHung):
-    """No thread was free until the deadline; the job did not start."""
+    """No thread became free before the deadline, so the job did not start."""
 
 
 class ThreadBlocked(ThreadHung):
-    """The job waited behind a job of another rollout, which blocks the thread; it did not start."""
+    """The job did not start, because a job of another rollout blocks the shared thread."""
 
 
 class Job:
-    """One call in a thread. began: on the monotonic clock, 0 until it begins. seconds: how long it took.
+    """One call in a thread. began: the monotonic time of the start, 0 before it. seconds: the duration of the call.
 
-    reports: whether the thread passes the job's end to the event loop.
+    reports: whether the thread reports the job's end to the event loop.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Job:
         self.reports = True
 
     def run(self) -> None:
-        """Call the function, in the thread, and drop it: it refers to the `PinnedThread`, which refers to this job."""
+        """Call the function in the thread, then drop it, because it refers to the `PinnedThread`, which refers to this job."""
         function, self.function = self.function, None
         assert function is not None, "a job runs once"
         try:
@@ -75,10 +75,10 @@ class Job:
         self.seconds = time.monotonic() - self.began
 
     def settle(self) -> None:
-        """Set the outcome for the caller, if it still waits. On the event loop."""
+        """Set the outcome if the caller is still waiting. Called on the event loop."""
         if self.future.done():
             return
-        # A future refuses StopIteration, and other BaseExceptions would end the event loop.
+        # a future rejects StopIteration, and other BaseExceptions would end the event loop
         if isinstance(self.error, Exception) and not isinstance(self.error, StopIteration):
             self.future.set_exception(self.error)
         elif self.error is not None:  # sys.exit() in a thread must end neither the loop nor the server
@@ -90,7 +90,7 @@ class Job:
 
 
 class Batch:
-    """Jobs that a thread runs one after the other while the event loop's thread waits for the last one's end."""
+    """Jobs that a thread runs in order while the event loop's thread waits for the last job."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
@@ -103,24 +103,26 @@ class Batch:
         return iter(self._jobs)
 
     def end(self) -> None:
-        """Let the event loop's thread continue. Called in the worker thread."""
+        """Wake the event loop's thread. Called in the worker thread."""
         self._ended.release()
 
     def wait(self, seconds: float) -> None:
-        """Block the event loop until the jobs end, at most this long; later ends are reported as for any job."""
+        """Block the event loop until the jobs end, for at most `seconds`. Jobs that end later are reported normally."""
         if not self._ended.acquire(timeout=seconds):
             for job in self._jobs:
-                job.reports = True  # the thread reads it after it has set `done`: one of the two sees the other
+                job.reports = (
+                    True  # the thread reads this after it has set `done`, so one of the two sees the other's change
+                )
 
 
 class _Thread:
-    """One worker thread with its own queue. running: the job that it runs now."""
+    """One worker thread with its own queue. running: the current job."""
 
     def __init__(self, number: int, returned: Callable[[_Thread, Job], None]) -> None:
         self.inbox: queue.SimpleQueue[Job | Batch | None] = queue.SimpleQueue()
         self.running: Job | None = None
         self._returned = returned
-        # A daemon: a thread cannot be killed, and a hung thread must not keep the process alive.
+        # a daemon, because a hung thread cannot be killed and must not keep the process alive
         self.thread = threading.Thread(target=self._work, name=f"taskapp-pinned-{number}", daemon=True)
         self.thread.start()
 
@@ -133,10 +135,11 @@ class _Thread:
                 del job
             else:
                 self._run(work)
-            del work  # an idle thread must not hold a rollout in memory
+            del work  # an idle thread must not keep a rollout in memory
 
     def _run(self, job: Job) -> None:
-        job.began = time.monotonic()  # before `running` is set, whose readers ask how long it has been running
+        # before `running` is set, because its readers compute the job's duration from `began`
+        job.began = time.monotonic()
         self.running = job
         job.run()
         self.running = None
@@ -146,9 +149,9 @@ class _Thread:
 
 
 class PinnedThreads:
-    """A pool of threads, at most `size`; created when needed and reused.
+    """A pool of at most `size` threads, which are created on demand and reused. Use it on one event loop.
 
-    One event loop uses it. `run` runs one job; `open` returns a pinned thread, which runs all its calls.
+    `run` runs one job. `open` returns a pinned thread, whose calls all run in that thread.
     """
 
     def __init__(self, size: int = THREADS, *, grace_seconds: float = GRACE_SECONDS) -> None:
@@ -165,16 +168,17 @@ class PinnedThreads:
 
     @property
     def hung(self) -> int:
-        """The number of threads that were abandoned and are still blocked."""
+        """The number of abandoned threads that are still blocked."""
         return self._hung
 
     async def run(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Run the job in a thread. After `seconds` call `stop("timeout")`; raise ThreadHung if that does not end the job.
+        """Run the job in a thread and return its result. After `seconds`, call `stop("timeout")`.
 
-        The time limit includes the wait for a thread; raises NoFreeThread when none becomes free. When the caller is
-        cancelled, `stop("cancelled")` is called and the thread returns to the pool once the job ends.
+        The time limit includes waiting for a thread. If the caller is cancelled, `stop("cancelled")` is called, and the
+        thread returns to the pool when the job ends. Raises NoFreeThread if no thread becomes free, and ThreadHung if the
+        job does not end after `stop`.
         """
-        # usually no wait is needed, and no time to subtract
+        # usually a thread is free, so there is no waiting time to subtract
         if self._free.locked():
             began = time.monotonic()
             pinned_thread = await self.open(seconds=seconds)
@@ -187,7 +191,7 @@ class PinnedThreads:
             pinned_thread.close()
 
     async def open(self, *, seconds: float | None = None) -> PinnedThread:
-        """Return a pinned thread for the caller alone; wait for one at most `seconds`, then raise NoFreeThread."""
+        """Return a pinned thread for the caller. Raises NoFreeThread if none becomes free within `seconds`."""
         if self._free.locked():
             try:
                 async with asyncio.timeout(seconds):
@@ -205,7 +209,7 @@ class PinnedThreads:
         return PinnedThread(self, thread)
 
     async def quiet(self, seconds: float) -> None:
-        """Wait at most this long for jobs without a caller, such as an environment that is being closed."""
+        """Wait at most `seconds` for jobs without a caller, such as the closing of an environment."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(not job.counted for job in self._jobs):
@@ -213,7 +217,7 @@ class PinnedThreads:
                     await self._news.wait()
 
     def close(self) -> None:
-        """End idle threads; busy ones end with their job."""
+        """End idle threads. A busy thread ends after its job."""
         with self._lock:
             self._closed = True
             idle, self._idle = list(self._idle), deque()
@@ -221,14 +225,14 @@ class PinnedThreads:
             thread.inbox.put(None)
 
     def _job_ended(self, thread: _Thread, job: Job) -> None:
-        """Pass the end of a job to the event loop. In the worker thread."""
+        """Report the end of a job to the event loop. Called in the worker thread."""
         try:
             job.loop.call_soon_threadsafe(self._settle, thread, job)
-        except RuntimeError:  # the loop is closed: no caller waits any more
+        except RuntimeError:  # the loop is closed, so no caller is waiting
             thread.inbox.put(None)
 
     def _settle(self, thread: _Thread, job: Job) -> None:
-        """Set the job's outcome and release its thread. On the event loop."""
+        """Set the job's outcome and release its thread. Called on the event loop."""
         self._jobs.discard(job)
         self._news.set()
         job.settle()
@@ -245,11 +249,11 @@ class PinnedThreads:
         self._free.release()
 
     def _give_up(self, job: Job) -> None:
-        """Abandon a job whose caller has left; its thread stays taken until the job ends.
+        """Abandon a job whose caller has left. The job's thread stays occupied until the job ends.
 
-        If its caller was cancelled, the job has the grace period to stop before it counts as hung.
+        If the caller was cancelled, the job counts as hung only after the grace period.
         """
-        # Its thread is not returned yet: it still runs the author's code, and holds its place until that ends.
+        # The thread still runs the author's code, so it is not returned to the pool before that code ends.
         job.abandoned = True
         if job.overdue:
             self._count(job)
@@ -264,10 +268,10 @@ class PinnedThreads:
 
 
 class PinnedThread:
-    """One thread, reserved from the pool until `close`.
+    """A thread that is reserved from the pool until `close`.
 
-    Its calls have a `contextvars` context, empty at first, and a separate current event loop, which no other use of the
-    thread sees. A copy of the caller's context would share objects that change in place, such as decimal's.
+    The calls of a reservation have their own `contextvars` context, which is empty at first, and their own current event
+    loop. A copy of the caller's context would share objects that change in place, such as decimal's context.
     """
 
     def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:
@@ -275,20 +279,20 @@ class PinnedThread:
         self.thread = thread
         self.job: Job | None = None
         self.is_open = True
-        # All calls of an instance come from one thread, so authors may rely on thread-bound libraries; the context
-        # keeps what one rollout sets (decimal's precision, a current loop) from the next one in the same thread.
+        # All calls of an instance run in one thread, so authors may use thread-bound libraries. The context isolates
+        # the settings of one rollout (decimal's precision, a current loop) from the next rollout in the thread.
         self._context = Context()
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`."""
+        """Run one job in this thread and return its result. See `PinnedThreads.run`."""
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
         self.put(job)
         result: T = await self.outcome(job, seconds=seconds, stop=stop)
         return result
 
     async def outcome(self, job: Job, *, seconds: float, stop: Stop) -> Any:
-        """Wait for the end of a job that was begun; see `PinnedThreads.run`."""
+        """Wait for a job that has begun, and return its result. See `PinnedThreads.run`."""
         loop = job.loop
         timer = loop.call_later(max(0.0, seconds), self._overdue, job, stop)
         try:
@@ -300,7 +304,7 @@ class PinnedThread:
             timer.cancel()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue one more job, without waiting for it; nothing after `close`."""
+        """Queue another job without waiting for it. After `close`, do nothing."""
         if not self.is_open:
             return
         job = Job(partial(self._isolated, function), asyncio.get_running_loop())
@@ -309,7 +313,7 @@ class PinnedThread:
         self.put(job)
 
     def _isolated(self, function: Callable[[], T]) -> T:
-        """Run a job with this reservation's context and event loop. In the thread."""
+        """Run a job with this reservation's context and event loop. Called in the thread."""
         asyncio.set_event_loop(self._event_loop)
         try:
             return self._context.run(function)
@@ -322,7 +326,7 @@ class PinnedThread:
         self.thread.inbox.put(job)
 
     def take(self, job: Job) -> None:
-        """Register a job as the latest."""
+        """Register a job as the latest job."""
         self.job = job
         self._pinned_threads._jobs.add(job)
 
@@ -333,7 +337,7 @@ class PinnedThread:
     def _stuck(self, job: Job) -> None:
         if job.done or job.future.done():
             return
-        # It never ran, so its environment is not to blame: another rollout's is.
+        # the job never ran, so another rollout's environment is to blame
         if not job.began:
             job.future.set_exception(ThreadBlocked("another rollout's call blocks the thread"))
             return
@@ -341,7 +345,7 @@ class PinnedThread:
         job.future.set_exception(ThreadHung("the environment's code did not return"))
 
     def close(self) -> None:
-        """Return the thread to the pool; a busy thread returns when its job ends."""
+        """Return the thread to the pool. A busy thread returns when its job ends."""
         if not self.is_open:
             return
         self.is_open = False

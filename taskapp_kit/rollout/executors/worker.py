@@ -1,4 +1,4 @@
-"""An app in a worker process: plays the parent's rollouts, and sends their events as they happen; see `main.py`."""
+"""An app in a worker process, which runs the parent's rollouts and sends their events as they occur. See `main.py`."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from taskapp_kit.rollout.response import write_body
 from taskapp_kit.wire.chat.conversation import RemotePolicy
 from taskapp_kit.wire.rollout import RolloutRequest
 
-# Each frame wakes the parent, so quick steps are sent together; slow ones may crash, and what was sent is stored.
+# Each frame wakes the parent, so events of quick steps are sent together. Sent events survive a crash of a step.
 SEND_SECONDS = 0.05
-"""Before a step, events older than this are sent, so that they are stored when the step crashes or hangs."""
+"""Events older than this are sent before a step, so that they are stored if the step crashes or hangs."""
 SEND_BYTES = 64 * 1024
-"""Before a step, more bytes of events and images than this are sent."""
+"""If events and images have more bytes than this, they are sent before the next step."""
 
 SWITCH_SECONDS = 0.02
-"""Switch interval of the rollouts here, longer than Python's own 5 ms: each switch begins with cold caches.
+"""The thread switch interval in a worker, longer than Python's default of 5 ms, because a switch begins with cold caches.
 
-At 100 ms one worker ran a tenth more of Crafter, but would notice a stop that much later.
+At 100 ms, a worker ran 10 % more of Crafter, but would notice a stop request 100 ms later.
 """
 
 
 class Worker:
-    """One app in this process; `play` runs in any thread."""
+    """An app in this process. Any thread may call `play`."""
 
     def __init__(self, reference: str) -> None:
-        """Import the app and prepare its environments. Raises DiscoveryError, DeclarationError."""
+        """Import the app and prepare its environments. Raises DiscoveryError or DeclarationError if that fails."""
         log_format, log_level = take_parent_logging()
         configure(log_level, log_format, worker=os.getpid())
         app = find_app(reference)
@@ -55,11 +55,11 @@ class Worker:
             prepare_to_serve(environment)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(10_000, 20, 50)  # as in the server: a rollout creates many objects and few cycles
+        gc.set_threshold(10_000, 20, 50)  # as in the server, because a rollout creates many objects and few cycles
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def play(self, job: WorkerJob) -> tuple[Frame, bytes]:
-        """Run one rollout; `main.py` has the frames. Its log records carry its id, its context variables are its own."""
+        """Run one rollout, with its id in log records and in its own context. `main.py` documents the frames."""
         return Context().run(self._logged, job)
 
     def _logged(self, job: WorkerJob) -> tuple[Frame, bytes]:
@@ -103,9 +103,9 @@ class Worker:
 
 
 class EventSender:
-    """Encodes the events of one rollout, sends them in time, and reports where a step begins and ends.
+    """Encodes and sends the events of one rollout, and reports when a step begins and ends.
 
-    live: each event is sent at once. at_calls: those until a call of the policy are sent before it.
+    live: whether each event is sent immediately. at_calls: whether all events are sent before each call of the policy.
     """
 
     def __init__(self, job: WorkerJob, *, live: bool, at_calls: bool = False) -> None:
@@ -120,7 +120,7 @@ class EventSender:
         self._sent_at = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        """Handle one event, in the rollout's thread."""
+        """Handle one event. Called in the rollout's thread."""
         kind = event.kind
         if kind == "stepped":
             self._job.step_ends()
@@ -136,7 +136,7 @@ class EventSender:
             self._job.step_begins()
 
     def rest(self) -> tuple[Frame, list[bytes]]:
-        """Return the unsent events: a frame, and its blob in pieces."""
+        """Return the unsent events as a frame and the pieces of its blob."""
         text = b",".join(self._lines)
         pictures = list(self._pictures.items())
         self._lines, self._pictures, self._bytes = [], {}, 0

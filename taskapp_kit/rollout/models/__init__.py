@@ -1,1 +1,1 @@
-"""Calls of language models: endpoints, credentials, connections, retries, concurrency, responses."""
+"""Calls to language models: endpoints, credentials, connections, retries, concurrency and responses."""

@@ -1,6 +1,6 @@
-"""Access to a rollout's models: the policy's, judges, user simulators. Only the parent process holds addresses and keys.
+"""Access to the models of a rollout's policy, judges and user simulators. Only the parent process has addresses and keys.
 
-A role's model is configured by TASKAPP_{ROLE}_URL, TASKAPP_{ROLE}_MODEL and TASKAPP_{ROLE}_KEY, e.g. TASKAPP_JUDGE_URL.
+TASKAPP_{ROLE}_URL, TASKAPP_{ROLE}_MODEL and TASKAPP_{ROLE}_KEY configure the model of a role, for example TASKAPP_JUDGE_URL.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def endpoint_of(
     keys: Credentials,
     cache: bool = False,
 ) -> Endpoint | None:
-    """Return the model of a request; None when it names no address. Raises RequestError naming the field.
+    """Return the endpoint of the policy's model, or None if the request has no address for a model.
 
-    top_level: the request's own `inference_url`. address: as `given_url` returns it, of both. cache: replies may come from
-    the response cache.
+    top_level: the request's top-level `inference_url`. address: the result of `given_url`, which reads both addresses. cache:
+    whether replies may come from the response cache. Raises RequestError, which names the field, for an invalid value.
     """
     if address is None or address[1] != INFERENCE_URL:
         keys.check_config({"inference_url": top_level}, loc=("body",))
-    # all of it, since any member may reach the endpoint or the store
+    # check the whole config, since any field may reach the endpoint or the store
     keys.check_config(config)
     if address is None:
         return None
@@ -54,16 +54,16 @@ def endpoint_of(
     if model is not None and not (isinstance(model, str) and 0 < len(model) <= MAX_MODEL_LETTERS):
         message = f"policy.config.model is invalid; expected a string of 1 to {MAX_MODEL_LETTERS} characters."
         raise RequestError(message, fields=(FieldProblem((*CONFIG, "model"), message, "type_error"),))
-    # here, as a 422 before the episode begins; at the connection it would be a failed rollout
+    # checked here, so that the client gets a 422 before the episode begins, not a failed rollout
     called = check_address(complete_url(url), rules.exposure, rules, loc=loc)
     sample = config.get("sample")
     return Endpoint(called, model, caller_key(config), cache, sample if type(sample) is int else 0)
 
 
 def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) -> Endpoint | None:
-    """Return the model configured for a role (`judge`, `user`, …); None if no model is configured.
+    """Return the endpoint of a role's model (`judge`, `user`, …), or None if no model is configured for the role.
 
-    reward_model: its address is used unchanged (`…/classify`), not completed to chat completions.
+    reward_model: whether to use the address unchanged (such as `…/classify`) instead of adding `/chat/completions`.
     """
     variable = role_variable(role)
     url = settings.variable(variable)
@@ -71,7 +71,7 @@ def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) 
         return None
     name = variable.removesuffix("URL")
     return Endpoint(
-        # a reward model has no path that is the same everywhere
+        # reward models have no common path
         url if reward_model else complete_url(url),
         settings.variable(f"{name}MODEL"),
         settings.variable(f"{name}KEY"),
@@ -79,7 +79,7 @@ def role_endpoint(settings: Settings, role: str, *, reward_model: bool = False) 
 
 
 class ModelAccess:
-    """The models of one server. called: the roles whose models were called, configured or not."""
+    """The models of one server. called: the roles whose model was requested, whether it is configured or not."""
 
     def __init__(self, client: HttpModelClient, settings: Settings) -> None:
         self._client = client
@@ -88,16 +88,16 @@ class ModelAccess:
 
     @property
     def congestion(self) -> int:
-        """How often a model's host has answered 429 or 503, or not in time."""
+        """How often a model's host has returned 429 or 503, or has not responded in time."""
         return self._client.throttle.signs
 
     def of_policy(self, request: RolloutRequest, address: GivenUrl | None) -> Endpoint:
-        """Return the policy's model that the request names, checked before anything runs. address: see `given_url`.
+        """Check the model that the request names for the policy, and return its endpoint. address: the result of `given_url`.
 
-        Raises RequestError when the address may not be called, or the request contains one of this server's own API keys.
+        Raises RequestError if the address must not be called, or if the request contains an API key of this server.
         """
         config, client = request.policy.config, self._client
-        # training needs new samples: cached ones come from older weights
+        # no cache in training, because cached replies come from older weights
         cache = request.mode != "rl"
         endpoint = endpoint_of(
             config, request.inference_url, address, rules=client.rules, keys=client.keys, cache=cache
@@ -106,11 +106,11 @@ class ModelAccess:
         return endpoint
 
     def configured(self, role: str) -> bool:
-        """Return whether a model has this role."""
+        """Return whether a model is configured for this role."""
         return role_endpoint(self._settings, role) is not None
 
     def cost(self, role: str, usage: Mapping[str, float]) -> float | None:
-        """Return US dollars of a call of the role's model with this usage; None where no price is known."""
+        """Return the cost in US dollars of a call to the role's model with this usage, or None if no price is known."""
         endpoint = role_endpoint(self._settings, role)
         price = None if endpoint is None else self._client.names.price(endpoint.url, endpoint.model)
         return None if price is None else price.cost(usage)
@@ -134,19 +134,19 @@ class ModelAccess:
                 )
             try:
                 seconds = until - time.monotonic()
-                # names_path: an operator chose the address of a role; a caller's path may hold a key
+                # show paths only for roles: the operator chose these addresses, but a caller's path may contain a key
                 return await self._client.chat(endpoint, body, seconds=seconds, names_path=role != POLICY)
             except ModelFailed as failed:
-                # few endpoints say in their refusal that a name is missing
+                # few endpoints report that the model name is missing
                 if endpoint.model is None and failed.failure.code == "model_refused":
                     failed.failure.hint = _no_model_name(role)
-                # a value, not an exception: it crosses to a worker process as one
+                # returned, not raised, because it is sent to worker processes as a value
                 return failed
 
         return ask
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close all connections to models."""
         await self._client.close()
 
 
@@ -156,10 +156,10 @@ def model_access(
     """Return the models that these settings configure.
 
     Args:
-        settings: Addresses, keys and what may be called.
+        settings: The addresses, the keys and the rules for addresses.
         exposure: `local` also allows private and loopback addresses.
         clock: The clock for waits.
-        is_server_key: Whether a string is an API key of this server, for keys that the settings do not contain.
+        is_server_key: Returns whether a string is an API key of this server. Needed for keys that are not in the settings.
 
     Raises:
         ConfigError: A setting or `models.toml` cannot be read.
@@ -171,7 +171,7 @@ def model_access(
 
 
 def _no_model_name(role: str) -> str:
-    """Return the hint for a request without a model's name, which the endpoint refused."""
+    """Return the hint for a request that the endpoint rejected and that had no model name."""
     if role == POLICY:
         return "The request had no model name; set policy.config.model."
     variable = role_variable(role).removesuffix("URL") + "MODEL"
@@ -179,7 +179,7 @@ def _no_model_name(role: str) -> str:
 
 
 class ThreadPort:
-    """A `ModelPort` for an environment's thread in the server's process. Create it on the event loop."""
+    """A `ModelPort` for code in an environment's thread in the server's process. Create it on the event loop."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -188,7 +188,7 @@ class ThreadPort:
         self._stopped: Literal["timeout", "cancelled"] | None = None
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Request a reply and block until it is there. Raises ModelFailed, Unavailable."""
+        """Call the model and block until the reply. Raises ModelFailed, or Unavailable if no model has the role."""
         if self._stopped is not None:
             raise stopped_failure(self._stopped)
         work: Coroutine[Any, Any, ChatReply | ModelFailed] = _awaited(self._ask(role, body))
@@ -205,12 +205,12 @@ class ThreadPort:
         return came
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Cancel the call in progress and refuse later calls. On the event loop."""
+        """Cancel the current call and reject later calls. Called on the event loop."""
         self._stopped = self._stopped or reason
         if self._under_way is not None:
             self._under_way.cancel()
 
 
 async def _awaited(work: Awaitable[ChatReply | ModelFailed]) -> ChatReply | ModelFailed:
-    # `run_coroutine_threadsafe` takes a coroutine, not any awaitable
+    # `run_coroutine_threadsafe` requires a coroutine and rejects other awaitables
     return await work

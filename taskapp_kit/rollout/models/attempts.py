@@ -1,7 +1,8 @@
-"""The attempts of a model call: outcomes, retries and waits, and the limit on concurrent attempts at a host.
+"""The attempts of a model call: outcomes, retries, waits, and the limit on concurrent attempts per host.
 
-Retried, after a random wait between 0 and a growing bound (full jitter): 429, 408, 5xx, a connection that is refused or
-dropped, an answer that is truncated, malformed or empty, and a call that hangs. Never: any other status of 400 or above.
+An attempt is retried after status 429, 408 or 5xx, after a refused or dropped connection, after a truncated, malformed or
+empty response, and after a hang. The wait is random, between 0 and a growing bound (full jitter). Other statuses from 400 on
+are not retried.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 MOST_ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
-# an endpoint may request an hour, during which the rollout would only wait for its deadline
+# an endpoint may request an hour, in which the rollout would only wait for its deadline
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 Sleep = Callable[[float], Awaitable[object]]
@@ -32,8 +33,9 @@ Sleep = Callable[[float], Awaitable[object]]
 class AttemptFailed(Exception):
     """One attempt failed.
 
-    kind: a key of KINDS. words: the rest of a sentence that begins "The model at HOST ". excerpt: the endpoint's own text,
-    from which keys are not yet removed. retry_after: seconds, if the endpoint named them. hint: replaces the kind's hint.
+    kind: a key of KINDS. words: the message, without the beginning "The model at HOST ". excerpt: the endpoint's error
+    message, which may still contain keys. retry_after: the delay in seconds that the endpoint requested, or None. hint:
+    replaces the hint of the kind.
     """
 
     kind: str
@@ -46,7 +48,7 @@ class AttemptFailed(Exception):
 
     @property
     def congested(self) -> bool:
-        """Whether the failure is a sign that the host is overloaded."""
+        """Whether the failure indicates that the host is overloaded."""
         return KINDS[self.kind].congested
 
     def to_json(self) -> dict[str, Json]:
@@ -56,7 +58,7 @@ class AttemptFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """A kind of failed attempt. again: whether it is retried. congested: whether it is a sign of an overloaded host."""
+    """A kind of failed attempt. again: whether to retry. congested: whether it indicates an overloaded host."""
 
     code: str
     hint: str
@@ -92,7 +94,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
         "Send fewer turns (policy.config.history), or use a model with a larger context.",
         False,
     ),
-    # a retry would pay for the endpoint's error at each turn, and hide it
+    # not retried, because a retry would hide the endpoint's error and cost a second call in each turn
     "token_mismatch": AttemptOutcome("token_mismatch", "Fix the endpoint. This turn is not trainable.", False),
     "address_refused": AttemptOutcome("address_refused", "Use a public address.", False),
     "key_refused": AttemptOutcome("key_refused", "Use the key that the model provider issued.", False),
@@ -103,23 +105,22 @@ KINDS: Mapping[str, AttemptOutcome] = {
 
 
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
-    """Return seconds to wait after this attempt (the first is 1): at least what the endpoint requested, but at most 30 s."""
+    """Return the seconds to wait after this attempt (from 1): at least the requested delay, and at most 30 s."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
-    # from 0: calls that failed together would otherwise come back together
+    # from 0, so that calls that failed together are not repeated together
     jitter = rng.uniform(0.0, bound)
     if failed.retry_after is None:
         return jitter
-    return (
-        min(failed.retry_after, LONGEST_RETRY_AFTER_SECONDS) + jitter / 2
-    )  # so that they do not all come back at once
+    # with jitter, so that the calls are not all repeated at once
+    return min(failed.retry_after, LONGEST_RETRY_AFTER_SECONDS) + jitter / 2
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that `retry-after-ms` or `Retry-After` (seconds or a date) request.
+    """Return the delay in seconds that `retry-after-ms` or `Retry-After` (seconds or a date) requests, or None.
 
-    headers: names in lower case. now: unix seconds.
+    headers: the response's headers, with names in lower case. now: the current time in unix seconds.
     """
-    # the milliseconds of OpenAI and Azure first: they are more exact
+    # first the milliseconds of OpenAI and Azure, which are more precise
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         text = headers.get(name)
         if text is None:
@@ -145,9 +146,10 @@ async def persist(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ChatReply:
-    """Repeat `once(attempt, seconds left)`, which returns a reply or raises AttemptFailed. Raises ModelFailed.
+    """Call `once(attempt, seconds_left)` until it succeeds. Raises ModelFailed after the last failed attempt.
 
-    seconds: the limit for all attempts and waits. place: the endpoint's name in messages.
+    once: makes one attempt, and returns the reply or raises AttemptFailed. seconds: the limit for all attempts and waits.
+    place: the endpoint's name in messages.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + seconds
@@ -164,7 +166,7 @@ async def persist(
             if not kind.again or attempt == MOST_ATTEMPTS:
                 raise model_failed(failed, place, retries) from None
             wait = wait_seconds(failed, attempt, rng)
-            # waiting until the deadline would only hide the error behind a timeout
+            # do not wait until the deadline, because a timeout would hide the error
             if clock.monotonic() + wait >= deadline:
                 raise model_failed(failed, place, retries, more=" No time is left for a retry.") from None
             await sleep(wait)
@@ -178,7 +180,7 @@ async def persist(
 
 
 def model_failed(failed: AttemptFailed, place: str, retries: list[dict[str, Json]], *, more: str = "") -> ModelFailed:
-    """Return the failure of a rollout after these attempts, of which `failed` was the last."""
+    """Return the failure of a model call after these attempts. failed: the last attempt."""
     kind = KINDS[failed.kind]
     excerpt = f": {failed.excerpt.rstrip('. ')}" if failed.excerpt else ""
     tries = f" The model was called {len(retries)} times." if len(retries) > 1 else ""
@@ -199,11 +201,11 @@ def _in_words(attempt: dict[str, Json]) -> str:
     return f"{attempt['kind']} {attempt['status']}" if "status" in attempt else str(attempt["kind"])
 
 
-# An endpoint does not report how many concurrent calls it accepts, so the limit is adjusted like TCP's window.
+# Endpoints do not report how many concurrent calls they accept, so the limit is adjusted like TCP's window.
 FIRST_LIMIT = 64
 LEAST_LIMIT, MOST_LIMIT = 1, 4096
 STEP = 4
-# with fewer answers, a single failure would be a large share
+# with fewer responses, a single failure would be a large share
 FEWEST_ANSWERS = 8
 CONGESTED_SHARE = 0.1
 MOST_HOSTS = 1024
@@ -216,7 +218,7 @@ HANG_FACTOR = 8.0
 class HostLimiter:
     """Limits the concurrent attempts at one host. Call `enter` and `leave` around each attempt, on one event loop.
 
-    signs: signs of congestion so far.
+    signs: the number of signs of congestion so far.
     """
 
     def __init__(
@@ -241,8 +243,8 @@ class HostLimiter:
         return self.in_flight == 0 and not self._waiting
 
     async def enter(self, seconds: float) -> int:
-        """Wait for a free slot; return an epoch to pass to `leave`. Raises TimeoutError after `seconds`."""
-        # who waits comes first, also where a slot has just become free
+        """Wait for a free slot, and return an epoch for `leave`. Raises TimeoutError if no slot is free within `seconds`."""
+        # waiting calls come first, even if a slot has just become free
         if self.in_flight < int(self.limit) and not self._waiting:
             self.in_flight += 1
             return self._epoch
@@ -253,7 +255,7 @@ class HostLimiter:
             async with asyncio.timeout(seconds):
                 await slot
         except BaseException:
-            if slot.done() and not slot.cancelled():  # granted at the moment of the timeout
+            if slot.done() and not slot.cancelled():  # a slot was granted at the moment of the timeout
                 self.in_flight -= 1
                 self._wake_waiters()
             else:
@@ -262,14 +264,15 @@ class HostLimiter:
         return self._epoch
 
     def leave(self, epoch: int, *, congested: bool = False, seconds: float | None = None) -> None:
-        """Free the slot. seconds: the duration of a successful answer."""
+        """Free the slot. epoch: the result of `enter`. seconds: the duration of a successful attempt."""
         if self.in_flight >= int(self.limit):
             self._full = True
         self.in_flight -= 1
         self.signs += congested
         if seconds is not None:
             self._time(seconds)
-        if epoch == self._epoch:  # attempts from before the last reduction say nothing about the current limit
+        # attempts that began before the last reduction are no evidence about the current limit
+        if epoch == self._epoch:
             self._answers += 1
             self._signs += congested
             if self._answers >= max(FEWEST_ANSWERS, self.limit):
@@ -282,10 +285,10 @@ class HostLimiter:
             self.limit = max(LEAST_LIMIT, self.limit * (1 - share / 2))
             self._doubling = False
             self._epoch += 1
-        # a limit that was never reached has not been tried
+        # do not raise a limit that was never reached
         elif self._full:
             self.limit = min(MOST_LIMIT, self.limit * 2 if self._doubling else self.limit + STEP)
-        # each limit is judged by its own answers
+        # each limit is judged by the responses under this limit
         self._answers = self._signs = 0
         self._full = False
 
@@ -297,9 +300,10 @@ class HostLimiter:
                 slot.set_result(None)
 
     def hang_timeout(self) -> float | None:
-        """Seconds after which an attempt counts as hung, a multiple of the slowest recent answer; None while few are known.
+        """The seconds after which an attempt counts as hung, or None while there are too few responses.
 
-        Callers double it after each hung attempt, so that an answer that is really slow costs a second call and no failure.
+        The timeout is a multiple of the slowest recent response. Callers double it after each hung attempt, so that a slow
+        response costs a second call but does not fail.
         """
         if not self._has_hang_timeout:
             return None
@@ -309,12 +313,12 @@ class HostLimiter:
         self._slowest = max(self._slowest, seconds)
         self._timed += 1
         if self._timed >= ANSWERS_FOR_HANG_TIMEOUT:
-            # two windows: with one, the slowest answer would be forgotten right after it
+            # two windows, because with one window the slowest response would soon be forgotten
             self._slowest_before, self._slowest, self._timed, self._has_hang_timeout = self._slowest, 0.0, 0, True
 
 
 class ConcurrencyLimiter:
-    """A `HostLimiter` for each host that is called."""
+    """The `HostLimiter` of each host."""
 
     def __init__(
         self, first_limit: float = FIRST_LIMIT, least_hang_timeout_seconds: float = LEAST_HANG_TIMEOUT_SECONDS
@@ -323,19 +327,19 @@ class ConcurrencyLimiter:
         self._first_limit, self._least_hang_timeout_seconds = first_limit, least_hang_timeout_seconds
 
     def fresh(self) -> ConcurrencyLimiter:
-        """Return a new one with the same settings, for another event loop."""
+        """Return a new ConcurrencyLimiter with the same settings, for another event loop."""
         return ConcurrencyLimiter(self._first_limit, self._least_hang_timeout_seconds)
 
     @property
     def signs(self) -> int:
-        """Signs of congestion at all hosts, until now."""
+        """The number of signs of congestion at all hosts so far."""
         return sum(host.signs for host in self._hosts.values())
 
     def host(self, place: str) -> HostLimiter:
-        """Return the limiter of `scheme://host` or `scheme://host:port`."""
+        """Return the limiter of a host. place: `scheme://host` or `scheme://host:port`."""
         found = self._hosts.get(place)
         if found is None:
-            if len(self._hosts) >= MOST_HOSTS:  # callers choose the hosts, so their number is not bounded
+            if len(self._hosts) >= MOST_HOSTS:  # callers choose the hosts, so their number must be limited
                 self._hosts = {name: host for name, host in self._hosts.items() if not host.idle}
             found = self._hosts[place] = HostLimiter(self._first_limit, self._least_hang_timeout_seconds)
         return found

@@ -1,8 +1,8 @@
-"""A cache of model replies in a directory: an identical request to the same model at the same address is sent once.
+"""A cache of model replies in a directory. Identical requests to the same model at the same address are sent once.
 
-One file for each request, named by the SHA-256 of its address (without the query), model, whole body and the sample of its
-rollout: samples of one seed should differ, so each has its own entry. Two processes may
-share the directory. An unreadable file is a miss. If the directory is not writable, that is logged once and causes no failure.
+There is one file for each request. Its name is the SHA-256 of the address (without the query), the model, the whole body and
+the rollout's sample number. Samples of one seed should differ, so each sample has its own entry. Two processes may share the
+directory. An unreadable file is a miss. If the directory is not writable, a warning is logged once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("taskapp_kit.policy")
 
 
 class ResponseCache:
-    """The directory of cached replies. Only its owner may read it."""
+    """The directory of cached replies. Only the directory's owner may read it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,16 +34,16 @@ class ResponseCache:
 
     @staticmethod
     def key(url: str, model: str | None, body: Mapping[str, Json], sample: int = 0) -> str:
-        """Return the key of a request, 64 hex digits. It does not depend on the order of the body's members."""
-        # without the query, which contains the correlation id of the rollout
+        """Return the key of a request, 64 hex digits. The key does not depend on the order of the fields in the body."""
+        # without the query, which contains the rollout's correlation id
         written = orjson.dumps([url.partition("?")[0], model, body, sample], option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(written).hexdigest()
 
     def load(self, key: str) -> ChatReply | None:
-        """Return the cached reply, with `cached` set; None for a miss."""
+        """Return the cached reply with `cached` set, or None for a miss."""
         try:
             reply = ChatReply.from_json(orjson.loads(self._file(key).read_bytes()))
-        # TypeError: a reply that another version wrote has other members
+        # TypeError: a reply of another version has different fields
         except (OSError, ValueError, TypeError):
             return None
         return replace(reply, cached=True, cost=0.0 if reply.cost is not None else None, seconds=0.0)
@@ -60,13 +60,13 @@ class ResponseCache:
             temporary = Path(name)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
-            # atomic: another process reads the old file or the new one, never a part
+            # atomic, so that another process never reads a partial file
             temporary.replace(file)
         except OSError as error:
             if temporary is not None:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
-            # a full disk would otherwise log each call
+            # only once, or a full disk would log each call
             if not self._told:
                 self._told = True
                 log.warning(

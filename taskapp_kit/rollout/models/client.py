@@ -1,7 +1,7 @@
-"""HttpModelClient sends chat completions to OpenAI-compatible endpoints; there is one for each process.
+"""HttpModelClient, which calls OpenAI-compatible chat completions endpoints. A process has one client.
 
-Its parts: the guarded connections (`ModelConnections`, over `net/http.py`), keys (`credentials`), retries and the concurrent
-calls to a host (`attempts`), parsing of responses (`response`), and the response cache (`cache`).
+It uses guarded connections (`ModelConnections`, over `net/http.py`), keys (`model_settings`), retries and limits on
+concurrent calls to a host (`attempts`), the parsing of responses (`response`), and the response cache (`cache`).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.policy")
 
 ATTEMPT_SECONDS = 600.0
-"""The limit on one attempt; a call with more time may then retry."""
+"""The time limit of one attempt. If the call has more time, it may retry."""
 MOST_REMEMBERED = 4096
 IDLE_SECONDS = 30.0
-"""How long an idle connection is used again: a call that meets its closing is sent again."""
+"""How long an idle connection can be reused. If the server closes it during a call, the call is sent again."""
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
 MAX_HOPS = 48
-"""Modal answers 303 every 150 s: two hours."""
+"""The limit on redirects. Modal sends a 303 every 150 s, so this allows two hours."""
 HOP_SECONDS = 600.0
-# the event loop would decode what is sent encoded, while other rollouts wait
+# the event loop would have to decompress responses while other rollouts wait
 HEADERS = {"Accept-Encoding": "identity"}
 
 _UNREACHABLE = ("unreachable", "does not accept connections")
@@ -73,7 +73,7 @@ _DROPPED = ("dropped", "closed the connection before it sent a response")
 
 
 class ModelConnections:
-    """Connections to models, judged by `rules`; without cookies, proxies and redirects to other servers."""
+    """Connections to models at addresses that `rules` allow, without cookies, proxies or redirects to other servers."""
 
     def __init__(self, rules: AddressPolicy, resolver: AbstractResolver | None = None) -> None:
         self._rules = rules
@@ -91,7 +91,7 @@ class ModelConnections:
         await self._transport.aclose()
 
     async def post(self, called: ParsedUrl, body: bytes, key: str | None) -> HttpResponse:
-        """Return the response to one POST, polled while the answer is a 303. Raises AttemptFailed. The caller limits the time."""
+        """Send one POST and follow 303 redirects until the response. Raises AttemptFailed. The caller limits the time."""
         headers = None if key is None else {"Authorization": f"Bearer {key}"}
         try:
             answer = await self._transport.send("POST", called.url, body=body, headers=headers, seconds=None)
@@ -108,7 +108,7 @@ class ModelConnections:
                 self._transport,
                 answer,
                 hops=MAX_HOPS,
-                # the attempts of the whole call are counted by `persist`
+                # `persist` retries the whole call
                 retries=0,
                 hop_seconds=HOP_SECONDS,
                 left=lambda: math.inf,
@@ -118,7 +118,7 @@ class ModelConnections:
             if not 300 <= status < 400:
                 return answer
             next_address(answer.url, answer.headers.get("location"))
-            where = f" to {called.place}"  # a redirect other than a 303, at the same server
+            where = f" to {called.place}"  # a redirect other than 303 to the same server
         except ForeignRedirect as foreign:
             where = f" to {foreign.place}" if foreign.place else ""
         except OutOfHops:
@@ -137,7 +137,7 @@ class ModelConnections:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """A checked address. own_key: the server's own key for it, or None."""
+    """A checked address. own_key: the key that the server has configured for this address, or None."""
 
     called: ParsedUrl
     own_key: str | None
@@ -145,12 +145,12 @@ class ResolvedEndpoint:
 
 
 class HttpModelClient:
-    """Calls models over HTTP. Its connections are opened at the first call, on the loop that runs then.
+    """Calls models over HTTP. Connections are opened at the first call, on the current event loop.
 
-    exposure, settings: of the server. is_server_key: whether a string is an API key of this server, where the settings do not
-    contain the keys. model_names: for prices. throttle: the concurrency limits, by default new ones. resolver, clock, sleep,
-    rng: replaceable in tests.
-    attempt_seconds: the longest that one attempt may take. Raises ConfigError for `inference_allow` and `inference_keys_for`.
+    exposure, settings: the server's exposure and settings. is_server_key: returns whether a string is an API key of this
+    server, for keys that are not in the settings. model_names: the models with prices. throttle: the concurrency limits; new
+    limits by default. resolver, clock, sleep, rng: replaceable in tests. attempt_seconds: the time limit of one attempt.
+    Raises ConfigError if `inference_allow` or `inference_keys_for` is invalid.
     """
 
     def __init__(
@@ -183,14 +183,15 @@ class HttpModelClient:
     async def chat(
         self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False
     ) -> ChatReply:
-        """Request a completion, with retries for up to `seconds`. names_path: in messages. Raises ModelFailed."""
-        scalar = body.get("kind") == "reward_model"  # a member for this client, not for the endpoint
+        """Request a completion, and retry for up to `seconds`. Raises ModelFailed. names_path: whether messages show the path."""
+        scalar = body.get("kind") == "reward_model"  # a field for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply
         resolved = self._resolved.get(endpoint.url) or self._resolve(endpoint.url)
         key = endpoint.key if endpoint.key is not None else resolved.own_key
         shown = stored_url(resolved.called.url).partition("?")[0] if names_path else ""
-        place = self.keys.excerpt(shown, key) or resolved.called.place  # a path may hold the key: then the host alone
+        # a path may contain the key, so messages then only show the host
+        place = self.keys.excerpt(shown, key) or resolved.called.place
         if key is not None:
             self._check_key(key, place)
         price = self.names.price(endpoint.url, endpoint.model)
@@ -220,7 +221,7 @@ class HttpModelClient:
                 return _without_key(reply, key, place)
             except AttemptFailed as failed:
                 hung += failed.kind == "hung"
-                # before it is in a message, a trajectory or a log
+                # before the reply is in a message, a trajectory or a log
                 failed.excerpt = self.keys.excerpt(failed.excerpt, key)
                 raise
 
@@ -256,7 +257,7 @@ class HttpModelClient:
         except NotAnAddress as wrong:
             raise _failed("invalid_address", f"The model's address {wrong}.", "Use an http(s) address.") from None
         why = self.rules.refusal_of(called)
-        # also checked here: the address of a judge comes from the settings, which no planner checks
+        # checked again, because a judge's address comes from the settings, which no planner checks
         if why is not None:
             raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server must not call.",
                           self.rules.hint(called.host, why))  # fmt: skip
@@ -264,7 +265,7 @@ class HttpModelClient:
             raise _failed("key_refused", "The model was not called because its address contains an API key of this server.",
                           "Remove the key from the address.")  # fmt: skip
         resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
-        if len(self._resolved) >= MOST_REMEMBERED:  # the query may differ in each rollout
+        if len(self._resolved) >= MOST_REMEMBERED:  # bounded, because the query may differ in each rollout
             self._resolved.clear()
         self._resolved[url] = resolved
         return resolved
@@ -272,7 +273,7 @@ class HttpModelClient:
     def _open(self) -> ModelConnections:
         loop = asyncio.get_running_loop()
         if self._connections is None or self._loop is not loop:
-            if self._loop is not None:  # the waiting calls of another loop no longer exist
+            if self._loop is not None:  # calls that waited on another loop no longer exist
                 self.throttle = self.throttle.fresh()
             self._connections, self._loop = ModelConnections(self.rules, self._resolver), loop
         return self._connections
@@ -283,10 +284,10 @@ class HttpModelClient:
         self, connections: ModelConnections, host: HostLimiter, resolved: ResolvedEndpoint, content: bytes, key: str | None,
         hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """Make one attempt. Raises AttemptFailed.
+        """Make one attempt and return the reply. Raises AttemptFailed.
 
-        hung: the number of attempts of this call that hung. left: seconds, including the wait for a free slot. read: parses
-        status, body and retry_after.
+        hung: how many attempts of this call have hung so far. left: the remaining seconds, including the wait for a free
+        slot. read: converts the status, the body and the retry delay of a response to a reply.
         """
         clock = self._clock
         queued = clock.monotonic()
@@ -297,7 +298,7 @@ class HttpModelClient:
         began = clock.monotonic()
         left -= began - queued
         hang_timeout = host.hang_timeout()
-        # doubled after each hung attempt, so that an answer that is really slow succeeds
+        # doubled after each hung attempt, so that a slow response can succeed
         limit = min(left, self._attempt_seconds, left if hang_timeout is None else hang_timeout * 2**hung)
         congested, seconds = False, None
         try:
@@ -307,7 +308,7 @@ class HttpModelClient:
             reply = read(answer.status, answer.body, wait)
             reply.seconds = seconds = clock.monotonic() - began
         except TimeoutError:
-            # a host that does not answer counts as overloaded
+            # a host that does not respond counts as overloaded
             congested = True
             if limit == left:
                 raise AttemptFailed("out_of_time", f"sent no response within the remaining {limit:.1f} s") from None
@@ -322,15 +323,15 @@ class HttpModelClient:
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
-    """Return US dollars: by the price of `models.toml`, else as the endpoint reports them (OpenRouter's `usage.cost`)."""
+    """Return the cost in US dollars by the price in `models.toml`, or else as reported in `usage.cost` (OpenRouter), or None."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
 
 
 def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
-    """Return the reply without the key that was sent to the endpoint, in case the model repeats it.
+    """Return the reply without the key that was sent to the endpoint, in case the model repeats the key.
 
-    Token ids would reveal the key and no longer match the text, so they are removed as well. A key of fewer than LEAST_HIDDEN
-    characters, such as EMPTY, is a word that a model may write.
+    The token ids are then also removed, because they would reveal the key and no longer match the text. A key with fewer than
+    LEAST_HIDDEN characters, such as EMPTY, is not removed, because a model may write it as a word.
     """
     if key is None or len(key) < LEAST_HIDDEN:
         return reply

@@ -1,11 +1,11 @@
-"""`models.toml`: names of models with their addresses, keys and prices.
+"""`models.toml`, which defines names for models with addresses, keys and prices.
 
 [small]
 url = "https://api.together.xyz/v1"
-model = "Qwen/Qwen3-8B"               # the endpoint's name for it; the table's name when absent
-key = "TOGETHER_API_KEY"              # the variable that holds the key; the host's own when absent
+model = "Qwen/Qwen3-8B"               # the name that the endpoint uses; defaults to the table's name
+key = "TOGETHER_API_KEY"              # the variable that contains the key; defaults to the key for the host
 usd_per_million_input_tokens = 0.18
-usd_per_million_cached_tokens = 0.09  # input from the endpoint's prefix cache; the input price when absent
+usd_per_million_cached_tokens = 0.09  # input from the endpoint's prefix cache; defaults to the input price
 usd_per_million_output_tokens = 0.18
 """
 
@@ -36,7 +36,7 @@ _MEMBERS = ("url", "model", "key", *_PRICES)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens. cached: input from the endpoint's prefix cache."""
+    """Prices in US dollars per million tokens. cached: the price of input from the endpoint's prefix cache."""
 
     input: float
     cached: float
@@ -45,7 +45,7 @@ class Price:
     def cost(self, usage: Mapping[str, float]) -> float:
         """Return the price in US dollars of a call with this usage."""
         asked, cached = usage.get("prompt_tokens", 0.0), usage.get("cached_tokens", 0.0)
-        # more cached tokens than tokens would make the price negative
+        # the endpoint may report more cached tokens than tokens, which would make the price negative
         cached = min(cached, asked)
         answered = usage.get("completion_tokens", 0.0)
         return ((asked - cached) * self.input + cached * self.cached + answered * self.output) / 1e6
@@ -53,7 +53,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A table of `models.toml`. url: unchanged. key: the name of a variable. price: None if it is not known."""
+    """A table of `models.toml`. url: the address as written. key: the name of a variable. price: None if it is not set."""
 
     name: str
     url: str
@@ -63,7 +63,7 @@ class NamedModel:
 
 
 class ModelNames:
-    """The tables of one file, by name."""
+    """The tables of one models file, by name."""
 
     def __init__(self, models: Mapping[str, NamedModel] | None = None, file: Path | None = None) -> None:
         self.models = dict(models or {})
@@ -75,9 +75,9 @@ class ModelNames:
 
     @classmethod
     def of(cls, settings: Settings, folder: Path | None = None) -> ModelNames:
-        """Read `settings.models_file`, else `models.toml` in `folder` (default: the working directory) if it exists.
+        """Read `settings.models_file` if it is set, or else `models.toml` in `folder` if that file exists.
 
-        Raises ConfigError.
+        folder: defaults to the working directory. Raises ConfigError if the file is invalid.
         """
         if settings.models_file is not None:
             return cls.read(settings.models_file)
@@ -86,7 +86,7 @@ class ModelNames:
 
     @classmethod
     def read(cls, file: Path) -> ModelNames:
-        """Read the tables of a file. Raises ConfigError naming the table; the message contains no value of it."""
+        """Read the tables of a file. Raises ConfigError, which names the invalid table but contains no values."""
         try:
             # utf-8-sig: editors on Windows write a byte order mark
             content = tomllib.loads(file.read_text("utf-8-sig"))
@@ -103,7 +103,7 @@ class ModelNames:
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
     def resolve(self, name: str) -> NamedModel:
-        """Return the model with this name. Raises ConfigError, with a suggestion for a misspelt name."""
+        """Return the model with this name. Raises ConfigError, with a suggestion if the name is misspelled."""
         found = self.models.get(name)
         if found is not None:
             return found
@@ -117,13 +117,13 @@ class ModelNames:
         raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
-        """Return the price of a model at this complete address; None when it is unknown."""
+        """Return the price of a model at this address, or None if it is unknown."""
         return self._prices.get((_address(url), model)) if model is not None and self._prices else None
 
 
 def _address(url: str) -> str:
-    """Return the form in which addresses are compared: completed, without the query."""
-    # a rollout's address has a path and a query that the file's has not
+    """Normalize an address for comparison: complete the path and remove the query."""
+    # a rollout's address has a path and a query that the address in the file lacks
     return read_url(complete_url(url)).url.partition("?")[0]
 
 
@@ -149,10 +149,10 @@ def _model(file: Path, name: str, table: Any) -> NamedModel:
         raise wrong(f"has a `url` that {error}", 'Set it to an address such as "https://…/v1".') from None
     if not isinstance(model, str) or not model:
         raise wrong("has a `model` that is not a string", "Set it to the name that the endpoint uses, in quotes.")
-    # a key here would be committed with the file
+    # only a variable's name, because a key would be committed with the file
     if key is not None and (not isinstance(key, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", key)):
         raise wrong("has an invalid `key`", "Set it to the name of the environment variable that contains the API key.")
-    # every call would hand the server's own key to a vendor
+    # every call would send the server's own key to a vendor
     if key is not None and key.startswith(SERVER_ONLY):
         raise wrong(
             f"uses the variable {key}, which contains an API key of this server",
@@ -172,7 +172,7 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
         given[member] = float(value)
     if not given:
         return None
-    # an absent price is unknown, not 0
+    # a missing price is unknown, not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
             raise wrong(f"has a price but no `{member}`", "Set the prices of input and output, 0 if free.")
@@ -195,28 +195,29 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "TOGETHER_API_KEY": ("api.together.xyz", "api.together.ai"),
     "XAI_API_KEY": ("api.x.ai",),
 }
-"""Maps a variable to the hosts of the vendor whose key it holds; https only."""
+"""Maps a variable to the hosts of the vendor whose key it contains. The key is only sent over https."""
 KEYS_FOR = "TASKAPP_INFERENCE_KEYS_FOR"
 API_KEY: Place = ("body", "policy", "config", "api_key")
 MAX_KEY_LETTERS = 4096
 EXCERPT_LETTERS = 200
 LEAST_HIDDEN = 12
-"""The minimum length of a server's API key that is searched for inside longer strings: "test" occurs in model names."""
+"""The minimum length of a server key to search for in longer strings, because "test" occurs in model names."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BEARER = re.compile(r"bearer\s+", re.IGNORECASE)
-# they move a terminal's cursor, or hide and turn text around
+# these move a terminal's cursor, or hide or reverse text
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
 class Credentials:
-    """The keys of one server. Its repr shows none.
+    """The keys of one server. Its repr contains no key.
 
-    is_server_key: whether a string is an API key of this server, for keys that the settings do not contain (a file of digests).
+    is_server_key: returns whether a string is an API key of this server, for keys that are not in the settings, because the
+    server stores only their digests.
     """
 
     def __init__(self, settings: Settings, *, is_server_key: Callable[[str], bool] | None = None) -> None:
-        """Raise ConfigError when TASKAPP_INFERENCE_KEYS_FOR is invalid."""
+        """Read the keys. Raises ConfigError if TASKAPP_INFERENCE_KEYS_FOR is invalid."""
         door = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
         self._door = tuple({key.encode(): None for key in door if key})
         self._is_server_key = is_server_key
@@ -224,7 +225,7 @@ class Credentials:
         for variable, hosts in VENDORS.items():
             key = settings.variable(variable)
             if key:
-                # stripped: a line end copied with the key would end the header
+                # stripped, because a line end copied with the key would end the header
                 self._for.update({("https", host, 443): key.strip() for host in hosts})
         for entry in settings.inference_keys_for:
             self._add(entry, settings)
@@ -234,7 +235,7 @@ class Credentials:
         return f"Credentials(for {', '.join(sorted({host for _, host, _ in self._for})) or 'no host'})"
 
     def _add(self, entry: str, settings: Settings) -> None:
-        """Read `HOST=VARIABLE`, `HOST:PORT=VARIABLE` or, for a key that may be sent unencrypted, `http://HOST=VARIABLE`."""
+        """Add `HOST=VARIABLE`, `HOST:PORT=VARIABLE`, or `http://HOST=VARIABLE` if the key may be sent unencrypted."""
         host, _, variable = entry.rpartition("=")
         open_road = host.lower().startswith("http://")
         bare = host.partition("://")[2] or host
@@ -266,17 +267,17 @@ class Credentials:
             self._for[scheme, called.host, port] = key.strip()
 
     def own_key(self, called: ParsedUrl) -> str | None:
-        """Return the server's key that belongs to this host; None when none does."""
+        """Return the key that the server has configured for this host, or None."""
         found = self._for.get((called.scheme, called.host, called.port))
         return found if found is not None else self._for.get((called.scheme, called.host, None))
 
     def is_own_key(self, text: str) -> bool:
-        """Return whether the text is one of this server's API keys, or contains a key from the settings."""
+        """Return whether the string is one of this server's API keys, or contains a key from the settings."""
         given = _BEARER.sub("", text.strip())
         encoded = given.encode("utf-8", "replace")
         found = False
         for key in self._door:
-            # all of them, in constant time, so that the time does not reveal how close a guess is
+            # compare with all keys in constant time, so that the time does not reveal how close a guess is
             found |= hmac.compare_digest(encoded, key) or (len(key) >= LEAST_HIDDEN and key in encoded)
         if self._is_server_key is not None and given:
             found |= self._is_server_key(given)
@@ -289,7 +290,7 @@ class Credentials:
         return any(map(self.is_own_key, (url, unquote(url), *values)))
 
     def check_config(self, config: Mapping[str, Any], *, loc: Place = API_KEY[:-1]) -> None:
-        """Raise RequestError naming the member of `policy.config` that contains one of this server's API keys."""
+        """Raise RequestError if a field of `policy.config` contains one of this server's API keys. The error names the field."""
         pending: list[tuple[Any, Place]] = [(config, loc)]
         while pending:
             value, place = pending.pop()
@@ -308,19 +309,19 @@ class Credentials:
                 )
 
     def excerpt(self, text: str, used: str | None) -> str:
-        """An endpoint's error text in one short line; empty when it contains a part of a key. used: the key of this call."""
+        """Return an endpoint's error message as one short line, or "" if it contains a part of a key. used: this call's key."""
         if not text:
             return ""
         line = " ".join(_UNSEEN.sub(" ", text).split())
         keys = [key.decode("utf-8", "replace") for key in self._door] + list(self._own) + ([used] if used else [])
-        # the whole text goes: what is around a part of a key may be the rest of it in another form
+        # drop the whole text, because the rest of the key may be next to the part in another form
         if any(holds_key(line, key) for key in keys):
             return ""
         return cut(line, EXCERPT_LETTERS)
 
 
 def caller_key(config: Mapping[str, Any]) -> str | None:
-    """Return the caller's own key for the model, `policy.config.api_key`; None if it is not set. Raises RequestError."""
+    """Return the caller's key, `policy.config.api_key`, or None if it is not set. Raises RequestError if it is invalid."""
     key = config.get("api_key")
     if key is None or key == "":
         return None

@@ -1,7 +1,7 @@
-"""Parses an endpoint's response into a ChatReply, or classifies its error, across the formats of different endpoints.
+"""Parses an endpoint's response into a ChatReply, or classifies the error, for the formats of different endpoints.
 
-Token ids, log-probabilities and the weights' version come as vLLM (`return_token_ids`), SGLang (`meta_info`,
-`metadata.weight_version`), Tinker-like gateways and NeMo Gym (in the message) return them; none is computed.
+Token ids, log-probabilities and the version of the weights are read from the formats of vLLM (`return_token_ids`), SGLang
+(`meta_info`, `metadata.weight_version`), Tinker-like gateways and NeMo Gym (in the message). They are never computed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from taskapp_kit.rollout.models.attempts import AttemptFailed
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 MOST_TOKENS = 10**12
-"""No call uses more tokens; larger counts are errors of the endpoint, and their sums could overflow."""
+"""The maximum plausible token count of a call. Larger counts are errors of the endpoint, and sums could overflow."""
 CUT_SHORT = frozenset(("error", "abort", "aborted"))
-"""Finish reasons of an aborted answer, for example during an update of the weights."""
+"""Finish reasons of an aborted reply, for example during an update of the weights."""
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a chat completion. Raises AttemptFailed. retry_after: seconds, from the headers."""
+    """Parse a chat completion. retry_after: the retry delay from the headers, in seconds. Raises AttemptFailed."""
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is not an object")
@@ -54,7 +54,7 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
 
 
 def read_reward_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a reward model's answer. The whole JSON is `message["answer"]`, unchanged. Raises AttemptFailed."""
+    """Parse a reward model's response. `message["answer"]` contains the unchanged JSON. Raises AttemptFailed."""
     answer = _answer(status, body, retry_after)
     members = answer if isinstance(answer, dict) else {}
     return ChatReply(
@@ -65,7 +65,7 @@ def read_reward_reply(status: int, body: bytes, retry_after: float | None = None
 
 
 def _answer(status: int, body: bytes, retry_after: float | None) -> Any:
-    """Return the JSON of a successful answer. Raises AttemptFailed for an error."""
+    """Return the JSON of a successful response. Raises AttemptFailed for an error."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -83,7 +83,7 @@ def _malformed(what: str) -> AttemptFailed:
 
 
 def _error_of(answer: Any) -> Any:
-    """Return the error in an answer, if any: `{"error": …}`, or SGLang's and older vLLM's `{"object": "error", …}`."""
+    """Return the error in a response, or None. SGLang and older vLLM send `{"object": "error", …}` instead of `{"error": …}`."""
     if isinstance(answer, list) and len(answer) == 1:  # Gemini wraps its errors in a list
         answer = answer[0]
     if not isinstance(answer, dict):
@@ -94,7 +94,7 @@ def _error_of(answer: Any) -> Any:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Json]:
-    """Return the message in a form that a conversation can send back."""
+    """Normalize the message so that a conversation can send it back to the endpoint."""
     content = message.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise _malformed("has content that is neither a string nor a list")
@@ -110,7 +110,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise _malformed("has a tool call without a function name")
         arguments = function.get("arguments")
-        if not isinstance(arguments, str):  # some local servers send an object, or nothing
+        if not isinstance(arguments, str):  # some local servers send an object or omit the arguments
             function["arguments"] = "{}" if arguments is None else orjson.dumps(arguments).decode()
         if not isinstance(call.get("id"), str) or not call["id"]:
             call["id"] = f"call_{index}"
@@ -119,7 +119,7 @@ def _message(message: dict[str, Any]) -> dict[str, Json]:
 
 
 def _usage(usage: Any) -> dict[str, float]:
-    """Return all counts; those inside `…_details` have their own names."""
+    """Return all token counts by name. Counts inside `…_details` are added under their own names."""
     found: dict[str, float] = {}
     if not isinstance(usage, dict):
         return found
@@ -134,7 +134,7 @@ def _usage(usage: Any) -> dict[str, float]:
 
 
 def _counts(value: Any) -> bool:
-    """Return whether the value is a plausible token count of one call; anything else is ignored."""
+    """Return whether the value is a plausible token count of one call. Other values are ignored."""
     return type(value) in (int, float) and 0 <= value <= MOST_TOKENS
 
 
@@ -142,7 +142,7 @@ def _counts(value: Any) -> bool:
 
 
 def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-    """Set ids, log-probabilities and version of the reply. Raises AttemptFailed when their lengths differ."""
+    """Set the reply's token ids, log-probabilities and version of the weights. Raises AttemptFailed if lengths differ."""
     message = choice["message"]
     meta = choice.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
@@ -154,7 +154,7 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
         _first(answer.get("prompt_token_ids"), choice.get("prompt_token_ids"), message.get("prompt_token_ids"))
     )
     reply.policy_version = _version(answer, meta)
-    # such a turn would be trained on with the log-probabilities of other tokens
+    # training would use this turn with the log-probabilities of other tokens
     if reply.token_ids is not None and reply.logprobs is not None and len(reply.token_ids) != len(reply.logprobs):
         raise AttemptFailed(
             "token_mismatch",
@@ -165,7 +165,7 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
 
 
 def _logprobs(choice: Mapping[str, Any], message: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[Any, Any]:
-    """(log-probabilities, token ids among them), each None if absent."""
+    """Return the log-probabilities, and the token ids in them, each None if missing."""
     given = choice.get("logprobs")
     if isinstance(given, dict):
         entries = given.get("content")
@@ -204,7 +204,7 @@ def _ids(values: Any) -> list[int] | None:
 def _numbers(values: Any) -> list[float] | None:
     if values is None:
         return None
-    # rounding may make the probability of a certain token a little more than 1
+    # rounding may make a token's probability slightly more than 1
     if not isinstance(values, list) or not all(type(value) in (int, float) and value <= 1e-3 for value in values):
         raise _malformed("has log-probabilities that are not numbers of at most 0")
     return values
@@ -227,7 +227,7 @@ OVERFLOW_CODES = frozenset(
     ("context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "model_context_window_exceeded")
 )
 SPENT_CODES = frozenset(("insufficient_quota", "billing_hard_limit_reached", "billing_not_active"))
-"""Codes of a 429 for which a retry does not help."""
+"""Error codes of a 429 response that make a retry useless."""
 
 _OVERFLOW = re.compile(
     r"maximum context length"  # OpenAI, vLLM, SGLang, DeepSeek, Mistral, Fireworks
@@ -242,13 +242,13 @@ _OVERFLOW = re.compile(
 )
 _TOO_MANY_WANTED = re.compile(r"max(_completion)?_tokens\D{0,60}too large: (\d+)\D+?(\d+)", re.IGNORECASE)
 _NEVER_MEASURED = (401, 403, 404, 429)
-"""Statuses that never report a conversation that is too long, even if their text looks like it."""
+"""Statuses that never mean that the conversation is too long, even if the error message suggests it."""
 _NEVER_SERVED = (501, 505)
-"""Server errors that the same request causes again at any time."""
+"""Server errors that every repetition of the request causes again."""
 
 
 def refused(status: int, error: Any, text: str, retry_after: float | None) -> AttemptFailed:
-    """Return the failed attempt for an error response. error: its JSON, else its text. Status 200 means an error in an answer."""
+    """Convert an error response to a failed attempt. error: its JSON, or None. text: the body if it is not JSON."""
     words = text_of(error) or text
     codes = _codes(error)
     if status == 200:
@@ -275,7 +275,7 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
     if status >= 500 and status not in _NEVER_SERVED:
         kind = "overloaded" if status in (503, 529) else "server_error"
         return AttemptFailed(kind, f"returned {status}", status=status, excerpt=words, retry_after=retry_after)
-    if status in (401, 403):  # the text may repeat the key, so no excerpt
+    if status in (401, 403):  # no excerpt, because the text may repeat the key
         return AttemptFailed(
             "refused",
             f"returned {status}: the API key is missing or invalid",
@@ -290,7 +290,7 @@ def _overflows(codes: set[str], words: str) -> bool:
         return True
     wanted = _TOO_MANY_WANTED.search(words)
     if wanted is not None and int(wanted[2]) >= int(wanted[3]) > 0:
-        return False  # max_tokens alone exceeds the context window: an error of the settings, not of the conversation
+        return False  # max_tokens alone exceeds the context window, so the settings are wrong, not the conversation
     return _OVERFLOW.search(words) is not None
 
 
@@ -301,7 +301,7 @@ def _codes(error: Any) -> set[str]:
 
 
 def _status_in(error: Any) -> int | None:
-    """Return the status inside an error's body, as the proxy OpenRouter sends it."""
+    """Return the HTTP status inside an error's body, as sent by the proxy OpenRouter, or None."""
     if isinstance(error, dict):
         for name in ("code", "status", "status_code"):
             value = error.get(name)
@@ -311,7 +311,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def text_of(error: Any) -> str:
-    """Return the message in an error of any format; empty if it has none."""
+    """Return the message in an error of any format, or "" if there is none."""
     for _ in range(4):
         if isinstance(error, str):
             return error[:2000]
