@@ -58,7 +58,7 @@ _MODULES = {
     "try_rollout": "client.checks",
     "weights_note": "records.job_status",
 }
-"""The modules of public names. All other names are in `jobs.client`."""
+"""The module that defines each public name. Names that are not listed are in `jobs.client`."""
 
 
 def __getattr__(name: str) -> Any:

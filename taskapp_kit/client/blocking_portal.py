@@ -1,7 +1,7 @@
-"""Blocking calls of the asynchronous clients, which also work inside a running event loop.
+"""Blocking versions of the asynchronous clients' calls, which also work inside a running event loop.
 
-The guides call `job.submit()` inside `async def main()`. In that case the coroutine runs in an event loop on another thread,
-and the caller blocks until it has finished.
+For example, the guides call `job.submit()` inside `async def main()`. The coroutine then runs in an event loop on
+another thread, and the caller blocks until the coroutine has finished.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 POLL_SECONDS = 0.1
-"""Interval at which a waiting caller checks whether its own task was cancelled."""
+"""Seconds between a waiting caller's checks whether its task was cancelled."""
 AHEAD = 64
-"""Number of items that `iterate` may read ahead."""
+"""How many items `iterate` may read before its caller needs them."""
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine and return its result. Ctrl-C, or cancelling the calling task, first cancels the coroutine.
 
-    If the caller is inside a running event loop, the loop is blocked, and the coroutine and its callbacks run on another
+    Inside a running event loop, this function blocks the loop, and the coroutine and its callbacks run on another
     thread.
     """
     try:
@@ -45,7 +45,7 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
         with start_blocking_portal() as portal:
             return caller.wait(portal.start_task_soon(awaited))
     finally:
-        coroutine.close()  # in case the thread could not start it
+        coroutine.close()  # if the thread could not start the coroutine
 
 
 def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
@@ -83,7 +83,7 @@ def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
 
 
 class LoopThread:
-    """An event loop on a separate thread, for blocking calls that share connections; see `loop_thread`."""
+    """An event loop on a separate thread, for blocking calls that share connections. `loop_thread` creates it."""
 
     def __init__(self, portal: BlockingPortal) -> None:
         self._portal = portal
@@ -93,19 +93,19 @@ class LoopThread:
         return _CallingTask().wait(self._portal.start_task_soon(function))
 
     def entered(self, context: AbstractAsyncContextManager[Item]) -> AbstractContextManager[Item]:
-        """Return a blocking context manager that enters and exits `context` on the thread."""
+        """Return a blocking context manager that enters and exits the asynchronous `context` on the thread."""
         return self._portal.wrap_async_context_manager(context)
 
 
 @contextmanager
 def loop_thread() -> Iterator[LoopThread]:
-    """Run an event loop on a thread during the block."""
+    """Run an event loop on a separate thread until the `with` block ends."""
     with start_blocking_portal() as portal:
         yield LoopThread(portal)
 
 
 class DaemonLoop:
-    """An event loop on a daemon thread, for blocking objects that other libraries use and may not close.
+    """An event loop on a daemon thread, for blocking objects that other libraries use and may never close.
 
     `stop` ends the thread. Unlike an unclosed portal, the thread does not prevent the process from exiting.
     """
@@ -132,7 +132,7 @@ class DaemonLoop:
 
 
 class _CallingTask:
-    """The asyncio task that makes the blocking call, if any."""
+    """The asyncio task in which the blocking call is made, if any."""
 
     def __init__(self) -> None:
         try:
@@ -147,11 +147,11 @@ class _CallingTask:
             raise asyncio.CancelledError
 
     def wait(self, future: Future[Result]) -> Result:
-        """Wait for the future and return its result. Raises CancelledError if the task is cancelled."""
+        """Wait for the future and return its result. Raises CancelledError if the calling task is cancelled."""
         while True:
             try:
                 return future.result(POLL_SECONDS)
             except NotYet:
-                if future.done():  # the future itself raised TimeoutError
+                if future.done():  # the coroutine itself raised TimeoutError
                     raise
                 self.check()

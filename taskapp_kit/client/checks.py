@@ -1,4 +1,4 @@
-"""Checks of a task app before a job uses it, which find out whether the address, the key or the contract is wrong.
+"""Checks that find a wrong address, a wrong key or a violated contract before a job uses a task app.
 
     for finding in await check_task_app("http://127.0.0.1:8001", key):
         print(finding.part, finding.ok, finding.found, finding.do)
@@ -27,49 +27,49 @@ MAX_NAME = 80
 WHAT_TO_DO = {
     Trouble.PROXY: CHECK_PROXY,
     Trouble.UNKNOWN_HOST: (
-        "Check the spelling of the host. The name of a new tunnel or deployment may take a minute to become available."
+        "Check the spelling of the host. The host name of a new tunnel or deployment may take a minute to appear."
     ),
-    Trouble.CERTIFICATE: "Use the host name of the certificate. On this machine, http:// needs no certificate.",
+    Trouble.CERTIFICATE: "Use the host name in the certificate, or http:// for a server on this machine.",
     Trouble.TLS: "If the server speaks plain HTTP, use http:// instead of https://.",
-    Trouble.NOT_HTTP: "Another program is listening there, or the address needs https://. Check the port.",
-    Trouble.CONNECT_TIMEOUT: "A firewall may block the connection. Check host and port.",
+    Trouble.NOT_HTTP: "The port may belong to another program, or the address may need https://. Check both.",
+    Trouble.CONNECT_TIMEOUT: "A firewall may block the connection. Check the host and the port.",
     Trouble.TIMEOUT: (
-        "The server accepts connections but does not respond. A cold container may take a minute: try again, then "
+        "The server accepts connections but does not respond. A cold container may take a minute. Try again, or "
         "read its log."
     ),
-    Trouble.DROPPED: "The server closed the connection. Read its log.",
-    Trouble.TRUNCATED: "The server closed the connection during its response. Read its log.",
-    Trouble.TOO_LARGE: "A task app would not send such a large response. Check host, port and path.",
+    Trouble.DROPPED: "The server closed the connection. Read the server's log.",
+    Trouble.TRUNCATED: "The server closed the connection in the middle of its response. Read the server's log.",
+    Trouble.TOO_LARGE: "A task app does not send responses this large. Check the host, the port and the path.",
 }
-"""What to do about each reason for a missing response. Any other reason means that nothing is listening."""
+"""Advice for each reason why there is no response. Any reason not listed means that nothing is listening."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """A response (`answer`), or the reason why it is missing (`lost`). Exactly one of them is set."""
+    """The result of one request: the response (`answer`) or the reason why there is none (`lost`), never both."""
 
     answer: HttpResponse | None = None
     lost: NoAnswer | None = None
 
     @property
     def status(self) -> int:
-        """The HTTP status, or 0 without a response."""
+        """The HTTP status, or 0 if there was no response."""
         return self.answer.status if self.answer is not None else 0
 
     @property
     def object(self) -> dict[str, Any] | None:
-        """The JSON object in the body, or None for any other body."""
+        """The JSON object in the body, or None if the body is not a JSON object."""
         return self.answer.json_object() if self.answer is not None else None
 
     @property
     def code(self) -> str:
-        """The code of the error envelope, or "" without one."""
+        """The code in the error envelope, or "" if the response is not an error envelope."""
         error = error_members(self.answer) if self.answer is not None else None
         return error.code if error is not None else ""
 
     @property
     def words(self) -> str:
-        """A description of the response, such as `404` or `200 with a web page`, or the reason why it is missing."""
+        """A description of the response, such as `404` or `200 with a web page`, or the reason why there is none."""
         if self.answer is None:
             return self.lost.why if self.lost is not None else "nothing"
         kind = self.answer.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -82,7 +82,7 @@ class ProbeResult:
         return f"{self.status}" if self.status != 200 else "200 without a JSON object"
 
     def do_without_answer(self, start: str) -> str:
-        """Return what to do about a missing response. `start` is the advice if nothing is listening."""
+        """Return the advice for a request without a response. `start` is the advice if nothing is listening."""
         return start if self.lost is None else WHAT_TO_DO.get(self.lost.kind, start)
 
 
@@ -97,11 +97,11 @@ class Prober:
 
     @classmethod
     def at(cls, url: str, headers: Mapping[str, str], seconds: float) -> Prober:
-        """Return a prober of a validated address."""
+        """Return a prober for a validated address."""
         return cls(url, headers, seconds, Transport({}, MAX_ANSWER_BYTES))
 
     async def ask(self, path: str, *, verb: str = "GET", body: bytes | None = None, keyed: bool = True) -> ProbeResult:
-        """Send one request, with the key only if `keyed`. Redirects are not followed and nothing is repeated."""
+        """Send one request, without following redirects or retrying. The key is sent only if `keyed` is true."""
         headers = self.headers if keyed else {}
         try:
             return ProbeResult(
@@ -134,10 +134,10 @@ Part = Literal["backend", "task app", "key", "contract", "rollout"]
 
 SECONDS = 10.0
 ROLLOUT_SECONDS = 120.0
-"""Time limit of the rollout of `try_rollout`, including its judges."""
+"""Time limit in seconds of the rollout that `try_rollout` runs, including its judges."""
 TRIED_TURNS = 5
-"""Limit on the turns of that rollout, to save the server's time."""
-TASK_APP_START = "Start it (taskapp serve APP), or check host and port."
+"""Maximum number of turns of the rollout that `try_rollout` runs, to save the server's time."""
+TASK_APP_START = "Start the task app (taskapp serve APP), or check the host and the port."
 UNAUTHORISED = ("unauthorised", "unauthorized")
 
 
@@ -147,9 +147,9 @@ class Finding:
 
     Attributes:
         part: What was checked.
-        ok: Whether it is usable.
+        ok: Whether the part is usable.
         found: What the check found, as a sentence.
-        do: What to do about it. If `ok`, this is only advice.
+        do: What to do about the finding. If `ok` is true, following the advice is optional.
     """
 
     part: Part
@@ -159,7 +159,7 @@ class Finding:
 
 
 async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
-    """Check address, task app, key and contract, in this order. A failed check skips the checks that depend on it.
+    """Check the address, task app, key and contract, in this order. After a failure, skip the checks that depend on it.
 
     Args:
         url: The task app's address.
@@ -182,11 +182,11 @@ async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = 
 
 
 async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROLLOUT_SECONDS) -> Finding:
-    """Run one rollout of the first seed, with at most five turns and a policy that needs no model. Judges score it.
+    """Run and score one rollout of the first seed, with at most five turns and a policy that needs no model.
 
     Args:
-        url: The task app's address, which `check_task_app` has accepted.
-        key: Its key, which `check_task_app` has accepted.
+        url: The task app's address. It must have passed `check_task_app`.
+        key: The task app's key. It must have passed `check_task_app`.
         timeout_seconds: Time limit of the rollout.
     """
     async with TaskAppClient(url, key, timeout_seconds=timeout_seconds) as client:
@@ -198,8 +198,8 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
             names = [name for name in offered if isinstance(name, str)] if isinstance(offered, list) else []
             config = example_policy(dict.fromkeys(names), words=takes_words(described))
             if not config:
-                found = "No rollout was tried, because the task app offers no policy that can act without a model."
-                return Finding("rollout", True, found, "Try one with a model: taskapp rollout URL --model M.")
+                found = "No rollout was run, because every policy of the task app needs a model."
+                return Finding("rollout", True, found, "Run one with a model: taskapp rollout URL --model M.")
             policy = name_of(config["policy"], key)
             environment, seed = described.get("environment"), first_seed(dataset if isinstance(dataset, dict) else {})
             answer = await trial_rollout(client, config, environment=environment, seed=seed)
@@ -209,13 +209,13 @@ async def try_rollout(url: str, key: str | None, *, timeout_seconds: float = ROL
             return Finding("rollout", False, found, READ_LOG)
     reward = answer.get("reward")
     scored = f"reward {reward:g}" if isinstance(reward, int | float) else "no reward"
-    return Finding("rollout", True, f"A rollout was played: policy {policy}, seed {seed}, {scored}.")
+    return Finding("rollout", True, f"A rollout succeeded: policy {policy}, seed {seed}, {scored}.")
 
 
 async def trial_rollout(
     client: TaskAppClient, config: Mapping[str, str], *, environment: Any, seed: int
 ) -> dict[str, Any]:
-    """Play a rollout of at most five turns without storing it, and return its response. Raises TaskAppError.
+    """Run a rollout of at most five turns that is not stored, and return the response. Raises TaskAppError if it fails.
 
     If `environment` is not a name, the task app's first environment is used.
     """
@@ -240,9 +240,7 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
     health = await prober.ask("/health")
     if health.answer is None:
         return [Finding("task app", False, f"{url}/health {health.words}.", health.do_without_answer(TASK_APP_START))]
-    here = Finding(
-        "task app", True, f"{url} answers as task app {named}." if named else f"{url} answers as a task app."
-    )
+    here = Finding("task app", True, f"{url} is the task app {named}." if named else f"{url} is a task app.")
     about_key = _key_of_task_app(health, key)
     if about_key is not None:
         return [here, about_key]
@@ -251,30 +249,30 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
         if named:
             return [
                 here,
-                Finding("contract", False, f"GET /health returns {health.words}; expected 200 with JSON.", READ_LOG),
+                Finding("contract", False, f"GET /health returns {health.words}. Expected 200 with JSON.", READ_LOG),
             ]
-        do = "Is that the address of a task app? It may belong to a proxy or another server."
-        found = f"{url} responds, but not as a task app: GET / returns {root.words}, GET /health {health.words}."
+        do = "Check the address: it may belong to a proxy or another server."
+        found = f"{url} is not a task app: GET / returns {root.words}, and GET /health returns {health.words}."
         return [Finding("task app", False, found, do)]
     if state.get("healthy") is False or state.get("status") in ("draining", "store_failing"):
         word = name_of(state.get("status"), key) or "not healthy"
-        return [Finding("task app", False, f"{url} reports that it is {word}.", "Wait, or restart it.")]
+        return [Finding("task app", False, f"{url} reports the status {word}.", "Wait, or restart the task app.")]
     accepted = Finding("key", True, "The task app accepts the key.")
     if not key:
-        do = "Anyone who knows the address can play. Set a key there."
+        do = "Anyone who knows the address can run rollouts. Set ENVIRONMENT_API_KEY in the task app."
         accepted = Finding("key", True, "The task app does not require a key.", do)
     taskset, info, rollout = await asyncio.gather(prober.ask("/task_info"), prober.ask("/info"), prober.ask("/rollout"))
     if taskset.status in (401, 403):
         found = f"GET /task_info rejects the key ({taskset.status}), but GET /health does not require one."
         return [
             here,
-            Finding("key", False, found, "Use the task app's key. Is that another server, such as a backend?"),
+            Finding("key", False, found, "Use the task app's key, and check that the address is not a backend's."),
         ]
     return [here, accepted, *await _contract(prober, key, taskset, info, rollout)]
 
 
 def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
-    """Return the problem of the key, or None if it is valid."""
+    """Return the problem with the key, or None if the key is valid."""
     if health.code == "missing_environment_api_key":
         do = "Set ENVIRONMENT_API_KEY where the task app runs (on Modal, in its secret), and restart it."
         return Finding("key", False, "The task app was started without a key, so it rejects every request.", do)
@@ -286,7 +284,7 @@ def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
     return None
 
 
-READ_LOG = "Read the task app's log. docs/reference/contract.md describes what is expected."
+READ_LOG = "Read the task app's log. docs/reference/contract.md describes the expected responses."
 
 
 async def _contract(
@@ -295,7 +293,7 @@ async def _contract(
     findings = []
     if rollout.status == 404:
         findings.append(
-            Finding("contract", False, "POST /rollout does not exist (404).", "Trainers need it. " + READ_LOG)
+            Finding("contract", False, "POST /rollout does not exist (404).", "Trainers need this route. " + READ_LOG)
         )
     body = taskset.object
     if taskset.status != 200 or body is None:
@@ -303,7 +301,7 @@ async def _contract(
         return findings
     dataset = body.get("taskset") if isinstance(body.get("taskset"), Mapping) else body.get("dataset")
     if not isinstance(dataset, Mapping):
-        found = "GET /task_info describes no data set; expected an object `taskset` (or a TaskInfo with `dataset`)."
+        found = "GET /task_info describes no data set. Expected an object `taskset`, or a TaskInfo with `dataset`."
         findings.append(Finding("contract", False, found, READ_LOG))
         return findings
     findings.append(_dataset(dataset, key))
@@ -317,7 +315,7 @@ async def _contract(
 def _odd(path: str, reply: ProbeResult) -> Finding:
     if reply.answer is None:
         return Finding("contract", False, f"GET {path} {reply.words}.", reply.do_without_answer(READ_LOG))
-    return Finding("contract", False, f"GET {path} returns {reply.words}; expected 200 with a JSON object.", READ_LOG)
+    return Finding("contract", False, f"GET {path} returns {reply.words}. Expected 200 with a JSON object.", READ_LOG)
 
 
 def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
@@ -326,8 +324,8 @@ def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     splits = [name_of(split, key) for split in listed if isinstance(split, str)][:8] if isinstance(listed, list) else []
     if not name or not splits:
         found = f"The data set {name} has no splits." if name else "GET /task_info names no data set with splits."
-        return Finding("contract", True, found, "Advertise id and splits, so that jobs can report metrics by split.")
-    return Finding("contract", True, f"Data set {name}: splits {', '.join(splits)}.")
+        return Finding("contract", True, found, "Add its id and splits, so that jobs can report metrics by split.")
+    return Finding("contract", True, f"The data set {name} has the splits {', '.join(splits)}.")
 
 
 def takes_words(described: Mapping[str, Any]) -> bool:
@@ -338,7 +336,7 @@ def takes_words(described: Mapping[str, Any]) -> bool:
 
 
 def first_seed(dataset: Mapping[str, Any]) -> int:
-    """Return the first seed that the data set advertises, or 0."""
+    """Return the first seed in the description of the data set, or 0 if there is none."""
     seeds = dataset.get("seeds")
     for bounds in seeds.values() if isinstance(seeds, Mapping) else ():
         first = bounds[0] if isinstance(bounds, list) and bounds else None
@@ -360,7 +358,7 @@ def _instance(instance: ProbeResult, seed: int) -> Finding:
         name for name in ("dataset", "rubric", "inference", "limits") if not isinstance(body.get(name), Mapping)
     ]
     if missing:
-        return Finding("contract", False, f"GET {path} lacks {', '.join(missing)}; expected a TaskInfo.", READ_LOG)
+        return Finding("contract", False, f"GET {path} returns no {', '.join(missing)}. Expected a TaskInfo.", READ_LOG)
     return Finding("contract", True, f"GET {path} returns a complete TaskInfo.")
 
 
@@ -368,13 +366,13 @@ def _rubrics(info: ProbeResult, task: Mapping[str, Any]) -> Finding:
     body = info.object
     if info.status == 404:
         return Finding(
-            "contract", True, "GET /info does not exist (404).", "Add it, so that trainers know the rubrics."
+            "contract", True, "GET /info does not exist (404).", "Add it, so that trainers can read the rubrics."
         )
     if info.status != 200 or body is None:
         return _odd("/info", info)
     service = body.get("service")
     if not isinstance(service, Mapping) or not isinstance(service.get("task"), Mapping):
-        return Finding("contract", False, "GET /info lacks service.task.", READ_LOG)
+        return Finding("contract", False, "GET /info returns no `service.task`.", READ_LOG)
     rubrics = body.get("rubrics") or task.get("rubric")
     counts = {
         kind: len(part["criteria"])
@@ -385,7 +383,7 @@ def _rubrics(info: ProbeResult, task: Mapping[str, Any]) -> Finding:
         and part["criteria"]
     }
     if not counts:
-        do = "A job will have no outcome and events scores. Its reward is the environment's return."
-        return Finding("contract", True, "GET /info advertises no rubric.", do)
+        do = "Jobs will have no outcome or event scores. Their reward is the sum of the environment's rewards."
+        return Finding("contract", True, "GET /info describes no rubric.", do)
     criteria = ", ".join(f"{count} for {kind}" for kind, count in counts.items())
-    return Finding("contract", True, f"GET /info advertises a rubric: criteria {criteria}.")
+    return Finding("contract", True, f"GET /info describes a rubric. Criteria: {criteria}.")

@@ -1,6 +1,6 @@
-"""Decoding of the events in a response of `POST /rollout`.
+"""Decoding of the events in the response to `POST /rollout`.
 
-Each prompt repeats the conversation so far, so the size of full prompts would grow with the square of the turns.
+Each prompt repeats the conversation so far, so storing full prompts would take space quadratic in the number of turns.
 `records/events.py` therefore stores each prompt as the difference from the previous one.
 """
 
@@ -13,23 +13,23 @@ Call = dict[str, Any]
 
 
 def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the events of a response of `POST /rollout` whose request had `record.return_trace`, in order.
+    """Return the events in the response to `POST /rollout`, in order. The request must have set `record.return_trace`.
 
-    If the endpoint returned token ids, every model call (`answer` of an `answered` event, and each of its
-    `details.earlier_calls`) has its full `prompt_token_ids`, without `prompt_prefix` and `prompt_token_ids_rest`. The
-    response is not changed.
+    A model call is the `answer` of an `answered` event or an item of its `details.earlier_calls`. If the endpoint
+    returned token ids, each returned model call has the full `prompt_token_ids` in place of `prompt_prefix` and
+    `prompt_token_ids_rest`. `answer` is not modified.
 
     Args:
-        answer: The response's JSON.
+        answer: The decoded JSON of the response.
 
     Raises:
-        ValueError: The response has no events, or its prompts are inconsistent.
-        KeyError: The object is not a response of `POST /rollout`.
-        TypeError: The object is not a response of `POST /rollout`.
+        ValueError: The response has no events, or a prompt repeats more tokens than the previous call has.
+        KeyError: The object is not a response to `POST /rollout`.
+        TypeError: The object is not a response to `POST /rollout`.
     """
     history = (answer["trajectories"][0].get("trace") or {}).get("event_history")
     if not history:
-        raise ValueError("The response has no events. Send the request with record.return_trace true.")
+        raise ValueError("The response has no events. Set `record.return_trace` to true in the request.")
     events: list[dict[str, Any]] = []
     known: list[int] = []
     for event in history:
@@ -48,12 +48,12 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _whole(call: Call, known: list[int]) -> tuple[Call, list[int]]:
-    """Return the call with its full prompt, and its tokens. `known` are the tokens of the previous call."""
+    """Return the call with its full prompt, and the call's tokens. `known` are the tokens of the previous call."""
     if "prompt_prefix" in call:
         call = dict(call)
         prefix, rest = call.pop("prompt_prefix"), call.pop("prompt_token_ids_rest")
         if not 0 <= prefix <= len(known):
-            raise ValueError(f"A prompt repeats {prefix} tokens of the previous call, which has only {len(known)}.")
+            raise ValueError(f"A prompt repeats {prefix} tokens of the previous call, which had only {len(known)}.")
         call["prompt_token_ids"] = known[:prefix] + rest
     prompt = call.get("prompt_token_ids")
     return call, known if prompt is None else [*prompt, *(call.get("token_ids") or ())]

@@ -1,11 +1,13 @@
-"""One rollout on a task app, with handling of all failures of the connection.
+"""One rollout on a task app, including the handling of connection failures.
 
-A rollout costs money and counts as an episode, so the POST is normally sent once. It is repeated only if that cannot run a
-second episode: the server rejected it before running anything, the connection was not established, or the caller passed an
-`Idempotency-Key`. A redirect is followed as a GET, and only to the same server, because the key belongs to that server.
+A rollout costs money and counts as an episode, so the POST is normally sent once. It is sent again only if this cannot
+run a second episode: the server rejected it before running anything, the connection was not established, or the caller
+passed an `Idempotency-Key`. Redirects are followed with GET, and only to the same server, because the key belongs to
+that server.
 
-If the caller gives up, a rollout that was accepted (202) is cancelled, because its result would never be fetched. A rollout
-with an idempotency key continues, because another caller may be waiting for it, and this caller may repeat the request.
+If the caller gives up after the server has accepted the rollout (202), the rollout is cancelled, because nobody would
+fetch its result. A rollout with an idempotency key continues instead, because another caller may be waiting for the
+result, or this caller may repeat the request.
 """
 
 from __future__ import annotations
@@ -37,21 +39,21 @@ log = logging.getLogger("taskapp_kit.client")
 
 PATH = "/rollout"
 WAIT_SECONDS = 20
-"""How long a poll asks the server to wait for the end (`Prefer: wait`)."""
+"""Seconds for which each poll asks the server to wait for the end of the rollout (`Prefer: wait`)."""
 POLL_PATIENCE = 4
-"""Factor by which polls, which change nothing, are repeated more often than other requests."""
+"""Factor by which polls are retried more often than other requests. Polls are safe to repeat."""
 CANCEL_SECONDS = 5.0
 BACKOFF = Backoff(longest_seconds=10.0)
 FULL_SERVER = Backoff(longest_seconds=5.0, growth=1.5)
-"""Short pauses, because a full server may have capacity again at any moment."""
+"""Short pauses, because a full server may become free at any moment."""
 NOT_RUN = frozenset({"saturated", "key_quota_reached"})
 NOT_NOW = frozenset({"draining", "store_failing"})
-"""Codes of rejections that may last, so that attempts are limited. Nothing ran here either."""
+"""Error codes of rejections that may last, so the number of attempts is limited. Nothing ran on the server."""
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class _Repeat(Exception):
-    """The POST may be repeated, after `retry_after` seconds. `counts` is whether the limit on attempts applies."""
+    """The POST may be repeated after `retry_after` seconds. If `counts`, it counts toward the limit on attempts."""
 
     def __init__(self, error: Exception, *, counts: bool = True, retry_after: float | None = None) -> None:
         super().__init__(str(error))
@@ -66,15 +68,15 @@ class _TooLong(Exception):
 
 @dataclass(slots=True)
 class RolloutCall:
-    """One call.
+    """One call of `POST /rollout`, with its retries and polls.
 
     Attributes:
         url: The task app's address.
         key: The task app's API key.
-        submit: Whether to request a 202 and poll.
-        timeout_seconds: Total time limit, including waits and repetitions.
-        hop_seconds: Time limit of the response to one redirect or poll.
-        once: Whether the POST must not be repeated once the rollout may have started.
+        submit: Whether to request a 202 response and poll for the result.
+        timeout_seconds: Total time limit, including pauses and retries.
+        hop_seconds: Time limit for the response to one redirect or poll.
+        once: Whether to never repeat the POST after the rollout may have started.
     """
 
     transport: Transport
@@ -90,10 +92,14 @@ class RolloutCall:
     once: bool = False
     _end: float = 0.0
     _running: str = ""
-    """The address of a rollout that was accepted and is not known to have ended."""
+    """The address of the accepted rollout, while it may still be running."""
 
     async def answer(self) -> dict[str, Any]:
-        """Return the body of the response. Raises TaskAppError, TaskAppUnreachable, JobTimeout."""
+        """Run the rollout and return the body of the response.
+
+        Raises TaskAppError if it is rejected or fails, TaskAppUnreachable if there is no response, and JobTimeout if
+        the time limit has passed.
+        """
         self._end = time.monotonic() + self.timeout_seconds
         try:
             return await self._answer()
@@ -191,14 +197,15 @@ class RolloutCall:
             await asyncio.sleep(max(0.0, min(pause, BACKOFF.longest_seconds, self._left())))
 
     def _result_url(self, accepted: HttpResponse) -> str:
-        """Return the address of a rollout that was accepted (202)."""
+        """Return the address of an accepted rollout, from the 202 response."""
         body = accepted.json_object() or {}
         name = body.get("rollout_id")
         if isinstance(name, str) and ROLLOUT_ID.fullmatch(name):
             return f"{self.url}/rollouts/{name}"
         if not accepted.headers.get("location"):
             raise TaskAppError(
-                f"{self.url}{PATH} accepted the rollout (202) but returned no address of its result.", status=202
+                f"{self.url}{PATH} accepted the rollout (202) but returned no valid address for its result.",
+                status=202,
             )
         return next_address(accepted.url, accepted.headers["location"])
 
@@ -223,15 +230,15 @@ class RolloutCall:
             return _Repeat(error) if lost.kind is Trouble.REFUSED else error
         if self.idempotency_key is None or lost.kind is Trouble.TOO_LARGE:
             return error
-        self.submit = True  # a long request may break again: send a short one, then poll
+        self.submit = True  # a long request may break again, so send a short request and poll
         return _Repeat(error)
 
     def _out_of_hops(self) -> Exception:
         if self._left() <= 0:
             return _TooLong()
         error = TaskAppError(
-            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without a result. A rollout "
-            f"of {self.timeout_seconds:g} s needs fewer redirects.",
+            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without a result, which "
+            f"is the limit for a rollout of {self.timeout_seconds:g} s.",
             status=303,
             code="out_of_hops",
             hint="Increase the timeout, or pass an idempotency key.",
@@ -264,11 +271,11 @@ class RolloutCall:
 
 
 def _worth_another(answer: HttpResponse, members: ErrorMembers | None, *, fetched: bool) -> bool:
-    """Return whether repeating a request with an idempotency key may have another result."""
-    if fetched and answer.status in (404, 410):  # the result of a GET is gone, but the key may still obtain it
+    """Return whether repeating the request with its idempotency key may have a different result."""
+    if fetched and answer.status in (404, 410):  # there is no result here, but a POST with the key may return it
         return True
     if members is None:
         return answer.status in (408, 429) or answer.status >= 500
-    if members.boundary:  # it ran and failed; a repetition returns the same failure unless it was cancelled
+    if members.boundary:  # the rollout failed, and a repetition returns the same failure unless it was cancelled
         return members.boundary == "cancelled"
     return answer.status >= 500 and members.code != "missing_environment_api_key"

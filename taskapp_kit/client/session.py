@@ -28,7 +28,7 @@ from taskapp_kit.net.retry import (
 )
 
 FULL = frozenset({"saturated", "key_quota_reached"})
-"""Codes of rejected new sessions, which may be accepted when other sessions have closed."""
+"""Error codes of a rejected new session that may be accepted once other sessions have closed."""
 
 Exchange = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -45,16 +45,19 @@ async def exchange(
     retries: int,
     repeats: bool,
 ) -> dict[str, Any]:
-    """Make one call of a session and return the response's JSON object. Raises TaskAppError, TaskAppUnreachable.
+    """Make one call of a session and return the JSON object in the response.
 
-    If `repeats` is set, the server executes the call only once, so it is sent again if the connection breaks or a gateway
-    fails. Otherwise it is sent again only if nothing was done, because there was no connection or no free session.
-    Redirects of a gateway that answers before the call ends are followed for at most `seconds`.
+    `repeats` states that the server executes the call only once, however often it is received. Such a call is sent
+    again if the connection breaks or a gateway fails. Any other call is sent again only if the server has not started
+    it: the connection was not established, or no session was free. Redirects from a gateway that does not wait for the
+    end of the call are followed for at most `seconds`.
+
+    Raises TaskAppError if the call is rejected or fails, and TaskAppUnreachable if there is no response.
     """
     try:
         encoded = orjson.dumps(body) if verb == "POST" else None
     except TypeError as error:
-        raise RequestError(f"The body of {path} cannot be encoded as JSON: {error}.") from None
+        raise RequestError(f"The request body for {path} cannot be encoded as JSON: {error}.") from None
     attempts = Attempts(Backoff(), retries=retries)
     while True:
         try:
@@ -83,7 +86,7 @@ async def exchange(
 async def _sent(
     transport: Transport, verb: str, address: str, body: bytes | None, seconds: float, retries: int
 ) -> HttpResponse:
-    """Return the response after following a gateway's redirects. Raises NoAnswer, ForeignRedirect, OutOfHops."""
+    """Send a request, follow redirects, and return the response. Raises NoAnswer, ForeignRedirect, OutOfHops."""
     end = time.monotonic() + seconds
     answer = await transport.send(verb, address, body=body, seconds=seconds)
     if answer.status != 303:
@@ -99,14 +102,15 @@ async def _sent(
 
 
 class RemoteSession:
-    """An open session, which `TaskAppClient.session` opens and closes. docs/connect/sessions.md describes its responses.
+    """An open session, created by `TaskAppClient.session`. docs/connect/sessions.md describes the responses.
 
-    Each call has a `request_id`, with which the task app executes it only once, so it is sent again if the connection
-    breaks. Calls must not overlap. Every method raises TaskAppError (with `status`, `code`, and the `boundary` of a failed
-    episode), TaskAppUnreachable and RequestError.
+    Each call has a `request_id`, so that the task app executes the call only once even if it is sent again after the
+    connection breaks. Calls must not overlap. Every method raises TaskAppError if the call is rejected or the episode
+    fails (with `status`, `code` and the `boundary` of the failure), TaskAppUnreachable if there is no response, and
+    RequestError if an argument cannot be encoded as JSON.
 
     Args:
-        session_id: Id of the session.
+        session_id: The session's id.
         call: Function that makes one call, with the parameters of `exchange` from `verb` on.
     """
 
@@ -126,14 +130,14 @@ class RemoteSession:
         """Start an episode.
 
         Args:
-            seed: Seed of the task. None draws one.
+            seed: Seed of the task. Defaults to a random seed.
             split: Split of the seed.
             config: Arguments of the environment's constructor.
             reward: Weights of the reward. Defaults to the app's weights.
             timeout_s: Time limit of the episode.
 
         Returns:
-            The first `observation`, with `messages`, `tools`, `actions` and `limits`.
+            An object with the first `observation`, and with `messages`, `tools`, `actions` and `limits`.
         """
         return await self._call("reset", seed=seed, split=split, config=config, reward=reward, timeout_s=timeout_s)
 
@@ -156,16 +160,16 @@ class RemoteSession:
             timeout_s: Time limit of the step.
 
         Returns:
-            `observation`, `reward` (None if undefined), `done`, and more.
+            An object with `observation`, `reward` (None if undefined), `done` and other fields.
         """
         return await self._call("step", tool=tool, args=args, actions=actions, text=text, timeout_s=timeout_s)
 
     async def finish(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Truncate and score the episode. If it has already ended, return its last step again."""
+        """Truncate and score the episode, and return its last step. An episode that has already ended does not change."""
         return await self._call("finish", timeout_s=timeout_s)
 
     async def state(self) -> dict[str, Any]:
-        """Describe the session. This also resets its idle time."""
+        """Return a description of the session. This also restarts the session's idle timeout."""
         return await self._exchange("GET", f"/sessions/{self.session_id}", {}, repeats=True)
 
     async def close(self) -> None:
@@ -179,7 +183,7 @@ class RemoteSession:
 
 
 class SyncRemoteSession:
-    """A blocking RemoteSession with the same methods and errors."""
+    """A blocking version of RemoteSession with the same methods and errors."""
 
     def __init__(self, session: RemoteSession, thread: LoopThread) -> None:
         self.session_id = session.session_id

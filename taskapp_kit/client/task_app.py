@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 REQUEST_SECONDS = 60.0
-"""Time limit of a request other than a rollout."""
+"""Time limit in seconds of a request other than a rollout."""
 MAX_KEY = 255
 Refuse = Callable[[str], str | None]
-"""Function that gets the IP address of every connection, and returns the reason to reject it as a sentence, or None."""
+"""Receives the IP address of each connection. Returns the reason to reject it, as a sentence, or None."""
 
 Result = TypeVar("Result")
 
@@ -44,12 +44,12 @@ class TaskAppClient:
     Args:
         url: The task app's address.
         api_key: API key, sent as X-API-Key to this address only. None sends no key.
-        timeout_seconds: Time limit of a rollout, including repetitions.
-        retries: How often a repeatable request is repeated.
-        hop_seconds: Time limit of the response to one redirect or poll. The POST itself may take as long as the rollout,
-            because a server without a gateway responds at the end.
-        headers: Additional headers of every request, such as `Modal-Key` and `Modal-Secret`.
-        refuse: Function that gets the IP address of every connection, and returns the reason to reject it, or None.
+        timeout_seconds: Time limit of a rollout, including retries.
+        retries: How often a request that is safe to repeat is repeated.
+        hop_seconds: Time limit for the response to one redirect or poll. The POST itself may take as long as the
+            rollout, because a server without a gateway responds only when the rollout has ended.
+        headers: Additional headers for every request, such as `Modal-Key` and `Modal-Secret`.
+        refuse: Function that receives the IP address of each connection and returns the reason to reject it, or None.
 
     Raises:
         ConfigError: The address, the key or the time limit is invalid.
@@ -77,18 +77,18 @@ class TaskAppClient:
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:
-        """`GET /health`, which is never repeated, so that it returns the current state."""
+        """Send `GET /health` and return the current state. The request is never retried."""
         return await self._object("/health", retries=0)
 
     async def info(self) -> dict[str, Any]:
-        """`GET /info`."""
+        """Send `GET /info` and return the response."""
         return await self._object("/info", retries=self.retries)
 
     async def task_info(self, seeds: Sequence[int] = (), **query: str) -> Any:
-        """`GET /task_info`.
+        """Send `GET /task_info` and return the response.
 
         Args:
-            seeds: Seeds of the tasks to describe. Without seeds, the task app is described.
+            seeds: Seeds of the tasks to describe. If empty, the response describes the task app.
             **query: Additional parameters, such as `environment="adder"`.
 
         Returns:
@@ -98,11 +98,11 @@ class TaskAppClient:
         return await self.get("/task_info" + (f"?{urlencode(pairs)}" if pairs else ""))
 
     async def get(self, path: str, *, retries: int | None = None, seconds: float = REQUEST_SECONDS) -> Any:
-        """Send a GET request and return the JSON of the response.
+        """Send a GET request and return the decoded JSON of the response.
 
         Args:
             path: URL-encoded path and query, starting with a slash.
-            retries: How often the request is repeated. Defaults to the client's `retries`.
+            retries: How often the request is retried. Defaults to the client's `retries`.
             seconds: Time limit of the request.
         """
         shown = path.partition("?")[0]
@@ -115,20 +115,20 @@ class TaskAppClient:
             raise not_json(answer, self.url, shown) from None
 
     async def rollouts(self, **filters: str | float) -> dict[str, Any]:
-        """`GET /rollouts`: a page of stored rollouts, newest first, and `next_cursor` (None on the last page).
+        """Send `GET /rollouts` and return a page of stored rollouts, newest first. `next_cursor` is None on the last page.
 
         Args:
             **filters: environment, policy, status, boundary, reward_above, reward_below, run_id, group_id, limit, cursor.
-                With an admin key also key_label.
+                `key_label` requires an admin key.
         """
         return await self._object("/rollouts" + (f"?{urlencode(filters)}" if filters else ""), retries=self.retries)
 
     async def rollout_by_id(self, rollout_id: str, *, events: bool = False) -> dict[str, Any]:
-        """`GET /rollouts/{rollout_id}`: the response of a rollout that has ended.
+        """Send `GET /rollouts/{rollout_id}` and return the response of a rollout that has ended.
 
         Args:
             rollout_id: Id of the rollout.
-            events: Whether to include its events.
+            events: Whether to include the rollout's events.
 
         Raises:
             TaskAppError: The rollout does not exist (`status` 404), failed (`boundary`), or is running (202).
@@ -143,9 +143,9 @@ class TaskAppClient:
             raise TaskAppError(message, status=202, code="running", hint="Try again when it has ended.") from None
 
     async def recorded_rollout(self, rollout_id: str) -> dict[str, Any]:
-        """`GET /rollouts/{rollout_id}?events=1` of a rollout that was scored or failed.
+        """Send `GET /rollouts/{rollout_id}?events=1` and return the response of a rollout that was scored or failed.
 
-        For a failed rollout, this is the error envelope with the events in `trace`.
+        The response of a failed rollout is the error envelope, with the events in `trace`.
 
         Raises:
             TaskAppError: The rollout does not exist or is running.
@@ -160,7 +160,7 @@ class TaskAppClient:
         raise refusal(answer, self.url, path.partition("?")[0], self._key)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """`GET /blobs/{sha256}`: the bytes of a PNG image, or None if the image does not exist."""
+        """Send `GET /blobs/{sha256}` and return the bytes of the PNG image, or None if it does not exist."""
         path = f"/blobs/{quote(sha256, safe='')}"
         answer = await self._get(path, path, self.retries, REQUEST_SECONDS)
         if answer.status == 404:
@@ -183,19 +183,19 @@ class TaskAppClient:
         Args:
             request: Body of `POST /rollout`.
             timeout_seconds: Time limit of the rollout. Defaults to the client's time limit.
-            idempotency_key: 1 to 255 visible ASCII characters. With a key, the POST is repeated if the connection breaks,
-                and the task app still runs only one episode.
-            submit: Whether to request `202` and poll, so that no connection has to stay open. If the caller gives up, the
-                rollout is cancelled unless it has an idempotency key.
-            once: Whether never to repeat a POST that was sent, even with a key, because a task app that was restarted
-                would run a second episode.
+            idempotency_key: 1 to 255 visible ASCII characters. With a key, the client repeats the POST if the
+                connection breaks, and the task app still runs only one episode.
+            submit: Whether to request a `202` response and poll for the result, so that no connection has to stay open.
+                If the caller gives up, the rollout is cancelled unless it has an idempotency key.
+            once: Whether to never repeat a POST that was sent, even with a key. A task app that was restarted would run
+                a second episode.
 
         Returns:
             The response of `POST /rollout`, a JSON object that is not validated further.
 
         Raises:
-            TaskAppError: The task app rejected the request, or the rollout failed (`status`, `code`, `boundary`,
-                `rollout_id`).
+            TaskAppError: The task app rejected the request, or the rollout failed. The error has `status`, `code`,
+                `boundary` and `rollout_id`.
             JobTimeout: The rollout did not end in time.
             RequestError: The request cannot be encoded as JSON.
             ConfigError: The idempotency key or the time limit is invalid.
@@ -221,14 +221,14 @@ class TaskAppClient:
 
     @asynccontextmanager
     async def session(self, env_name: str | None = None, *, run_id: str | None = None) -> AsyncIterator[RemoteSession]:
-        """Open a session of an environment, and close it at the end of the block.
+        """Open a session of an environment, and close it when the `with` block ends.
 
-        Example: `async with client.session("adder") as session: await session.reset(seed=0)`. If the server is full, the
-        request is repeated up to `retries` times.
+        Example: `async with client.session("adder") as session: await session.reset(seed=0)`. If the server is full,
+        opening the session is retried up to `retries` times.
 
         Args:
             env_name: Name of the environment. Defaults to the app's first environment.
-            run_id: Run id to store with the session's episodes.
+            run_id: Run id that the server stores with the session's episodes.
         """
         body = {name: value for name, value in (("env_name", env_name), ("run_id", run_id)) if value is not None}
         call = partial(
@@ -239,7 +239,7 @@ class TaskAppClient:
         try:
             yield session
         finally:
-            with suppress(TaskAppError):  # the session or the server may be gone, and idle sessions expire
+            with suppress(TaskAppError):  # the server may be gone, and a session that stays open expires when idle
                 await session.close()
 
     async def aclose(self) -> None:
@@ -261,7 +261,7 @@ class TaskAppClient:
                 f"{self.url}{path.partition('?')[0]} returned JSON that is not an object.",
                 status=200,
                 code="not_json",
-                hint="Is that the address of a task app?",
+                hint="Check whether this is the address of a task app.",
             )
         return body
 
@@ -275,7 +275,7 @@ class TaskAppClient:
 
 
 class SyncTaskAppClient:
-    """A blocking TaskAppClient with the same methods and errors. Inside a running event loop, it blocks the loop.
+    """A blocking version of TaskAppClient with the same methods and errors. It blocks a running event loop.
 
     Each call opens and closes its own connections, so threads may share an instance.
 
@@ -333,7 +333,7 @@ class SyncTaskAppClient:
 
     @contextmanager
     def session(self, env_name: str | None = None, *, run_id: str | None = None) -> Iterator[SyncRemoteSession]:
-        """See TaskAppClient. The session keeps separate connections until the end of the block."""
+        """See TaskAppClient. The session uses separate connections until the `with` block ends."""
         with (
             loop_thread() as thread,
             thread.entered(self._open()) as client,
@@ -342,7 +342,7 @@ class SyncTaskAppClient:
             yield SyncRemoteSession(session, thread)
 
     def close(self) -> None:
-        """Do nothing; each call closes its own connections."""
+        """Do nothing, because each call closes its own connections."""
 
     def __enter__(self) -> SyncTaskAppClient:
         return self
@@ -362,7 +362,7 @@ class SyncTaskAppClient:
 
 def _seconds(timeout: float) -> float:
     if not 0 < timeout < math.inf:
-        raise ConfigError("A rollout's timeout must be a number of seconds above 0.")
+        raise ConfigError("The timeout of a rollout must be a number of seconds greater than 0.")
     return timeout
 
 

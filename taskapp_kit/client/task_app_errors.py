@@ -1,4 +1,4 @@
-"""Exceptions for failed requests to a task app. Each message names the server, what happened and what to do."""
+"""Exceptions for failed requests to a task app. Each message states the server, what happened and what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from taskapp_kit.net.envelope import ErrorMembers, ended, error_members
 from taskapp_kit.net.http import CHECK_PROXY, NO_CONNECTION, HttpResponse, NoAnswer, Trouble
 from taskapp_kit.net.retry import ForeignRedirect
 
-NO_TASK_APP = "Is that the address of a task app?"
+NO_TASK_APP = "Check whether this is the address of a task app."
 START_IT = "Start the server (taskapp serve APP), or check the address."
 NO_KEY_CODES = frozenset({"unauthorised", "unauthorized"})
 
@@ -15,9 +15,14 @@ NO_KEY_CODES = frozenset({"unauthorised", "unauthorized"})
 def unreachable(
     lost: NoAnswer, url: str, path: str, *, may_run: bool = False, repeatable: bool = False
 ) -> TaskAppUnreachable:
-    """Return the error of a request without a response.
+    """Return the error for a request that got no response.
 
-    `may_run` is whether the request may have started a rollout, `repeatable` whether it had an idempotency key.
+    Args:
+        lost: Why there is no response.
+        url: The task app's address.
+        path: The path of the request.
+        may_run: Whether the request may have started a rollout.
+        repeatable: Whether the request had an idempotency key.
     """
     if lost.kind is Trouble.REFUSED:
         return TaskAppUnreachable(f"Nothing is listening at {url}.", hint=START_IT)
@@ -26,34 +31,34 @@ def unreachable(
     if lost.kind in NO_CONNECTION:
         return TaskAppUnreachable(f"{url} {lost.why}.", hint="Check the address.")
     if lost.kind is Trouble.FORBIDDEN:
-        return TaskAppUnreachable(f"The connection to {url} was not made. {lost.why}")
+        return TaskAppUnreachable(f"No connection to {url} was opened. {lost.why}")
     if not may_run:
         return TaskAppUnreachable(f"{url}{path} {lost.why}.")
     if repeatable:
         return TaskAppUnreachable(
             f"{url}{path} {lost.why}. The rollout may still be running there.",
-            hint="Repeat it with the same idempotency key. The task app will not run a second episode.",
+            hint="Send the request again with the same idempotency key. The task app will not run a second episode.",
         )
     return TaskAppUnreachable(
-        f"{url}{path} {lost.why}. The rollout may still be running there, so it was not sent again.",
-        hint="Pass an idempotency key, with which a rollout can be repeated without running twice.",
+        f"{url}{path} {lost.why}. The request was not sent again, because the rollout may still be running there.",
+        hint="To repeat requests without running a second episode, pass an idempotency key.",
     )
 
 
 def not_followed(foreign: ForeignRedirect, url: str, path: str) -> TaskAppError:
-    """Return the error of a redirect to another server or an invalid address."""
+    """Return the error for a redirect to another server or to an invalid address."""
     return TaskAppError(
-        f"{url}{path} returned a redirect that is not followed: {foreign}.",
+        f"{url}{path} returned a redirect that was not followed: {foreign}.",
         status=303,
         code="foreign_redirect",
-        hint="The key is only sent to the configured address. If the app has moved, use its new address.",
+        hint="The key is only sent to the configured address. If the task app has moved, configure its new address.",
     )
 
 
 def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskAppError:
-    """Return the error of a response other than 200."""
+    """Return the error for a response whose status is not 200."""
     error = error_members(answer, key)
-    valid_key = error is not None and error.code == "admin_only"  # the key is valid but lacks this right
+    valid_key = error is not None and error.code == "admin_only"  # the key is valid but does not permit this request
     if (answer.status in (401, 403) and not valid_key) or (error is not None and error.code in NO_KEY_CODES):
         what = "the key" if key else "a request without a key"
         return TaskAppError(
@@ -73,7 +78,7 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskA
 
 
 def not_json(answer: HttpResponse, url: str, path: str) -> TaskAppError:
-    """Return the error of a 200 whose body is not JSON."""
+    """Return the error for a 200 response whose body is not JSON."""
     return TaskAppError(f"{url}{path} did not return JSON.", status=answer.status, code="not_json", hint=NO_TASK_APP)
 
 

@@ -60,7 +60,7 @@ def foreign() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("path", "words", "status"),
     [
-        ("/html", "404. Is that the address of a task app?", 1),
+        ("/html", "404. Check whether this is the address of a task app.", 1),
         ("/odd", " 500", 1),
         ("/list", " 500", 1),
         ("/empty", "JSON", 1),

@@ -237,12 +237,12 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
     [
         ({"root": dropped}, "task app", "dropped the connection"),
         ({"health": dropped}, "task app", "/health dropped the connection"),
-        ({"root": HTML, "health": HTML}, "task app", "GET / returns 200 with a web page, GET /health 200 with a web page"),
+        ({"root": HTML, "health": HTML}, "task app", "GET / returns 200 with a web page, and GET /health"),
         ({"root": REDIRECT, "health": REDIRECT}, "task app", "returns 307, a redirect to elsewhere.example"),
         ({"root": None, "health": None}, "task app", "not as a task app: GET / returns 404"),
         ({"health": HTML}, "contract", "GET /health returns 200 with a web page"),
-        ({"health": answer(500, body={})}, "contract", "GET /health returns 500; expected 200"),
-        ({"health": answer(body={"healthy": False, "status": "draining"})}, "task app", "reports that it is draining"),
+        ({"health": answer(500, body={})}, "contract", "GET /health returns 500. Expected 200"),
+        ({"health": answer(body={"healthy": False, "status": "draining"})}, "task app", "reports the status draining"),
         ({"health": answer(400, body={"detail": {"error": {"code": "unauthorised", "message": f"try {KEY}"}}})}, "key", "(400)"),
         ({"health": answer(403, text=f"no {KEY}")}, "key", "rejects the key (403)"),
         ({"health": answer(503, body={"detail": {"error": {"code": "missing_environment_api_key", "message": ""}}})}, "key", "without a key"),
@@ -251,10 +251,10 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
         ({"task_info": HTML}, "contract", "GET /task_info returns 200 with a web page"),
         ({"task_info": answer(body=[1])}, "contract", "200 without a JSON object"),
         ({"task_info": answer(body={"x": 1})}, "contract", "describes no data set"),
-        ({"task_info": answer(body={"taskset": {"id": "d", "splits": ["train"]}})}, "contract", "?seed=0 lacks task.id, environment, dataset"),
+        ({"task_info": answer(body={"taskset": {"id": "d", "splits": ["train"]}})}, "contract", "?seed=0 returns no task.id, environment, dataset"),
         ({"task_info": dropped}, "contract", "dropped the connection"),
         ({"info": answer(500, body={})}, "contract", "GET /info returns 500"),
-        ({"info": answer(body={"service": 1})}, "contract", "GET /info lacks service.task"),
+        ({"info": answer(body={"service": 1})}, "contract", "GET /info returns no `service.task`"),
         ({"rollout": None}, "contract", "POST /rollout does not exist (404)"),
     ],
 )  # fmt: skip
@@ -267,11 +267,11 @@ def test_what_is_wrong_is_told_under_its_part(changed: dict[str, Any], part: str
 @pytest.mark.parametrize(
     ("changed", "found"),
     [
-        ({"root": None}, "answers as a task app."),
-        ({"root": REDIRECT}, "answers as a task app."),
+        ({"root": None}, "is a task app."),
+        ({"root": REDIRECT}, "is a task app."),
         ({"info": None}, "GET /info does not exist (404)."),
-        ({"info": answer(body={"service": {"task": {}}, "rubrics": None})}, "GET /info advertises no rubric."),
-        ({"root": answer(body={"status": "ok", "service": f"x \x1b[31m{KEY} " + "y" * 500})}, "answers as task app x"),
+        ({"info": answer(body={"service": {"task": {}}, "rubrics": None})}, "GET /info describes no rubric."),
+        ({"root": answer(body={"status": "ok", "service": f"x \x1b[31m{KEY} " + "y" * 500})}, "is the task app x"),
     ],
 )
 def test_what_is_only_advice_stands_in_nobodys_way(changed: dict[str, Any], found: str) -> None:
