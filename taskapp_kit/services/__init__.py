@@ -7,7 +7,7 @@
     async with Counter.options(num_replicas=4).as_service() as counter:
         await counter.add.route(2)
 
-docs/train/services.md describes services, and those that come with the kit: environments, browsers, rewards.
+docs/train/services.md describes services and the bundled services: environments, browsers and rewards.
 """
 
 from importlib import import_module
@@ -52,7 +52,7 @@ _MODULES = {
     "SandboxedPythonCoder": "python_coder",
     "WebBrowsingEnv": "web_browsing",
 }
-"""Names that are imported at first use, because they import everything that plays and scores episodes."""
+"""Names that are imported on first access, because they import all modules that play and score episodes."""
 
 
 def __getattr__(name: str) -> object:

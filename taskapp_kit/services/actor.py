@@ -27,18 +27,18 @@ from taskapp_kit.services.service import ServiceHandle
 class Actor:
     """Base class of services. A service serves the methods marked with `@endpoint`.
 
-    Class keywords set default options of services, except `num_replicas`: `class Policy(Actor, concurrent_calls=64)`. With
-    `stateful=True`, an instance belongs to one caller, like an environment: calls need a session (`async with
-    service.session()`), and each session constructs its own instance.
+    Class keywords set the default options of the class's services: `class Policy(Actor, concurrent_calls=64)`. Every
+    option except `num_replicas` can be set in this way. With `stateful=True`, each instance belongs to one caller, like
+    an environment: calls need a session (`async with service.session()`), and each session constructs its own instance.
 
-    An optional classmethod `setup_worker()` runs once in each replica's process before any instance is created. If it has
-    parameters, it gets the constructor's arguments. An optional method `close()` runs at the end of an instance. Synchronous
-    methods of an instance, including the constructor, run one at a time on one thread; asynchronous methods run on the
-    replica's event loop.
+    An optional classmethod `setup_worker()` runs once in each replica's process before any instance is created. If it
+    has parameters, it receives the constructor's arguments. An optional method `close()` runs when an instance is no
+    longer needed. The constructor and the synchronous methods of an instance run one at a time on one thread.
+    Asynchronous methods run on the replica's event loop.
 
     Attributes:
-        stateful: Whether an instance belongs to one caller.
-        service_options: Default options of its services.
+        stateful: Whether each instance belongs to one caller.
+        service_options: Default options of the class's services.
     """
 
     stateful: ClassVar[bool] = False
@@ -52,47 +52,48 @@ class Actor:
 
     @classmethod
     def options(cls, *, procs: int = 1, **options: Any) -> ActorClass:
-        """Return the class with options for a service.
+        """Return this class together with options for a service.
 
         Args:
             procs: Number of processes per replica. Must be 1.
-            **options: Options that `ServiceOptions` describes.
+            **options: The attributes of `ServiceOptions`.
 
         Raises:
             BadArgument: An option is unknown or has an invalid value.
         """
         if procs != 1:
             raise BadArgument(
-                f"procs is {procs!r}, but a replica is always one process.", hint="Use num_replicas for more processes."
+                f"`procs` is {procs!r}, but each replica is one process.", hint="For more processes, set num_replicas."
             )
         return ActorClass(cls, changed(cls.service_options, cls.__name__, options))
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the constructor's arguments in the form in which replicas receive them.
+        """Return the constructor's arguments as replicas receive them.
 
-        A subclass may replace objects that cannot be sent by their names, and reject invalid ones before a process starts.
+        A subclass may replace an object that cannot be sent with the object's name. It may also reject invalid
+        arguments before a process starts.
         """
         return args, kwargs
 
     @classmethod
     def as_service(cls, *args: Any, **kwargs: Any) -> ServiceHandle:
-        """Return a service of this class with its default options; see `ActorClass.as_service`."""
+        """Return a service of this class with the default options. See `ActorClass.as_service`."""
         return cls.options().as_service(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class ActorClass:
-    """A class and the options of its service."""
+    """An actor class together with the options of its service."""
 
     cls: type[Actor]
     options: ServiceOptions
 
     def as_service(self, *args: Any, **kwargs: Any) -> ServiceHandle:
-        """Return the service. `async with`, or its first call, starts it.
+        """Return a service, which starts when it is entered with `async with` or called for the first time.
 
         Args:
-            *args: Positional arguments of the class's constructor, which each replica calls.
+            *args: Positional arguments of the class's constructor. Each replica calls the constructor.
             **kwargs: Keyword arguments of the class's constructor.
 
         Raises:

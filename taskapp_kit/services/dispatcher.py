@@ -1,9 +1,8 @@
-"""The replicas of one service and the calls to them, on the event loop of services. `service.py` has the user's handle.
+"""The replicas of one service and the calls to them, on the event loop of services. `service.py` has the handle.
 
-route   -> a slot on a ready replica -> the call -> its result, or a second call on another replica if that is safe
-fanout  -> every ready replica concurrently
-session -> one replica, as long as the session is open
-a replica that ends -> restarted, receives the last fanouts that set its state, ready
+`route` makes one call on a ready replica. If that replica ends, the call is made on another replica if that is safe.
+`fanout` makes one call on every ready replica concurrently. A session uses one replica as long as it is open. A replica
+that ends is restarted. Before it is ready again, it executes the last fanouts that set the replicas' state.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from taskapp_kit.services.replicas import (
 log = logging.getLogger("taskapp_kit.services")
 
 RESTART_SECONDS = (0.0, 0.1, 0.5, 5.0, 15.0, 60.0)
-"""Delays before a replica is restarted, by the number of failed starts. The last delay repeats."""
+"""Seconds before a replica is restarted, by its number of failed starts. The last value applies to all later starts."""
 START_TRIES = 3
-"""Failed starts of each replica after which calls are rejected instead of waiting."""
+"""Once every replica has failed to start this often, calls are rejected instead of waiting."""
 MEASURED = 1000
-"""Number of most recent calls whose latency `stats` describes."""
+"""How many of the most recent calls count in the latencies of `stats`."""
 RETRY_AFTER_SECONDS = 1
 
 Result = TypeVar("Result")
@@ -47,7 +46,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class ReplicaSlot:
-    """A replica's position in its service. `handle` is its current process."""
+    """A replica's position in its service. `handle` is the replica's current process."""
 
     index: int
     handle: ReplicaHandle | None = None
@@ -59,7 +58,7 @@ class ReplicaSlot:
     restarts: int = 0
     failed_starts: int = 0
     state_calls: dict[str, bytes] = field(default_factory=dict)
-    """The endpoints with `on_restart` that its process has executed, with their arguments."""
+    """The endpoints with `on_restart` that the current process has executed, with the encoded arguments."""
 
 
 class Dispatcher:
@@ -96,13 +95,13 @@ class Dispatcher:
     async def start(self) -> None:
         """Start all replicas, or wait for a start in progress. If one fails, stop all and raise ReplicaStartFailed."""
         if self.closed:
-            raise ServiceError(f"The service {self.name} is closed.", hint="Create another one with as_service().")
+            raise ServiceError(f"The service {self.name} is closed.", hint="Create a new service with as_service().")
         if self._started:
             return
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start_all())
         starting = self._starting
-        await asyncio.wait((starting,))  # not cancelled with its caller
+        await asyncio.wait((starting,))  # the start continues if its caller is cancelled
         if starting.cancelled():
             raise ServiceError(f"The service {self.name} was closed while it was starting.")
         starting.result()
@@ -112,14 +111,14 @@ class Dispatcher:
         failed = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failed is not None:
             await self._end_all()
-            self._starting = None  # the next call tries again
+            self._starting = None  # the next call starts the replicas again
             log.error("service %s cannot be started: %s", self.name, failed)
             raise failed
         self._started = True
         self._wake()
 
     async def aclose(self) -> None:
-        """End every replica. Running calls raise ReplicaDied, waiting calls raise ServiceError."""
+        """End every replica. Running calls raise ReplicaDied, and waiting calls raise ServiceError."""
         self.closed, self._started = True, False
         tasks = {*self._tasks, *({self._starting} if self._starting is not None else ())}
         for task in tasks:
@@ -136,7 +135,7 @@ class Dispatcher:
         await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
 
     async def _begin(self, slot: ReplicaSlot) -> None:
-        """Start the slot's process, and repeat the calls that set its state. Raises ReplicaStartFailed."""
+        """Start the slot's process, and repeat the calls that set the replica's state. Raises ReplicaStartFailed."""
 
         def has_ended(reason: str) -> None:
             if slot.handle is handle:
@@ -155,13 +154,13 @@ class Dispatcher:
         except ServiceError as error:
             handle.kill()
             raise ReplicaStartFailed(
-                f"A replica of {self.name} started, but its state cannot be set: {error}"
+                f"A replica of {self.name} started, but restoring its state failed: {error}"
             ) from error
         slot.failed_starts = 0
         slot.state = "ready"
 
     def _ended(self, slot: ReplicaSlot, reason: str) -> None:
-        """Handle the end of a process that was ready. The code that starts a process handles its end until then."""
+        """Handle the end of a process that was ready. Before that, the code that starts the process handles its end."""
         if self.closed or slot.state != "ready":
             return
         log.warning("service %s: replica %d ended (%s) and will be restarted", self.name, slot.index, reason)
@@ -178,7 +177,7 @@ class Dispatcher:
                 slot.failed_starts += 1
                 self._last_failure = str(error)
                 log.error("service %s: replica %d: %s", self.name, slot.index, error)
-                self._wake()  # waiting calls may have to be rejected
+                self._wake()  # waiting calls may now have to be rejected
             else:
                 slot.restarts += 1
                 self._wake()
@@ -195,7 +194,7 @@ class Dispatcher:
             if self.stateful:
                 raise ServiceError(
                     f"{self.name}.{name} was called without a session. A stateful class requires a session, because "
-                    "otherwise each call could reach another instance.",
+                    "each session has its own instance.",
                     hint=f"Write: async with service.session() as session: await session.{name}.route(…)",
                 )
             await self.start()
@@ -208,7 +207,7 @@ class Dispatcher:
         try:
             return await self._placed_call(slot, name, data)
         except ReplicaDied:
-            # Only the method's author knows whether a call may be executed twice.
+            # Only the author of the method knows whether a call may be executed twice.
             if not self.endpoints[name].idempotent or self.closed:
                 raise
             self.retried += 1
@@ -227,7 +226,7 @@ class Dispatcher:
         data: bytes,
         ended: Callable[[], None],
     ) -> bytes:
-        """Send an operation to the slot's process, as `ReplicaHandle.call`. Raises the errors of `ServiceEndpoint.route`."""
+        """Send an operation to the slot's process with `ReplicaHandle.call`. Raises the errors of `ServiceEndpoint.route`."""
         handle = slot.handle
         if handle is None:
             ended()
@@ -249,14 +248,14 @@ class Dispatcher:
         return result
 
     async def _place(self, avoid: ReplicaSlot | None) -> ReplicaSlot:
-        """Wait for the least loaded ready replica and reserve a slot. `avoid` is used only if no other is ready."""
+        """Wait for the least loaded ready replica and reserve it. Use `avoid` only if no other replica is ready."""
         if (slot := None if self._waiting else self._free(avoid)) is None:
             slot = await self._wait(lambda: self._free(avoid))
         slot.in_flight += 1
         return slot
 
     def _release(self, slot: ReplicaSlot) -> None:
-        """Free a slot of a replica."""
+        """Undo one reservation of a replica."""
         slot.in_flight -= 1
         self._wake()
 
@@ -266,7 +265,11 @@ class Dispatcher:
         return min(others, key=lambda slot: (slot.in_flight, slot.calls), default=None) or next(iter(free), None)
 
     async def _wait(self, find: Callable[[], ReplicaSlot | None]) -> ReplicaSlot:
-        """Wait in line until `find` returns a replica. Raises Saturated, ReplicaStartFailed."""
+        """Wait in line until `find` returns a replica.
+
+        Raises Saturated if the line is too long or the wait takes too long, and ReplicaStartFailed if no replica
+        starts.
+        """
         if len(self._waiting) >= self.options.max_waiting:
             raise self._saturated(f"{len(self._waiting)} calls are already waiting for a replica")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -279,7 +282,7 @@ class Dispatcher:
                         return slot
                     await turn
                     turn = asyncio.get_running_loop().create_future()
-                    self._waiting[0] = turn  # only the first in line is woken
+                    self._waiting[0] = turn  # only the first call in line is woken
         except TimeoutError:
             raise self._saturated(f"no replica was free within {self.options.queue_seconds:g} s") from None
         finally:
@@ -288,34 +291,32 @@ class Dispatcher:
             self._wake()
 
     def _check_open(self) -> None:
-        """Raise if the service is closed, or if its replicas repeatedly fail to start."""
+        """Raise ServiceError if the service is closed, and ReplicaStartFailed if its replicas cannot be started."""
         if self.closed:
-            raise ServiceError(f"The service {self.name} was closed while a call waited for a replica.")
+            raise ServiceError(f"The service {self.name} was closed while a call was waiting for a replica.")
         if self._last_failure and all(slot.failed_starts >= START_TRIES for slot in self.slots):
             raise ReplicaStartFailed(
-                f"Every replica of {self.name} failed to start at least {START_TRIES} times. The last failure: "
+                f"Every replica of {self.name} failed to start at least {START_TRIES} times. The last error: "
                 f"{self._last_failure}"
             )
 
     def _saturated(self, why: str) -> Saturated:
-        return Saturated(
-            f"The service {self.name} has no replica for the call: {why}.", retry_after_seconds=RETRY_AFTER_SECONDS
-        )
+        return Saturated(f"The service {self.name} is full: {why}.", retry_after_seconds=RETRY_AFTER_SECONDS)
 
     def _wake(self) -> None:
-        """Let the first waiting call check again."""
+        """Let the first waiting call check again whether a replica is free."""
         if self._waiting and not self._waiting[0].done():
             self._waiting[0].set_result(None)
 
     async def fanout(self, name: str, data: bytes, session: ReplicaSession | None) -> list[bytes | None]:
-        """Make one call on every replica and return the encoded results, with None for each failure."""
+        """Make one call on every replica and return the encoded results. The result of a failed call is None."""
         if session is not None or self.stateful:
-            raise ServiceError(f"{self.name}.{name}.fanout was called on sessions. It requires a stateless service.")
+            raise ServiceError(f"{self.name}.{name}.fanout was called on sessions, but requires a stateless service.")
         await self.start()
         state = self.endpoints[name].on_restart
         before = self._state_calls.get(name)
         if state:
-            self._state_calls[name] = data  # before the calls, so that replicas that are starting also get it
+            self._state_calls[name] = data  # before the calls, so that replicas that are starting also execute the call
         slots = [(slot, slot.handle) for slot in self.slots]
         outcomes = await asyncio.gather(*(self._fanned(slot, name, data) for slot, _ in slots), return_exceptions=True)
         failures = [each for each in outcomes if isinstance(each, BaseException)]
@@ -323,7 +324,7 @@ class Dispatcher:
             log.warning("service %s: %s failed on a replica: %s", self.name, name, failure)
         failed = len(failures) == len(outcomes)
         if state:
-            # if all replicas have ended instead, the next ones get the call
+            # if the calls failed because all replicas ended, the restarted replicas execute the call
             rejected = failed and any(isinstance(each, (EndpointRaised, CallTimeout)) for each in failures)
             if rejected and self._state_calls.get(name) is data:
                 self._take_back(name, before)
@@ -332,20 +333,20 @@ class Dispatcher:
                     continue
                 if not isinstance(outcome, BaseException):
                     slot.state_calls[name] = data
-                elif not failed:  # a replica must not serve without that state
-                    self._replace(slot, f"{name} failed on it")
+                elif not failed:  # a replica that did not set the state must not serve
+                    self._replace(slot, f"{name} failed on this replica")
         if failed:
             raise failures[0]
         return [None if isinstance(each, BaseException) else each for each in outcomes]
 
     def _take_back(self, name: str, before: bytes | None) -> None:
-        """Undo a fanout that failed everywhere, and replace replicas that were started with it."""
+        """Undo a fanout that failed on all replicas, and replace replicas that executed it when they started."""
         data = self._state_calls.pop(name)
         if before is not None:
             self._state_calls[name] = before
         for slot in self.slots:
             if slot.state_calls.get(name) is data:
-                self._replace(slot, f"it executed {name}, which failed on the others")
+                self._replace(slot, f"{name} failed on all other replicas")
 
     def _replace(self, slot: ReplicaSlot, reason: str) -> None:
         if slot.state == "ready" and slot.handle is not None:
@@ -382,11 +383,11 @@ class Dispatcher:
         return session
 
     def _background(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Run `work` as a task that continues if its caller is cancelled, until the service is closed."""
+        """Run `work` as a task. Closing the service cancels the task, but cancelling the caller does not."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs unread exceptions
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs unretrieved exceptions
         return task
 
     def _free_for_session(self) -> ReplicaSlot | None:
@@ -395,7 +396,7 @@ class Dispatcher:
         return min(free, key=lambda slot: (slot.sessions, slot.in_flight, slot.index), default=None)
 
     def stats(self) -> ServiceStats:
-        """Return the service's statistics."""
+        """Return statistics of the service and its replicas."""
         ordered = sorted(self._latencies)
         return ServiceStats(
             name=self.name,
@@ -421,7 +422,7 @@ class Dispatcher:
 
 
 class ReplicaSession:
-    """A session on one replica. If the replica ends, a session of a stateless class moves to another replica."""
+    """A session on one replica. If the replica ends, the session of a stateless class moves to another replica."""
 
     def __init__(self, dispatch: Dispatcher, slot: ReplicaSlot, name: str) -> None:
         self.name = name
@@ -442,8 +443,8 @@ class ReplicaSession:
         if self._dispatch.stateful:
             if not self._lives:
                 raise ReplicaDied(
-                    f"The replica of this session of {self._dispatch.name} has ended, so the session's state is lost.",
-                    hint="Open another session.",
+                    f"The replica of this session of {self._dispatch.name} has ended. The session's state is lost.",
+                    hint="Open a new session.",
                 )
             return await self._call(name, data)
         await self._stay()
@@ -463,7 +464,7 @@ class ReplicaSession:
         return await dispatch._send(slot, "call", name, inner, data, partial(dispatch._release, slot))
 
     async def _stay(self) -> None:
-        """Move to another replica if this one has ended. Concurrent calls wait for the move."""
+        """Move to another replica if the current one has ended. Concurrent calls wait for the move."""
         async with self._moving:
             if not self._lives:
                 other = await self._dispatch.open_session()
@@ -471,20 +472,20 @@ class ReplicaSession:
                 self._slot, self._handle = other._slot, other._handle
 
     def left(self) -> None:
-        """Free the session's slot at the replica."""
+        """Release the session's reservation on its replica."""
         if self._slot.handle is self._handle:
             self._slot.sessions -= 1
             self._dispatch._wake()
 
     async def aclose(self) -> None:
-        """Close the session's instance. Further calls do nothing."""
+        """Close the session's instance. Calling this method again does nothing."""
         if not self._open:
             return
         self._open = False
         await asyncio.shield(self._dispatch._background(self._close()))
 
     async def close_after(self, opening: asyncio.Future[bytes]) -> None:
-        """Close the instance once it is open, because its caller was cancelled."""
+        """Wait until the instance is open, and close it. The caller was cancelled while opening the session."""
         await asyncio.wait((opening,))
         if not opening.cancelled() and opening.exception() is None:
             await self.aclose()

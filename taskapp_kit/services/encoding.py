@@ -1,8 +1,9 @@
-"""Encoding of arguments and results of services as JSON, with marks for types that JSON lacks, and without pickle.
+"""Encoding of services' arguments and results as JSON, without pickle. Types that JSON lacks are marked.
 
-None, bool, int, float (also infinity and NaN), str, bytes, list, tuple, dict and dataclasses keep their types. NumPy numbers
-and arrays become numbers and lists, enum members become their values. A dataclass is named by its module, and decoding never
-creates objects of other classes. A replica's response can only name classes that its caller has imported.
+None, bool, int, float (including infinity and NaN), str, bytes, list, tuple, dict and dataclasses keep their types.
+NumPy numbers and arrays become numbers and lists, and enum members become their values. A dataclass is encoded with its
+module and name. Decoding creates no objects of other classes. A replica's response may only contain dataclasses that
+its caller has imported.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from taskapp_kit.errors import BadArgument, ServiceError
 from taskapp_kit.services.replicas import MAIN, MAIN_OF_REPLICA
 
 MARK = "\0"
-"""Key of a JSON object that represents another type, which the value names."""
+"""Key that marks a JSON object as an encoded value of another type. The key's value is the type's name."""
 MOST_DEEP = 200
 """Maximum nesting of JSON arrays and objects. orjson supports 254."""
 INT_LIMIT = 2**63
 
 
 def encode(value: Any) -> bytes:
-    """Return the value as bytes. Raises BadArgument, with the location inside the value, if it cannot be sent."""
+    """Encode a value as bytes. If a part cannot be sent, raise BadArgument with the location of the part."""
     return orjson.dumps(_written(value, "", 0))
 
 
 def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Return `(args, kwargs)` as bytes, as `encode` does. Errors name the argument."""
+    """Encode `(args, kwargs)` as bytes, as `encode` does. Error messages name the argument."""
     positional = [_written(value, f"argument {number}", 3) for number, value in enumerate(args, 1)]
     named = {name: _written(value, f"argument {name}", 3) for name, value in kwargs.items()}
     return orjson.dumps([positional, named])
@@ -45,10 +46,10 @@ def decode(data: bytes | bytearray | memoryview, *, imports: bool = False) -> An
 
     Args:
         data: The encoded value.
-        imports: Whether modules of dataclasses may be imported. Otherwise they must already be imported.
+        imports: Whether decoding may import the modules of dataclasses. If false, they must already be imported.
 
     Raises:
-        ServiceError: A class does not exist, or cannot be created from the fields.
+        ServiceError: A dataclass does not exist in this process, or cannot be created from the received fields.
     """
     return _read(orjson.loads(data), imports)
 
@@ -78,9 +79,9 @@ def _written(value: Any, place: str, depth: int) -> Any:
     if is_dataclass(kind):
         if _loaded(kind.__module__, kind.__qualname__) is not kind:
             raise BadArgument(
-                f"A {kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a service: "
-                "the other process must import its class, but its module has no class with this name.",
-                hint="Define it at the top level of a file.",
+                f"A {kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a service, "
+                "because the other process cannot import its class.",
+                hint="Define the class at the top level of a module.",
             )
         module = MAIN if kind.__module__ == MAIN_OF_REPLICA else kind.__module__
         members = {
@@ -101,8 +102,8 @@ def _written(value: Any, place: str, depth: int) -> Any:
         return _written(int(value) if isinstance(value, int) else float(value), place, depth)
     raise BadArgument(
         f"A {kind.__module__}.{kind.__qualname__} at {place.lstrip('.') or 'the top of a value'} cannot be sent to or from a "
-        "service. Expected None, bool, int, float, str, bytes, list, tuple, dict or a dataclass of these.",
-        hint="Send large tensors through a file." if kind.__module__ == "torch" else "",
+        "service. Expected None, bool, int, float, str, bytes, a list, tuple or dict, or a dataclass of these types.",
+        hint="Write the tensor to a file and send the path." if kind.__module__ == "torch" else "",
     )
 
 
@@ -140,7 +141,7 @@ def _read(value: Any, imports: bool) -> Any:
         return cls(**members)
     except TypeError as error:
         raise ServiceError(
-            f"A received {cls.__name__} cannot be created from its fields {', '.join(members)}: {error}."
+            f"A received {cls.__name__} cannot be created from the fields {', '.join(members)}: {error}."
         ) from error
 
 
@@ -149,7 +150,7 @@ def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
         try:
             importlib.import_module(module_name)
         except ImportError as error:
-            raise ServiceError(f"This process cannot import {module_name}, which a received {name} needs.") from error
+            raise ServiceError(f"A received {name} needs {module_name}, which this process cannot import.") from error
     cls = _loaded(module_name, name)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ServiceError(

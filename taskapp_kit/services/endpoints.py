@@ -12,8 +12,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__taskapp_endpoint__"
 
 RESERVED = ("aclose", "close", "name", "options", "session", "start", "stats")
-"""Names of attributes of services, which cannot be names of endpoints. Only a stateful class may have an endpoint `close`,
-because it belongs to the session.
+"""Names that endpoints cannot have, because services have attributes with these names. Only a stateful class may have an
+endpoint `close`, which closes the session.
 """
 
 
@@ -36,9 +36,10 @@ def endpoint(
 
     Args:
         function: The method.
-        idempotent: Whether the method may run twice. If so, a call whose replica died is sent to another replica.
-        on_restart: Whether the method sets the replica's state, such as the version of its weights. If so, its last `fanout`
-            is repeated on each restarted replica before it serves, and a replica on which it fails is restarted.
+        idempotent: Whether a call may be executed twice. If so, a call whose replica died is sent to another replica.
+        on_restart: Whether the method sets the replica's state, such as the version of its weights. If so, each
+            restarted replica repeats the last `fanout` of the method before it serves. A replica on which the method
+            fails is restarted.
     """
     mark = EndpointMark(idempotent, on_restart)
 
@@ -50,7 +51,7 @@ def endpoint(
 
 
 def endpoints_of(cls: type, *, stateful: bool) -> dict[str, EndpointMark]:
-    """Return the marks of a class's endpoints by name, including inherited endpoints.
+    """Return the options of a class's endpoints by the methods' names, including inherited endpoints.
 
     Raises:
         BadArgument: The class has no endpoint, or an endpoint has a reserved name.
@@ -60,12 +61,12 @@ def endpoints_of(cls: type, *, stateful: bool) -> dict[str, EndpointMark]:
         for name, value in vars(each).items():
             mark = getattr(value, ATTRIBUTE, None)
             if mark is None:
-                endpoints.pop(name, None)  # overridden without a mark
+                endpoints.pop(name, None)  # a subclass overrides the endpoint without marking its method
             else:
                 endpoints[name] = mark
     if not endpoints:
         raise BadArgument(f"{cls.__name__} has no endpoint. Mark at least one method with @endpoint.")
     for name in endpoints:
         if name in RESERVED and not (name == "close" and stateful):
-            raise BadArgument(f"An endpoint of {cls.__name__} cannot have the name {name!r}, which every service has.")
+            raise BadArgument(f"An endpoint of {cls.__name__} has the reserved name {name!r}. Rename the method.")
     return endpoints

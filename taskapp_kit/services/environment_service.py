@@ -1,7 +1,7 @@
 """Environments as services: `app.as_service("crafter", num_replicas=4)`.
 
-Each session of the service has its own environment in a replica. It uses the code of HTTP sessions (docs/connect/sessions.md),
-so that limits, refusals, failures and rewards are the same as in `POST /rollout`.
+Each session of the service has its own environment in a replica. Sessions use the code of HTTP sessions
+(docs/connect/sessions.md), so limits, refusals, failures and rewards are the same as in `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("taskapp_kit.services")
 Played = TypeVar("Played")
 
 PROTOCOL = "service"
-"""The name of the protocol of these sessions in `docs/connect/sessions.md`."""
+"""The protocol name of these sessions, as listed in `docs/connect/sessions.md`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class EnvironmentStep:
 
     Attributes:
         observation: Text, a JSON object or, with images, a list of chat content parts.
-        reward: What this step adds to the episode's reward. None means undefined, which is not 0.
+        reward: The step's contribution to the episode's reward. None means undefined, not 0.
         terminated: Whether the environment ended the episode.
         truncated: Whether a limit or the caller ended the episode.
         info: The `info` of the last action.
-        refused: Why the last action was refused, or None.
+        refused: Why the last action was refused, or None if it was not.
         turn: Number of turns so far.
-        parts: The parts `env`, `event` and, in the last step, `outcome` of the reward.
-        episode: The result of the episode in the last step, else None.
+        parts: The parts of the reward: `env`, `event` and, in the last step, `outcome`.
+        episode: The result of the episode. None before the last step.
     """
 
     observation: Json
@@ -84,7 +84,7 @@ class EpisodeResult:
     Attributes:
         rollout_id: Id of the episode.
         status: terminated or truncated.
-        stop_reason: Why it ended.
+        stop_reason: Why the episode ended.
         reward: The same reward as in `POST /rollout`. None means undefined.
         episode_return: Sum of the environment's rewards.
         length: Number of steps.
@@ -107,13 +107,13 @@ class EpisodeResult:
 
 
 class EnvironmentActor(Actor, stateful=True):
-    """One environment of an app, which a session of `app.as_service(…)` holds. Nothing is stored.
+    """One environment of an app, for one session of `app.as_service(…)`. Episodes are not stored.
 
-    Variables of models, such as `TASKAPP_JUDGE_URL`, are read from the replica's process environment, which does not
-    contain this process's keys. Pass keys in the service's option `environment=`.
+    Settings of models, such as `TASKAPP_JUDGE_URL`, are read from the environment variables of the replica's process.
+    That process does not inherit API keys. Pass keys in the service's option `environment=`.
 
     Args:
-        app: The app, or a reference as `taskapp serve` takes it.
+        app: The app, or a reference that `taskapp serve` accepts.
         environment: Name of the environment. Defaults to the app's first environment.
     """
 
@@ -124,14 +124,14 @@ class EnvironmentActor(Actor, stateful=True):
 
     @classmethod
     def setup_worker(cls, app: str, environment: str | None = None) -> None:
-        """Create the app's service once per process. Raises Unavailable with what is missing."""
+        """Create the app's service once per process. Raises Unavailable if a required setting is missing."""
         global _in_replica
         find_environment(service_here(app).spec, environment)
         _in_replica = True
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replace the app by its reference. Raises DeclarationError, DiscoveryError, RequestError."""
+        """Replace the app with a reference to it. Raises DeclarationError, DiscoveryError, RequestError."""
         return (), app_arguments(*args, **kwargs)
 
     @endpoint
@@ -148,7 +148,7 @@ class EnvironmentActor(Actor, stateful=True):
         """Start an episode and return its first observation. A running episode is cancelled.
 
         Args:
-            seed: Seed of the task. None draws one.
+            seed: Seed of the task. Defaults to a random seed.
             split: Split of the seed.
             config: Arguments of the environment's constructor.
             index: Position in the split, instead of a seed.
@@ -166,35 +166,35 @@ class EnvironmentActor(Actor, stateful=True):
 
     @endpoint
     async def step(self, action: Any) -> EnvironmentStep:
-        """Take one step. If the action is refused, the step's observation is the reason.
+        """Take one step. If the action is refused, the observation states the reason.
 
         Args:
-            action: `{"tool": {args}}`, a list of these, or a model's reply, from which actions are parsed as in output
+            action: `{"tool": {args}}`, a list of such objects, or a model's reply, which is parsed as in the output
                 mode `text`.
         """
         session = await self._opened()
         if isinstance(action, str):
-            most = action.count("{") + action.count("<")  # every action except a bare tool name has one of them
+            most = action.count("{") + action.count("<")  # only a bare tool name lacks these characters
             return _described(await self._played(session.step(written=action, seconds=_seconds(session, most))))
         calls = [(call.tool, call.args) for call in answer_from(action, "A caller").tool_calls]
         return _described(await self._played(session.step(calls, seconds=_seconds(session, len(calls)))))
 
     @endpoint
     async def finish(self) -> EnvironmentStep:
-        """Truncate and score the episode. If it has already ended, return its last step again."""
+        """Truncate and score the episode, and return its last step. An episode that has already ended does not change."""
         return _described(await self._played((await self._opened()).finish()))
 
     @endpoint
     def describe(self) -> dict[str, Json]:
-        """Describe the current episode for a trainer that samples itself.
+        """Return a description of the current episode, for a trainer that samples the model itself.
 
         Returns:
-            `environment`, `split`, `seed`, `rollout_id`, `actions`, `limits`, `reward_formula`, and the `messages` and
-            `tools` that a model would receive in the first turn.
+            An object with `environment`, `split`, `seed`, `rollout_id`, `actions`, `limits`, `reward_formula`, and the
+            `messages` and `tools` that a model would receive in the first turn.
         """
         start = self._start
         if start is None:
-            raise BadArgument("No episode has been started.", hint="Call reset first.")
+            raise BadArgument("No episode has been started.", hint="Call `reset` first.")
         return {
             "environment": start.environment,
             "split": start.split,
@@ -209,20 +209,20 @@ class EnvironmentActor(Actor, stateful=True):
 
     @endpoint
     async def close(self) -> None:
-        """Close the environment, as the end of the session also does. A running episode is cancelled."""
+        """Close the environment and cancel a running episode. The end of the session also closes the environment."""
         session, self._session = self._session, None
         if session is not None:
             await on_services_loop(session.close())
 
     async def _opened(self) -> EnvironmentSession:
-        """Return the session, which the first call opens."""
+        """Return the environment's session. The first call opens it."""
         if self._session is None:
             service = await asyncio.to_thread(service_here, self._app)
             self._session = await on_services_loop(service.sessions.open(self._environment, protocol=PROTOCOL))
         return self._session
 
     async def _played(self, work: Coroutine[Any, Any, Played]) -> Played:
-        """Return the result of a session's call. Raises RolloutFailed with the boundary in its message."""
+        """Await a call of the session and return its result. Raises RolloutFailed with the boundary in the message."""
         try:
             return await on_services_loop(work)
         except RolloutFailed as error:
@@ -230,29 +230,29 @@ class EnvironmentActor(Actor, stateful=True):
 
 
 def raise_with_boundary(error: RolloutFailed) -> NoReturn:
-    """Raise a failure again with its boundary and code in the message, because callers get only the type and message."""
+    """Raise a failure again with its boundary and code in the message. Callers receive only the type and message."""
     failure = error.failure
     message = f"The episode failed at the boundary {failure.boundary} ({failure.code}): {failure.message}."
     raise RolloutFailed(replace(failure, message=message), rollout_id=error.rollout_id) from error
 
 
 def app_arguments(app: TaskApp | str | Path, environment: str | None = None) -> dict[str, Any]:
-    """Return the arguments of `EnvironmentActor` to send. Raises DeclarationError, DiscoveryError, RequestError."""
+    """Return the arguments for `EnvironmentActor`. Raises DeclarationError, DiscoveryError, RequestError."""
     task_app = app if isinstance(app, TaskApp) else find_app(str(app))
     name = None if environment is None else find_environment(task_app.freeze(), environment).name
     return {"app": reference_of(task_app), "environment": name}
 
 
 _in_replica = False
-"""Whether this process is a replica, which is restarted when it ends."""
+"""Whether this process is a replica. A replica that ends is restarted."""
 _services: dict[str, Service] = {}
 _making = threading.Lock()
 
 
 def service_here(app: str) -> Service:
-    """Return this process's service of an app, which the first call creates. Do not call it on the loop of services.
+    """Return this process's service of an app. The first call creates the service.
 
-    Raises Unavailable, DiscoveryError, DeclarationError, KitError.
+    Do not call this function on the loop of services. Raises Unavailable, DiscoveryError, DeclarationError, KitError.
     """
     with _making:
         if app not in _services:
@@ -267,7 +267,7 @@ def end_replica_if_stuck(app: str) -> None:
     """
     service = _services[app]
     if _in_replica and service.admission.draining:
-        log.error("a replica has too many threads stuck in environments; it is restarted")
+        log.error("this replica is restarted, because too many threads are stuck in environments")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -277,7 +277,7 @@ async def _made(app: str) -> Service:
         await asyncio.to_thread(find_app, app),
         settings,
         max_time_seconds=settings.max_time_seconds,
-        session_idle_seconds=math.inf,  # a session ends with its block or its process
+        session_idle_seconds=math.inf,  # a session ends when its block or its process ends
     )
     try:
         await asyncio.to_thread(service.prepare)

@@ -1,7 +1,8 @@
 """The program of a replica on this machine, `taskapp_kit.services.local_main FD`, which `local_replica.py` starts.
 
-FD is a socket that carries the frames of `rollout/executors/protocol.py`. A job is one operation of `ReplicaHost`; the first
-one loads the class. Each job is a task on the main thread's event loop, so asynchronous methods need no other thread.
+FD is a socket that carries the frames of `rollout/executors/protocol.py`. A job is one operation of `ReplicaHost`, and
+the first job loads the class. Each job is a task on the main thread's event loop, on which asynchronous methods run
+directly.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from taskapp_kit.services.replica_host import Answer, ReplicaHost, failure
 
 
 class CallServer:
-    """Receives the service's frames and answers them. Create and use it on the event loop."""
+    """Receives the service's frames and sends the responses. Create and use it on the event loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -39,7 +40,7 @@ class CallServer:
         self._ended = asyncio.Event()
 
     async def serve(self) -> bool:
-        """Serve until the service closes the socket. Return whether all calls have ended by then."""
+        """Serve until the service closes the socket. Return whether no call was still running at that time."""
         self._loop.add_reader(self._sock.fileno(), self._read)
         self._send(encode({"ready": MAX_THREADS}))
         await self._ended.wait()
@@ -79,14 +80,14 @@ class CallServer:
             self._send(encode({"job": number, "done": failure(error)}))
 
     def _send(self, pieces: list[bytes]) -> None:
-        if not self._out:  # one system call for all answers of this loop iteration
+        if not self._out:  # one system call for all responses of this loop iteration
             self._loop.call_soon(self._flush)
         self._out += pieces
 
     def _flush(self) -> None:
         data, self._out = b"".join(self._out), []
-        with suppress(ConnectionError):  # the reader handles the end
-            self._sock.sendall(data)  # blocks only briefly, because the service always reads
+        with suppress(ConnectionError):  # the reader handles the end of the connection
+            self._sock.sendall(data)  # blocks only briefly, because the service is always reading
 
 
 def main(fd: str) -> None:

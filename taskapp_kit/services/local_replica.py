@@ -17,9 +17,9 @@ from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaSpe
 from taskapp_kit.system.child_python import python_command
 
 GRACE_SECONDS = 1.0
-"""How long a call may take to end after its time limit, before its process is killed."""
+"""Seconds that a call may take to end after its time limit. After that, its process is killed."""
 END_SECONDS = 5.0
-"""Time limit for closing instances."""
+"""Time limit in seconds for closing instances."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -98,15 +98,15 @@ class LocalReplica:
         try:
             return await asyncio.shield(running.future)
         except asyncio.CancelledError:
-            # Not `running.stop`, which would kill the process and its state. A synchronous method runs to its end.
+            # `running.stop` would kill the process and lose its state. A synchronous method runs to its end.
             child.send({"job": running.number, "stop": "cancelled"})
             running.future.add_done_callback(partial(self._abandoned_ended, seconds))
             raise
         except JobHung as error:
             self._kill_hung(seconds)
-            raise CallTimeout(f"A call took longer than its {seconds:g} s; its process was killed.") from error
-        except JobRaised as error:  # only for cancelled calls, because the host returns failures as responses
-            raise CallTimeout(f"A call took longer than its {seconds:g} s; it was cancelled.") from error
+            raise CallTimeout(f"A call did not end within {seconds:g} s, and its process was killed.") from error
+        except JobRaised as error:  # only a cancelled call raises this: the host returns failures as responses
+            raise CallTimeout(f"A call did not end within {seconds:g} s and was cancelled.") from error
         except JobLost as error:
             raise ReplicaDied(f"The replica ({self.place}) ended during the call: {error.reason}.") from error
 
@@ -119,7 +119,7 @@ class LocalReplica:
         try:
             self._child.begin(running)
         except BadFrame as error:
-            raise BadArgument(f"The arguments of a call cannot be sent: {error}.", hint="Pass a file's path.") from None
+            raise BadArgument(f"The arguments of a call cannot be sent: {error}.", hint="Pass a file path.") from None
         running.deadline = running.loop.call_later(seconds, running.stop, "timeout")
         return running
 
@@ -129,7 +129,7 @@ class LocalReplica:
             self._kill_hung(seconds)
 
     def _kill_hung(self, seconds: float) -> None:
-        self._child.kill("deadline", f"a call did not end within its {seconds:g} s")
+        self._child.kill("deadline", f"a call did not end within {seconds:g} s")
 
     def _gone(self, child: ChildProcess) -> None:
         if self._ready and not self._ending:
@@ -147,7 +147,7 @@ class LocalReplica:
 
 
 def gpu_count() -> int:
-    """Return the number of NVIDIA GPUs of this machine."""
+    """Return the number of NVIDIA GPUs in this machine."""
     try:
         return len(list(_GPUS.iterdir()))
     except OSError:

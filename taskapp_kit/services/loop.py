@@ -1,4 +1,4 @@
-"""The event loop of all services, on one daemon thread of this process, so that any loop and thread can use services."""
+"""The event loop of all services. It runs on a daemon thread, so any event loop and any thread can use services."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _thread: DaemonLoop | None = None
 
 
 class _Inbox:
-    """Callbacks from other threads for one loop.
+    """Callbacks that other threads post to one event loop.
 
     All callbacks that arrive before the loop runs them share one wake-up of its thread, which costs more than a call.
     """
@@ -30,7 +30,7 @@ class _Inbox:
         self._woken = False
 
     def post(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """Run a callback on the loop, unless the loop is closed."""
+        """Run a callback on the loop. If the loop is closed, do nothing."""
         if loop.is_closed():
             return
         self._callbacks.append(callback)
@@ -39,7 +39,7 @@ class _Inbox:
             loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        self._woken = False  # before the callbacks, so that later callbacks wake the loop again
+        self._woken = False  # cleared before the callbacks run, so that later callbacks wake the loop again
         while self._callbacks:
             self._callbacks.popleft()()
 
@@ -56,7 +56,7 @@ def _inbox(loop: asyncio.AbstractEventLoop) -> _Inbox:
 
 
 def services_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop, which the first call starts. It and the replicas run until the process ends."""
+    """Return the event loop of all services. The first call starts it, and it runs until the process ends."""
     return _daemon_loop().loop
 
 
@@ -71,7 +71,8 @@ def _daemon_loop() -> DaemonLoop:
 async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work` on the loop of services and return its result. Cancelling this call cancels the work.
 
-    This is `asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))` at half its cost for concurrent calls.
+    It does the same as `asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))`, but concurrent calls cost half as
+    much.
     """
     services, here = services_loop(), asyncio.get_running_loop()
     if here is services:
@@ -93,7 +94,7 @@ async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
         if ended.cancelled():
             answer.cancel()
             return
-        error = ended.exception()  # also after the caller has left, because asyncio logs unread exceptions
+        error = ended.exception()  # also if the caller is gone, because asyncio logs exceptions that nobody retrieves
         if answer.done():
             return
         if error is None:
@@ -118,7 +119,7 @@ def wait_on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
     if _runs_a_loop():
         work.close()
         raise ServiceError(
-            "A blocking call of a service would block this thread's event loop.", hint="Await `route` instead."
+            "A blocking call of a service was made inside a running event loop.", hint="Await `route` instead."
         )
     return _daemon_loop().run(work)
 

@@ -1,4 +1,4 @@
-"""Python programs in a sandbox as a service: `SandboxedPythonCoder`, and `PythonWorkspace`, whose sessions keep files."""
+"""Services that run Python programs in a sandbox: `SandboxedPythonCoder` and `PythonWorkspace`, which keeps files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.services.actor import Actor
 from taskapp_kit.services.endpoints import endpoint
 
 ARTEFACT_BYTES = 2**20
-"""Maximum size of a returned file."""
+"""Maximum size of a returned file in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class Execution:
 
     Attributes:
         stdout: Standard output.
-        stderr: Standard error, as `execute` returns it.
+        stderr: Standard error, with the reason of a failure as in the result of `execute`.
         exit_code: Exit code, or None if a signal ended the program.
-        signal: Number of the signal that ended it, or None.
-        killed_for: Limit that it exceeded, or None if it was not killed.
-        seconds: Wall time.
-        cpu_seconds: Processor time of all its processes.
+        signal: Number of the signal that ended the program, or None.
+        killed_for: Limit that the program exceeded, or None if it was not killed.
+        seconds: Wall time in seconds.
+        cpu_seconds: Processor time of all the program's processes.
         level: Sandbox level.
-        files: Names of the files in its working directory.
+        files: Names of the files in the program's working directory.
         artefacts: Contents of the requested files.
         problems: Why requested files are missing, by name.
     """
@@ -49,7 +49,7 @@ class Execution:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended with exit code 0 and was not killed."""
+        """Whether the program ended with exit code 0 and was not killed."""
         return self.exit_code == 0 and self.killed_for is None
 
 
@@ -60,11 +60,11 @@ class SandboxedPythonCoder(Actor):
 
     Each program has an empty working directory, no network, and the limits of a sandbox (docs/environments/sandbox.md). A
     replica runs one program at a time, in its own box. If this machine cannot confine programs, the service does not start.
-    `PythonWorkspace` keeps files between the programs of a session.
+    To keep files between programs, use `PythonWorkspace`.
 
     Args:
         limits: Limits of each program.
-        level: Sandbox level. Defaults to the strongest level that works here.
+        level: Sandbox level. Defaults to the strongest level that works on this machine.
         allow_weak: Whether a weak level is allowed, as for `Sandbox`.
         warm: Whether to start the next interpreter before its program arrives.
     """
@@ -91,9 +91,9 @@ class SandboxedPythonCoder(Actor):
             code: Python source, or an object with the source in its attribute `text`, such as a policy's `Response`.
 
         Returns:
-            Standard output and standard error. If the program was killed, or a signal or a non-zero exit code ended it, the
-            last line of standard error is the reason. Standard error is empty only if the program succeeded and wrote
-            nothing to it.
+            Standard output and standard error. If the program failed (killed, ended by a signal, or a non-zero exit
+            code), the last line of standard error is the reason. Standard error is empty only if the program succeeded
+            and wrote nothing to it.
 
         Raises:
             SandboxError: The program could not be started.
@@ -116,7 +116,7 @@ class SandboxedPythonCoder(Actor):
         Args:
             code: Python source, as for `execute`.
             stdin: Standard input.
-            files: Files to write to its working directory before it runs.
+            files: Files to write to the working directory before the program runs.
             artefacts: Names of files to return, each at most 1 MiB.
 
         Raises:
@@ -152,7 +152,7 @@ class SandboxedPythonCoder(Actor):
     async def _ran(self, code: Any, stdin: str, files: Mapping[str, str | bytes]) -> RunResult:
         source = getattr(code, "text", code)
         if not isinstance(source, str):
-            raise BadArgument(f"The program is a {type(code).__name__}. Expected Python source as a string.")
+            raise BadArgument(f"The program is a {type(code).__name__}. Pass the Python source as a string.")
         for name, data in files.items():
             await self._box.write(name, data)
         return await self._box.run(
@@ -162,7 +162,7 @@ class SandboxedPythonCoder(Actor):
     async def _names(self) -> list[str]:
         try:
             return await self._box.list()
-        except SandboxError:  # more files than the limit, at which the next run would fail
+        except SandboxError:  # more files than the limit would make the next run fail
             return []
 
     async def _read(self, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -178,7 +178,7 @@ class SandboxedPythonCoder(Actor):
         return found, problems
 
     async def _cleared(self) -> None:
-        """Remove everything that the program left."""
+        """Remove all files that the program created."""
         if self._box.level == remote_boxes.LEVEL:  # another machine, which cannot be emptied
             self._box.close()
             self._box = self._opened()
@@ -187,14 +187,14 @@ class SandboxedPythonCoder(Actor):
 
 
 class PythonWorkspace(SandboxedPythonCoder, stateful=True):
-    """A `SandboxedPythonCoder` that keeps files: each session has its own box until the session ends.
+    """A `SandboxedPythonCoder` that keeps files between programs. Each session has its own box until the session ends.
 
         async with PythonWorkspace.options(num_replicas=4).as_service() as workspaces:
             async with workspaces.session() as session:
                 await session.execute.route("open('notes.txt', 'w').write('1')")
                 stdout, stderr = await session.execute.route("print(open('notes.txt').read())")
 
-    Only files are kept. Each program is a new process without the variables and modules of earlier programs.
+    Only files are kept: each program runs in a new process, without the variables and modules of earlier programs.
     """
 
     _files_stay = True
@@ -214,7 +214,7 @@ _KILLED = {
 
 
 def _standard_error(ran: RunResult, limits: SandboxLimits) -> str:
-    """Return the program's standard error, with the reason of a failure that it does not contain."""
+    """Return the program's standard error. If the program failed, its last line is the reason."""
     if ran.killed_for is not None:
         why = f"killed: {_KILLED[ran.killed_for].format(limits=limits)}"
     elif ran.signal is not None:

@@ -1,9 +1,9 @@
-"""A replica as an actor of a Ray cluster (extra `ray`).
+"""A replica as an actor in a Ray cluster. Requires the extra `ray`.
 
-The program may select the cluster with `ray.init`. Otherwise the first service connects to the cluster that RAY_ADDRESS
-names, or starts one on this machine. Ray transports only bytes, which are encoded as for local replicas. Every node needs the
-same packages and files, and the class's module at the same path. Ray's restarts and retries are not used, because the service
-restarts a replica and sets its state before it serves.
+The program may select the cluster with `ray.init`. Otherwise the first service connects to the cluster at RAY_ADDRESS,
+or starts a cluster on this machine if the variable is not set. Ray transports only bytes, which are encoded as for
+local replicas. Every node needs the same packages and files, and the class's module at the same path. Ray's restarts
+and retries are disabled: the service itself restarts a replica and sets the replica's state before it serves.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHan
 CALLS_AT_ONCE = 1000
 """Concurrent calls of one actor. The host itself limits the calls of an instance."""
 GRACE_SECONDS = 1.0
-"""How long a call may take to end after its time limit, before its actor is killed."""
+"""Seconds that a call may take to end after its time limit. After that, its actor is killed."""
 END_SECONDS = 5.0
-"""Time limit for closing instances."""
+"""Time limit in seconds for closing instances."""
 PROCESSORS = 0.001
 """CPUs that a replica requests: almost none, because there may be more replicas than CPUs, but not 0, because Ray does not
 spread actors that request nothing.
@@ -37,7 +37,7 @@ _connecting = threading.Lock()
 
 
 class HostActor:
-    """The actor's class: a `ReplicaHost` with asynchronous methods."""
+    """The class of the Ray actor, a `ReplicaHost` with asynchronous methods."""
 
     def __init__(self) -> None:
         self._host = ReplicaHost()
@@ -48,11 +48,11 @@ class HostActor:
         return await self._host.answer(frame, data)
 
     async def until_end(self) -> None:
-        """Wait forever. A waiting caller gets an error with the reason when the actor ends."""
+        """Wait forever. When the actor ends, the waiting caller receives an error with the reason."""
         await self._end.wait()
 
     async def node(self) -> str:
-        """Return the id of its node."""
+        """Return the id of the node on which the actor runs."""
         return str(ray.get_runtime_context().get_node_id())
 
 
@@ -69,14 +69,14 @@ class RayReplica:
 
     @property
     def place(self) -> str:
-        """The node and the actor, by the first characters of their ids."""
+        """The ids of the node and the actor, shortened to their first characters."""
         actor = "" if self._actor is None else self._actor._actor_id.hex()[:12]
         return f"node {self._node[:12]}, actor {actor}"
 
     async def start(self) -> None:
         """Create the actor and load the class in it."""
         options = self._spec.options
-        # a cluster that this process starts inherits its environment, and an actor's variables can only be set
+        # a cluster started here inherits this process's variables, and Ray can set but not remove variables of an actor
         variables = {**dict.fromkeys(server_only_names(), ""), **options.environment}
         if not options.with_gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
@@ -101,7 +101,7 @@ class RayReplica:
             check_loaded(frame)
         except (RayError, TimeoutError) as error:
             self.kill()
-            why = str(error) or f"it was not ready within {options.start_seconds:g} s"
+            why = str(error) or f"the actor was not ready within {options.start_seconds:g} s"
             raise ReplicaStartFailed(f"A replica could not be started on Ray: {why}") from error
         except BaseException:
             self.kill()
@@ -146,7 +146,7 @@ class RayReplica:
             ray.cancel(call)
             done, _ = await asyncio.wait((answer,), timeout=GRACE_SECONDS)
             if not done:
-                self._gone(f"a call did not end within its {seconds:g} s")
+                self._gone(f"a call did not end within {seconds:g} s")
         except asyncio.CancelledError:
             ray.cancel(call)
             raise
@@ -158,7 +158,7 @@ class RayReplica:
             raise ReplicaDied(f"The replica ({self.place}) ended during the call: {reason}.") from error
         finally:
             answer.add_done_callback(_retrieved)
-        raise CallTimeout(f"A call took longer than its {seconds:g} s.")
+        raise CallTimeout(f"A call did not end within {seconds:g} s.")
 
     async def _until_end(self, actor: Any) -> None:
         with suppress(RayError):
@@ -174,7 +174,7 @@ class RayReplica:
 
 
 def ray_replicas(spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
-    """Return a function that creates a replica. It ignores the index, because Ray chooses node and GPU."""
+    """Return a function that creates a replica. It ignores the replica's index, because Ray chooses the node and the GPU."""
     return lambda index, has_ended: RayReplica(spec, has_ended)
 
 
@@ -192,4 +192,4 @@ async def _awaited(call: Any) -> Answer:
 
 def _retrieved(answer: asyncio.Future[Answer]) -> None:
     if not answer.cancelled():
-        answer.exception()  # asyncio logs unread exceptions
+        answer.exception()  # asyncio logs unretrieved exceptions

@@ -1,7 +1,7 @@
-"""The replica's side of a service, the same on each backend: the class, its instances, and calls of their methods.
+"""The part of a service that runs in the replica on every backend: loads the class, creates instances, calls methods.
 
-Asynchronous methods run on the replica's event loop, synchronous methods on a thread of their instance. If a call fails, its
-response contains the failure; only the end of the process is a failure of the replica.
+Asynchronous methods run on the replica's event loop, and synchronous methods run on their instance's thread. If a call
+fails, the response contains the failure. Only the end of the process is a failure of the replica.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Answer = tuple[Frame, bytes]
 Result = TypeVar("Result")
 
 TEXT_LENGTH = 16_000
-"""Maximum length of an exception's message and of its traceback."""
+"""Maximum length in characters of an exception's message, and of its traceback."""
 
 
 class HostedInstance:
-    """One instance of the class, and its thread."""
+    """One instance of the class, and the instance's thread."""
 
     def __init__(self, concurrent_calls: int) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="instance")
@@ -63,12 +63,12 @@ class HostedInstance:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on the thread. Once it has started, cancelling waits for its end, since threads cannot be stopped."""
+        """Run `work` on the thread. Cancelling waits until started `work` has ended, because threads cannot be stopped."""
 
         def outcome() -> tuple[Result, None] | tuple[None, BaseException]:
             try:
                 return work(), None
-            except BaseException as error:  # a future cannot hold StopIteration
+            except BaseException as error:  # a future cannot store StopIteration
                 return None, error
 
         running = self._thread.submit(outcome)
@@ -87,7 +87,7 @@ class HostedInstance:
 
 
 class ReplicaHost:
-    """The instance of one replica, or the instances of its sessions if the class is stateful. Use it on one event loop."""
+    """The replica's instance, or one instance for each session if the class is stateful. Use it on one event loop."""
 
     def __init__(self) -> None:
         self._cls: type[Any] = object
@@ -96,10 +96,11 @@ class ReplicaHost:
         self._instances: dict[str, HostedInstance] = {}
 
     async def answer(self, frame: Frame, data: bytes) -> Answer:
-        """Run an operation and return its result or failure. Cancelling cancels an asynchronous method.
+        """Run an operation and return its result or failure. Cancelling this call cancels an asynchronous method.
 
         Args:
-            frame: `operation`, `method` and `session` ("" for the only instance). For `load`, the frame of `ReplicaSpec`.
+            frame: An object with `operation`, `method` and `session`, which is "" for a stateless class. For `load`,
+                the frame of `ReplicaSpec`.
             data: The encoded arguments.
         """
         try:
@@ -109,7 +110,7 @@ class ReplicaHost:
             if task is None or task.cancelling():
                 raise
             return failure(error), b""  # the method itself raised it
-        except BaseException as error:  # SystemExit of a method is also a failure of the call
+        except BaseException as error:  # a method that raises SystemExit also only fails the call
             return failure(error), b""
 
     async def _result(self, operation: Operation, frame: Frame, data: bytes) -> bytes:
@@ -151,7 +152,7 @@ class ReplicaHost:
 
 
 def failure(error: BaseException) -> Frame:
-    """Return the response for an exception, whose `__str__` may fail."""
+    """Return the response for an exception, even if its `__str__` raises."""
     try:
         text = str(error)
     except Exception:

@@ -1,6 +1,6 @@
-"""Options of a service, references to its class for other processes, the protocol of replicas, and statistics.
+"""The options of a service, references to classes, the protocol of replicas, and statistics.
 
-`replica_host.py` runs in the replica's process.
+`replica_host.py` is the part that runs in the replica's process.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class ServiceOptions:
     Attributes:
         num_replicas: Number of processes, each with an instance of the class.
         with_gpus: Whether each replica uses a GPU, if the machine has one.
-        backend: `local` or `ray`. Defaults to the variable TASKAPP_SERVICES_BACKEND, else `local`.
-        concurrent_calls: Limit on concurrent calls of one instance. Only asynchronous methods interleave.
-        call_seconds: Time limit of one call, after which its replica is replaced.
+        backend: `local` or `ray`. Defaults to the environment variable TASKAPP_SERVICES_BACKEND, or `local` if it is
+            not set.
+        concurrent_calls: Maximum concurrent calls of one instance. Only asynchronous methods run concurrently.
+        call_seconds: Time limit of one call. A replica whose call does not end in time is replaced.
         queue_seconds: Time limit for waiting for a replica.
-        max_waiting: Limit on waiting calls and sessions.
+        max_waiting: Maximum number of waiting calls and sessions.
         start_seconds: Time limit for starting a replica.
-        sessions_per_replica: Limit on concurrent sessions per replica of a stateful class.
-        environment: Additional environment variables of replicas, which inherit this process's variables without the
+        sessions_per_replica: Maximum concurrent sessions of a stateful class per replica.
+        environment: Additional environment variables of replicas. Replicas inherit this process's variables except the
             server's keys.
     """
 
@@ -58,20 +59,20 @@ class ServiceOptions:
         for name in ("num_replicas", "concurrent_calls", "max_waiting", "sessions_per_replica"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadArgument(f"{name} is {value!r}. Expected an integer of at least 1.")
+                raise BadArgument(f"`{name}` is {value!r}. Expected an integer of at least 1.")
         for name in ("call_seconds", "queue_seconds", "start_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise BadArgument(f"{name} is {value!r}. Expected a number of seconds above 0.")
+                raise BadArgument(f"`{name}` is {value!r}. Expected a number of seconds greater than 0.")
         if self.backend is not None and self.backend not in BACKENDS:
-            raise BadArgument(f"backend is {self.backend!r}. Expected one of {', '.join(BACKENDS)}.")
+            raise BadArgument(f"`backend` is {self.backend!r}. Expected one of {', '.join(BACKENDS)}.")
 
 
 OPTIONS = tuple(ServiceOptions.__dataclass_fields__)
 
 
 def changed(options: ServiceOptions, name: str, changes: Mapping[str, Any]) -> ServiceOptions:
-    """Return changed options of the class `name`. Raises BadArgument for an unknown option."""
+    """Return the options with changes. `name` is the class in messages. Raises BadArgument for an unknown option."""
     for option in changes:
         if option not in OPTIONS:
             near = closest(option, OPTIONS)
@@ -83,7 +84,7 @@ def changed(options: ServiceOptions, name: str, changes: Mapping[str, Any]) -> S
 
 
 MAIN, MAIN_OF_REPLICA = "__main__", "__mp_main__"
-"""Names of a script's module: in the process that runs it, and in replicas (the name that multiprocessing uses)."""
+"""Module names of a script: in the process that runs it, and in replicas, which use the name from multiprocessing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ class ClassReference:
     Attributes:
         module: Name of the module.
         name: Qualified name in the module.
-        file: File of a script that Python runs as `__main__`, or of an app that was loaded by path, else "".
-        folders: This process's import path.
+        file: File of a script that Python runs as `__main__`, or of an app that was loaded by path. Otherwise "".
+        folders: The import path of the process that created the reference.
     """
 
     module: str
@@ -111,25 +112,25 @@ class ClassReference:
             importable = getattr(importable, part, None)
         if importable is not target:
             raise BadArgument(
-                f"{target.__qualname__} of {target.__module__} cannot be the {what} of a service: the replicas must import "
-                "it, but its module has no attribute with this name.",
+                f"{target.__qualname__} of {target.__module__} cannot be the {what} of a service, because replicas cannot "
+                "import it: its module has no attribute with this name.",
                 hint="Define it at the top level of a file.",
             )
         file = getattr(module, "__file__", None)
         if target.__module__ == MAIN and file is None:
             raise BadArgument(
-                f"{target.__qualname__} cannot be the {what} of a service: the replicas must import it, but it was defined "
+                f"{target.__qualname__} cannot be the {what} of a service, because replicas cannot import it: it was defined "
                 "interactively.",
-                hint="Put it into a file and import it.",
+                hint="Define it in a file and import it.",
             )
         by_path = file is not None and (target.__module__ == MAIN or loaded_from_file(target.__module__))
         path = str(Path(file).resolve()) if by_path and file else ""
         return cls(target.__module__, target.__qualname__, path, tuple(filter(None, sys.path)))
 
     def load(self) -> Any:
-        """Import the class or function in this process. A script gets a name other than `__main__`.
+        """Import the class or function in this process. A script is imported under a name other than `__main__`.
 
-        Raises ServiceError, ImportError, DiscoveryError.
+        Raises ServiceError, ImportError or DiscoveryError if the import fails.
         """
         for folder in reversed(self.folders):
             add_import_folder(folder)
@@ -158,7 +159,7 @@ Frame = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """What a replica runs. `arguments` are the encoded (args, kwargs) of the class's constructor."""
+    """What a replica runs. `arguments` are the encoded `(args, kwargs)` for the constructor of the class."""
 
     reference: ClassReference
     arguments: bytes
@@ -166,7 +167,7 @@ class ReplicaSpec:
     options: ServiceOptions
 
     def frame(self) -> Frame:
-        """Return everything except the arguments as JSON."""
+        """Return all fields except `arguments` as a JSON object."""
         return {
             "reference": asdict(self.reference),
             "stateful": self.stateful,
@@ -175,7 +176,7 @@ class ReplicaSpec:
 
 
 def check_loaded(frame: Frame) -> None:
-    """Raise ReplicaStartFailed, with the host's exception, if the host could not load the class."""
+    """Raise ReplicaStartFailed with the host's exception if the host could not load the class."""
     if (raised := frame.get("raised")) is not None:
         log.error("a replica could not be started\n%s", raised["traceback"])
         raise ReplicaStartFailed(f"A replica could not be started: {raised['type']}: {raised['text']}")
@@ -186,7 +187,7 @@ class ReplicaHandle(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it runs: `pid 123`, or the ids of a node and an actor."""
+        """Where the replica runs: `pid 123`, or the ids of a node and an actor."""
         ...
 
     async def start(self) -> None:
@@ -204,11 +205,11 @@ class ReplicaHandle(Protocol):
             session: Name of the session.
             data: The encoded arguments.
             seconds: Time limit.
-            ended: Called once when the host has finished. If the caller is cancelled, this happens after the return,
-                because a synchronous method continues.
+            ended: Called once when the host has finished. If the caller is cancelled, this happens later, because a
+                synchronous method continues.
 
         Returns:
-            `{}` and an encoded result, or `{"raised": …}`.
+            `{}` and the encoded result, or `{"raised": …}` if the method raised an exception.
 
         Raises:
             ReplicaDied: The process ended.
@@ -230,16 +231,16 @@ ReplicaState = Literal["starting", "ready", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStats:
-    """One replica.
+    """Statistics of one replica.
 
     Attributes:
-        index: Its index in the service.
-        place: Where it runs.
+        index: The replica's index in the service.
+        place: Where the replica runs.
         state: starting, ready or ended.
         in_flight: Number of running calls.
-        calls: Number of calls that were sent to it.
-        failures: Number of these calls that raised or were lost.
-        restarts: How often it was restarted.
+        calls: Number of calls that were sent to the replica.
+        failures: Number of these calls that raised an exception or were lost.
+        restarts: How often the replica was restarted.
         sessions: Number of open sessions.
     """
 
@@ -259,11 +260,12 @@ class ServiceStats:
 
     Attributes:
         name: Name of the class.
-        backend: Where its replicas run.
+        backend: The backend on which the replicas run.
         waiting: Number of calls and sessions that are waiting for a replica.
-        retried: Number of calls that were sent again.
-        latency_ms_median: Median latency of the most recent successful calls, including the queue. None before the first.
-        latency_ms_p99: 99th percentile of the same latencies.
+        retried: Number of calls that were sent to another replica.
+        latency_ms_median: Median latency of the most recent successful calls, including the time in the queue. None
+            before the first call.
+        latency_ms_p99: 99th percentile of these latencies.
         replicas: Statistics of each replica.
     """
 
@@ -287,4 +289,4 @@ class ServiceStats:
 
 
 HasEnded = Callable[[str], None]
-"""Called once when a started replica ends unexpectedly, with the reason as a sentence without a period."""
+"""A function that is called once with the reason if a started replica ends unexpectedly. The reason has no period."""

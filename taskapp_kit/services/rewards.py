@@ -3,8 +3,8 @@
     reward = RewardActor.options(num_replicas=2).as_service(correct)
     value = await reward.evaluate_response.route(prompt, response, target)
 
-Each returns a number, or None if there is no reward. A failure raises and never becomes 0. Rubrics of task apps call them
-with `route_sync` or await them; a failure there is a scoring failure.
+Each service returns a number, or None if there is no reward. A failure raises an exception and never becomes 0. Rubrics
+in task apps call the services with `route_sync`, or await `route`. A failure in such a call is a scoring failure.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from taskapp_kit.wire.chat.conversation import Endpoint, ModelFailed, role_varia
 
 ANY_NUMBER = (-math.inf, math.inf)
 MODEL_SECONDS = 120.0
-"""Time limit of one call of a reward model, including retries."""
+"""Time limit in seconds of one call of a reward model, including retries."""
 
 RewardOf = Callable[[Any, str, Any], Any]
-"""(prompt, response, target) -> a number or None, or an awaitable of it."""
+"""A function of (prompt, response, target) that returns a number or None, or an awaitable of a number or None."""
 
 
 class RewardActor(Actor, concurrent_calls=64):
     """A reward function as a service: `RewardActor.options(num_replicas=2).as_service(function)`.
 
-    An asynchronous function runs up to `concurrent_calls` calls concurrently in each replica, a synchronous function one.
+    Each replica runs up to `concurrent_calls` concurrent calls of an asynchronous function, or one call of a
+    synchronous function.
 
     Args:
         function: Synchronous or asynchronous `fn(prompt, response, target)`, defined at the top level of a file. It returns
-            a number, or None if there is no reward. A subclass that overrides `reward` needs no function.
+            a number, or None if there is no reward. Not needed by a subclass that overrides `reward`.
     """
 
     def __init__(self, function: ClassReference | RewardOf | None = None) -> None:
@@ -60,18 +61,18 @@ class RewardActor(Actor, concurrent_calls=64):
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replace functions by references. Raises BadArgument for a function that another process cannot import."""
+        """Replace functions with references. Raises BadArgument for a function that another process cannot import."""
         if cls.reward is RewardActor.reward and not (args or kwargs):
             raise BadArgument(
                 f"{cls.__name__} has no function. Expected fn(prompt, response, target) -> float.",
-                hint="Pass it to as_service, or override reward in a subclass.",
+                hint="Pass a function to as_service, or override reward in a subclass.",
             )
         return tuple(map(_sent, args)), {name: _sent(value) for name, value in kwargs.items()}
 
     def reward(self, prompt: Any, response: str, target: Any) -> Any:
-        """Return the reward (a number or None) or an awaitable of it. Subclasses may override this."""
+        """Return the reward (a number or None), or an awaitable of the reward. Subclasses may override this method."""
         if self._function is None:
-            raise ServiceError(f"{type(self).__name__} has no function and does not override reward.")
+            raise ServiceError(f"{type(self).__name__} has no function and does not override `reward`.")
         return self._function(prompt, response, target)
 
     @endpoint(idempotent=True)
@@ -80,11 +81,11 @@ class RewardActor(Actor, concurrent_calls=64):
 
         Args:
             prompt: Prompt that precedes the response.
-            response: Text to score.
-            target: Value to which the function compares the response.
+            response: Response to score.
+            target: Value that the function compares with the response.
 
         Raises:
-            ServiceError: The function did not return a number. Exceptions of the function are passed on.
+            ServiceError: The function did not return a number or None. Exceptions in the function are passed on.
         """
         if inspect.iscoroutinefunction(self._function or self.reward):
             value = await self.reward(prompt, response, target)
@@ -100,25 +101,26 @@ class RewardActor(Actor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def evaluate(self, prompt: Any, response: str, target: Any = None) -> float | None:
-        """Return the reward of a response; an alias of `evaluate_response`."""
+        """Return the reward of a response. This is an alias of `evaluate_response`."""
         return await self.evaluate_response(prompt, response, target)
 
 
 class RewardModel(RewardActor):
     """A reward model at an HTTP endpoint, called like `@app.judge(kind="reward_model")` (docs/environments/judges.md).
 
-    The model receives the prompt and the response as messages. A subclass may override `reading` to send something else. Its
-    key is the replica's variable TASKAPP_REWARD_KEY, which only the service's option `environment=` can set.
+    The model receives the prompt and the response as messages. A subclass may override `reading` to send other input.
+    The model's API key is the replica's variable TASKAPP_REWARD_KEY, which can only be set with the service's option
+    `environment=`.
 
     Args:
         url: URL of the endpoint, such as `http://127.0.0.1:8000/classify`. Defaults to the replica's TASKAPP_REWARD_URL.
         model: Name of the model. Defaults to TASKAPP_REWARD_MODEL.
         role: Role whose variables are read if `url` is not set.
-        scale: Lowest and highest valid score. A score outside is an error.
+        scale: Lowest and highest valid score. Any other score is an error.
         seconds: Time limit of one call, including retries.
 
     Raises:
-        Unavailable: The model has no address.
+        Unavailable: The model's URL is not set.
     """
 
     def __init__(
@@ -138,15 +140,15 @@ class RewardModel(RewardActor):
             address = Endpoint(url, model, settings.variable(key_variable))
         if address is None:
             raise Unavailable(
-                f"The reward model has no address: {url_variable} is not set.",
-                hint=f"Set it, or call {type(self).__name__}.as_service(url=…).",
+                f"The URL of the reward model is not set, because {url_variable} is not set.",
+                hint=f"Set the variable, or call {type(self).__name__}.as_service(url=…).",
             )
         self._endpoint = address
         self._scale, self._seconds = scale, seconds
         self._client = HttpModelClient("local", settings)
 
     def reading(self, prompt: Any, response: str, target: Any) -> Any:
-        """Return the input of the model: a string, a list of messages, or the request's body."""
+        """Return the input of the model: a string, a list of messages, or the complete request body."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         return [*messages, {"role": "assistant", "content": response}]
 
@@ -162,19 +164,20 @@ class RewardModel(RewardActor):
             raise ServiceError(f"The reward model's response is invalid: {error}.") from error
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to the model."""
         await self._client.close()
 
 
 class AppReward(RewardActor):
     """The rubrics and judges of a task app as a service: `AppReward.as_service("capitals.py")`.
 
-    It supports environments with one turn, in which a response ends the episode. `target` selects the episode: it is a seed,
-    or a dict with `seed` and optionally `split` and `config`, in the format of `taskapp export tasks`. The prompt is ignored,
-    because the episode has its own. Only the service's option `environment=` can set keys of judges.
+    The environment must have one turn, so that a response ends the episode. `target` selects the episode. It is a seed,
+    or a dict with `seed` and optionally `split` and `config`, in the format of `taskapp export tasks`. `prompt` is
+    ignored, because the episode has its own prompt. Judges' API keys can only be set with the service's option
+    `environment=`.
 
     Args:
-        app: The app, or a reference as `taskapp serve` takes it.
+        app: The app, or a reference that `taskapp serve` accepts.
         environment: Name of the environment. Defaults to the app's first environment.
     """
 
@@ -184,12 +187,12 @@ class AppReward(RewardActor):
 
     @classmethod
     def setup_worker(cls, app: str, environment: str | None = None) -> None:
-        """Create the app's service once per process. Raises Unavailable with what is missing."""
+        """Create the app's service once per process. Raises Unavailable if a required setting is missing."""
         find_environment(service_here(app).spec, environment)
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replace the app by its reference. Raises ConfigError for an environment with several turns."""
+        """Replace the app with a reference to it. Raises ConfigError if the environment has several turns."""
         return (), _one_turn(*args, **kwargs)
 
     async def reward(self, prompt: Any, response: str, target: Any) -> float | None:
@@ -197,7 +200,7 @@ class AppReward(RewardActor):
         row = target if isinstance(target, Mapping) else {"seed": target}
         if not isinstance(row.get("seed"), int):
             raise BadArgument(
-                f"target is {str(target)[:80]!r}. Expected the episode's seed, or a dict with seed, split, config."
+                f"`target` is {str(target)[:80]!r}. Expected the episode's seed, or a dict with seed, split and config."
             )
         service = await asyncio.to_thread(service_here, self._app)
         try:
@@ -223,7 +226,7 @@ def _one_turn(app: TaskApp | str | Path, environment: str | None = None) -> dict
     if spec.most_turns != 1 and spec.max_steps != 1:
         raise ConfigError(
             f"An episode of the environment {spec.name!r} may have several turns, but a reward service scores one response.",
-            hint="Use app.as_service() to play it.",
+            hint="To play the environment, use app.as_service().",
         )
     return app_arguments(task_app, spec.name)
 

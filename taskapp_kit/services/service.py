@@ -1,4 +1,4 @@
-"""The handle of a service, usable from any event loop and any thread."""
+"""The handle of a service, which any event loop and any thread can use."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class ServiceEndpoint:
 
         Raises:
             EndpointRaised: The method raised an exception.
-            ReplicaDied: The replica ended during the call. An idempotent method is first called on another replica.
+            ReplicaDied: The replica ended during the call. For an idempotent method, the call on another replica also
+                failed.
             CallTimeout: The call took longer than `call_seconds`.
-            Saturated: No replica was free in time.
+            Saturated: No replica was free within `queue_seconds`, or too many calls were waiting.
             ReplicaStartFailed: The replicas cannot be started.
             BadArgument: An argument cannot be sent.
         """
@@ -54,15 +55,15 @@ class ServiceEndpoint:
         return decode(await on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     def route_sync(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method as `route` does, blocking. Do not use it inside a running event loop."""
+        """Call the method as `route` does, and block until it returns. Do not use this inside a running event loop."""
         data = encode_arguments(args, kwargs)
         return decode(wait_on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the method on all replicas concurrently, and return the results in order, with None for each failure.
+        """Call the method on all replicas concurrently, and return their results in order. A failed call returns None.
 
         Raises:
-            ServiceError: All replicas failed. This is the first failure.
+            ServiceError: The call failed on all replicas. The first failure is raised.
         """
         data = encode_arguments(args, kwargs)
         results = await on_services_loop(self._dispatch.fanout(self.name, data, self._session))
@@ -101,8 +102,8 @@ class ServiceSession:
 class ServiceHandle:
     """A class on several replicas, created by `Actor.as_service`. Endpoints are attributes: `service.step.route(…)`.
 
-    `async with service:` starts all replicas and ends them at the end of the block. Otherwise the first call starts them, and
-    `aclose` or the end of this process ends them.
+    `async with service:` starts all replicas, and ends them when the block ends. Without it, the first call starts the
+    replicas, and they run until `aclose` is called or this process ends.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class ServiceHandle:
         endpoints = endpoints_of(cls, stateful=stateful)
         backend = options.backend or _default_backend()
         if options.with_gpus and backend == "local" and not gpu_count():
-            log.warning("%s should use GPUs, but this machine has no GPU: it uses the CPU", cls.__name__)
+            log.warning("%s was started with with_gpus, but this machine has no GPU, so it uses the CPU", cls.__name__)
         spec = ReplicaSpec(
             ClassReference.of(cls), encode_arguments(args, kwargs or {}), stateful, replace(options, backend=backend)
         )
@@ -138,7 +139,7 @@ class ServiceHandle:
         return self
 
     async def aclose(self) -> None:
-        """End all replicas. Running and waiting calls fail. Further calls do nothing."""
+        """End all replicas. Running and waiting calls fail. Calling this method again does nothing."""
         await on_services_loop(self._dispatch.aclose())
 
     def session(self) -> ServiceSession:
@@ -196,7 +197,7 @@ def _default_backend() -> Backend:
 
 
 def _maker(backend: Backend, spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
-    """Return a function that creates a replica from its index. Raises Unavailable without the extra `ray`."""
+    """Return a function that creates a replica from its index. Raises Unavailable if `ray` is not installed."""
     if backend == "local":
         return lambda index, has_ended: LocalReplica(spec, index, has_ended)
     try:
@@ -205,7 +206,7 @@ def _maker(backend: Backend, spec: ReplicaSpec) -> Callable[[int, HasEnded], Rep
         if str(error.name).partition(".")[0] != "ray":
             raise
         raise Unavailable(
-            "Services with the backend ray require the package ray, which is not installed.",
+            "The services backend `ray` requires the package ray, which is not installed.",
             hint="Run: pip install 'taskapp-kit[ray]'",
         ) from error
     return ray_replicas(spec)
