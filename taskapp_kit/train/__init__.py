@@ -1,4 +1,5 @@
-"""The training engine: turns the tokens that a policy sampled in rollouts into updates of its weights.
+"""The training engine, which updates the weights of a policy with the tokens that the policy sampled in rollouts.
 
-It talks to task apps through `client/` only. `import taskapp_kit` never imports torch; only the modules that compute do.
+It communicates with task apps only through `client/`. Only modules that compute with tensors import torch, so
+`import taskapp_kit` does not.
 """

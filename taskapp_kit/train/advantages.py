@@ -1,6 +1,6 @@
-"""The advantages of rollouts, which are compared within groups.
+"""Advantages, computed by comparing the rollouts of a group with each other.
 
-The return of a failed rollout is None. It is omitted from all means and gets no advantage.
+The return of a failed rollout is None. It does not count in any mean, and the rollout's advantage is None.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from itertools import zip_longest
 from typing import Literal
 
 Scale = Literal["none", "group", "batch"]
-"""The divisor of a difference from the mean: 1, or the standard deviation of the returns of the group or the batch."""
+"""What differences from the mean are divided by: 1, or the standard deviation of the group's or the batch's returns."""
 
 EPSILON = 1e-4
-"""Added to a standard deviation before dividing by it, as in TRL."""
+"""Added to the standard deviation in the divisor, as in TRL."""
 
 Returns = Mapping[str, Sequence[float | None]]
-"""The returns of the rollouts of each group, None for a failed rollout."""
+"""The returns of each group's rollouts. The return of a failed rollout is None."""
 
 
 def group_advantages(returns: Returns, scale: Scale = "none") -> dict[str, list[float | None]]:
-    """Return (return - mean of the group) / scale for every rollout, None for failed rollouts, in the same shape.
+    """Return the advantage of every rollout, in the shape of `returns`.
 
-    If all returns of a group are equal, or only one rollout did not fail, the advantages are exactly 0.0. Standard
-    deviations are sample deviations (n - 1). Raises ValueError for a return that is not finite.
+    The advantage is (return - mean of the group) / scale. It is None for a failed rollout, and exactly 0.0 if all
+    returns of the group are equal or only one rollout of the group succeeded. Standard deviations are sample deviations
+    (n - 1). Raises ValueError if a return is not finite.
     """
     every = [each for group in returns.values() for each in _survivors(group)]
     if not all(math.isfinite(each) for each in every):
-        raise ValueError("a return is not finite; expected a finite number, or None for a failed rollout")
+        raise ValueError("a return is not finite. Expected a finite number, or None for a failed rollout.")
     batch = _deviation(every) if scale == "batch" else 0.0
     advantages: dict[str, list[float | None]] = {}
     for name, group in returns.items():
         survivors = _survivors(group)
-        if len(set(survivors)) < 2:  # a rounded mean would differ from equal returns
+        if len(set(survivors)) < 2:  # a rounded mean would differ slightly from the equal returns
             advantages[name] = [None if each is None else 0.0 for each in group]
             continue
         mean = math.fsum(survivors) / len(survivors)
@@ -46,10 +47,10 @@ def group_advantages(returns: Returns, scale: Scale = "none") -> dict[str, list[
 def turn_advantages(
     returns: Mapping[str, Sequence[Sequence[float] | None]], scale: Scale = "none"
 ) -> dict[str, list[list[float] | None]]:
-    """Return the advantages of turns: each turn is compared with the turns of the same index in its group.
+    """Return the advantage of every turn. Each turn is compared with the turns at the same index in its group.
 
-    returns: the return of each turn, by group and rollout; None for a failed rollout. A turn that no other rollout of the
-    group reached gets 0.0. Raises the same ValueError as `group_advantages`.
+    `returns` contains the return of each turn by group and rollout, or None for a failed rollout. The advantage of a
+    turn that no other rollout of the group reached is 0.0. Raises ValueError if a return is not finite.
     """
     by_turn: dict[str, list[float | None]] = {}
     for name, group in returns.items():
@@ -66,7 +67,7 @@ def turn_advantages(
 
 
 def returns_to_go(rewards: Sequence[float], discount: float) -> list[float]:
-    """Return the discounted sum of rewards from each turn on."""
+    """Return, for each turn, the discounted sum of its reward and all later rewards."""
     total, reversed_returns = 0.0, []
     for reward in reversed(rewards):
         total = reward + discount * total

@@ -1,6 +1,7 @@
-"""How the local trainer treats each key of an RL config: it uses the key, limits its values, or ignores it.
+"""Which keys of an RL config the local trainer uses, which values it accepts, and which keys it ignores.
 
-`docs/tools/config_pages.py` writes this into docs/reference/rl-config.md. A key that is not listed here is used.
+`docs/tools/config_pages.py` writes these tables into docs/reference/rl-config.md. A key that is not listed here is
+used.
 """
 
 from __future__ import annotations
@@ -20,38 +21,38 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The values of a key that this trainer accepts. action: what to do about any other value."""
+    """The values of a key that this trainer accepts. `action` is the advice for any other value."""
 
     values: tuple[Any, ...]
     action: str
 
     @property
     def words(self) -> str:
-        """The values as TOML writes them."""
+        """The accepted values in TOML syntax."""
         return " or ".join(map(written, self.values))
 
 
 FAMILIES: dict[str, tuple[Loss, ...]] = {"policy_gradient": get_args(Loss), "gspo": ("gspo",), "ppo": ("ppo",)}
 """The varieties of each `algorithm.method`, the default first. Each variety is the name of a loss."""
 
-_NO_4_BITS = "Weights of 4 bits need a GPU's kernels; lora trains the same adapters on whole weights."
-_EACH_UPDATE = "The policy that plays gets the weights of each update."
-_NO_DROPOUT = "The sampler has no dropout, and would be another policy."
-_NO_TRUNCATION = "Samples from any distribution but the policy's would bias what is learned. Remove the key."
+_NO_4_BITS = "4-bit weights need GPU kernels. Use lora, which trains the same adapters on unquantized weights."
+_EACH_UPDATE = "The sampler receives the weights after each update."
+_NO_DROPOUT = "The sampler has no dropout, so it would differ from the trained policy."
+_NO_TRUNCATION = "Sampling from any distribution other than the policy's biases the updates. Remove the key."
 
 LIMITS: dict[Path, Limit] = {
-    ("algorithm", "variety"): Limit(get_args(Loss), "It chooses the loss."),
+    ("algorithm", "variety"): Limit(get_args(Loss), "The variety selects the loss."),
     ("model", "trainer_mode"): Limit(("full", "lora"), _NO_4_BITS),
     ("policy", "trainer_mode"): Limit(("full", "lora"), _NO_4_BITS),
     ("rollout", "batches_per_step"): Limit(
-        (1,), "Raise [training] batch_size instead: it is the groups of one update."
+        (1,), "Increase [training] batch_size instead, the number of groups in one update."
     ),
     ("training", "weight_sync_interval"): Limit((1,), _EACH_UPDATE),
     ("training", "weight_sync", "interval"): Limit((1,), _EACH_UPDATE),
-    ("training", "weight_sync", "enable"): Limit((True,), "Without new weights the policy would never play better."),
-    ("training", "weight_sync", "targets"): Limit((["policy"],), "Nothing else gets weights."),
+    ("training", "weight_sync", "enable"): Limit((True,), "Without new weights, the policy would never improve."),
+    ("training", "weight_sync", "targets"): Limit((["policy"],), "Only the policy receives weights."),
     ("training", "rewards", "step_rewards_enabled"): Limit(
-        (False,), 'The task app decides what a step is worth; [training] credit = "turn" uses it.'
+        (False,), 'The task app defines the rewards of steps. Use them with [training] credit = "turn".'
     ),
     ("training", "lora", "dropout"): Limit((0,), _NO_DROPOUT),
     ("lora", "dropout"): Limit((0,), _NO_DROPOUT),
@@ -64,10 +65,10 @@ SAMPLING_LIMITS = {
         "frequency_penalty": (0,),
     }.items()
 }  # fmt: skip
-"""Accepted values of members of `[policy]` and `[rollout.policy_config]`: the neutral ones."""
+"""Accepted values of keys in `[policy]` and `[rollout.policy_config]`. Only the neutral value of each key is accepted."""
 
 READ_BEFORE = {("services", "task_url"), ("services", "task_app"), ("runner",), ("tags",), ("smoke",)}
-"""Keys and sections that the client reads; a job does not need them."""
+"""Keys and sections that only the client reads. The job does not use them."""
 
 UNUSED = {
     ("services", "judge_url"),
@@ -83,16 +84,16 @@ UNUSED = {
     ("rubric",),
     ("reference", "placement"),
 }
-"""Keys and sections without an effect. A job reports those in its config when it starts."""
+"""Keys and sections without an effect. When a job starts, it reports which of them its config contains."""
 
 ADDED: dict[Path, Any] = {("reference", "placement"): "none"}
-"""What the client adds to each config."""
+"""Keys and values that the client adds to each config."""
 
 PPO_SECTION: Path = ("training", "ppo")
-"""Used with the variety ppo only."""
+"""Used only with the variety ppo."""
 
 OFFLINE_KEYS: tuple[Path, ...] = (("data", "rollouts"),)
-"""Used with type offline only."""
+"""Used only with the type offline."""
 
 ONLINE_KEYS: tuple[Path, ...] = (
     ("data", "seeds"),
@@ -101,31 +102,31 @@ ONLINE_KEYS: tuple[Path, ...] = (
     ("training", "iterations_ahead"),
     ("curriculum",),
 )
-"""Not used with type offline."""
+"""Not used with the type offline."""
 
 VLLM_SECTION: Path = ("vllm",)
-"""Used with `[sampler] engine = "vllm"` only."""
+"""Used only with `[sampler] engine = "vllm"`."""
 
 SERVICE_KEYS: tuple[Path, ...] = (("sampler", "replicas"), ("sampler", "backend"))
-"""Used with `[sampler] engine = "services"` only."""
+"""Used only with `[sampler] engine = "services"`."""
 
 LORA_SECTIONS: tuple[Path, ...] = (("training", "lora"), ("lora",))
-"""Used with trainer_mode lora only."""
+"""Used only with the trainer_mode lora."""
 
 TURN_KEYS: tuple[Path, ...] = (("training", "discount"),)
-"""Used with credit per turn only."""
+"""Used only with credit per turn."""
 
 TURNS: tuple[Path, ...] = (("rollout", "max_turns"), ("training", "max_turns"), ("env", "max_steps_per_episode"))
-"""Keys with the same meaning: the first one that is set counts."""
+"""Keys with the same meaning. The first key that is set is used."""
 
 
 def limit_of(path: Path) -> Limit | None:
-    """Return the values that a key is limited to, None if it is not limited."""
+    """Return the accepted values of a key, or None if every value is accepted."""
     return LIMITS.get(path) or (SAMPLING_LIMITS.get(path[1]) if len(path) == 2 and path[0] == "policy" else None)
 
 
 def use_of(path: Path) -> str:
-    """Return how the trainer treats a key or section, as docs/reference/rl-config.md shows it."""
+    """Return how the trainer treats a key or section, in the wording of docs/reference/rl-config.md."""
     if _within(path, UNUSED):
         return "not used"
     if _within(path, READ_BEFORE):
@@ -137,7 +138,7 @@ def use_of(path: Path) -> str:
 def unused_keys(job: JobDocument, plan: JobPlan) -> list[str]:
     """Return the keys of a job's config that have no effect, such as `[training] log_interval`.
 
-    A section without a used key is listed as a whole.
+    If no key of a section is used, the section is listed instead of its keys.
     """
     config, _ = job.typed_config
     offline, ppo = config.algorithm.type == "offline", "ppo" in (config.algorithm.method, config.algorithm.variety)
@@ -168,7 +169,7 @@ def _unused_in(section: type[ConfigSection], table: Mapping[str, Any], above: Pa
 
 
 def _overruled(config: RlDocument, plan: JobPlan) -> Iterator[str]:
-    """Yield the keys that are overruled by a key with the same meaning and another value."""
+    """Yield the keys that have no effect because another key with the same meaning has a different value."""
     turns = [(path, value) for path in TURNS if (value := value_at(config, path)) is not None]
     for path, value in turns[1:]:
         if value != turns[0][1]:
@@ -182,12 +183,12 @@ def _within(path: Path, some: set[Path]) -> bool:
 
 
 def _shown(path: Path) -> str:
-    """Return a key as `[section] key`, a section as `[section]`."""
+    """Return the name of a key as `[section] key`, or of a section as `[section]`."""
     return f"[{name_shown(path[0])}]" if len(path) == 1 else place_shown(path)
 
 
 def written(value: Any) -> str:
-    """Return a value as TOML writes it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Sequence) and not isinstance(value, str):

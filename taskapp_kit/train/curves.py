@@ -1,4 +1,4 @@
-"""A job's metric points as files: its curves as a PNG image, and TensorBoard's event files."""
+"""Files with a job's metrics: a PNG image of the curves, and TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from taskapp_kit.records.job_curves import EVALUATION, CurveGroup
 
 COLUMNS = 4
 PANEL = (3.4, 2.4)
-"""Width and height of a small drawing, in inches."""
+"""Width and height of a small panel, in inches."""
 HEAD = 0.7
 """Height of the space for the title, in inches."""
 DOTS_PER_INCH = 110
 MANY_POINTS = 60
-"""A longer curve is drawn without marks."""
+"""Curves with more points than this are drawn without markers."""
 CONSTANT = 1e-6
-"""Curves whose values differ by at most this share of the largest are drawn as a level line: the rest is rounding."""
+"""A curve whose values differ by at most this share of the largest is drawn as a level line, to hide rounding errors."""
 
 
 def picture(groups: Sequence[CurveGroup], title: str) -> bytes:
     """Return a PNG image with one panel for each group of curves. The first panel, the mean reward, is larger."""
-    rows = max(2, -(-(len(groups) + 3) // COLUMNS))  # the first group takes four cells
+    rows = max(2, -(-(len(groups) + 3) // COLUMNS))  # the panel of the first group takes four cells
     with matplotlib.rc_context({"text.parse_math": False, "font.size": 9, "axes.titlesize": 10}):
         width, height = COLUMNS * PANEL[0], rows * PANEL[1] + HEAD
         figure = Figure(figsize=(width, height))
         figure.suptitle(title, fontsize=12, y=1 - HEAD / 3 / height)
-        # margins in inches: matplotlib's own layouts would draw everything several times, which takes seconds
+        # margins in inches, because matplotlib's automatic layouts draw everything several times, which takes seconds
         sides = {"left": 0.8 / width, "right": 1 - 0.2 / width, "bottom": 0.5 / height, "top": 1 - HEAD / height}
         grid = figure.add_gridspec(rows, COLUMNS, **sides, hspace=0.52, wspace=0.32)
         small = [(row, column) for row in range(rows) for column in range(COLUMNS) if row > 1 or column > 1]
@@ -73,10 +73,11 @@ TimedPoint = tuple[str, int, float, float]
 
 
 class TensorBoardFiles:
-    """Writes points to `folder`, replacing the files of an earlier instance. Use it as a context manager.
+    """A context manager that writes points to event files in `folder` and replaces the files of an earlier instance.
 
-    Each name and step is written once. A resumed job repeats steps, and the next instance writes the points that then
-    count. `SummaryWriter` is not used because its writes go through a queue that cannot be flushed reliably.
+    Each instance writes one point for each name and step. A resumed job repeats steps, and only the next instance
+    writes the points of the repetition. `SummaryWriter` is not used, because it writes through a queue that cannot be
+    flushed reliably.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,8 +89,8 @@ class TensorBoardFiles:
         self._written: set[tuple[str, int]] = set()
 
     def add(self, points: Iterable[TimedPoint]) -> None:
-        """Write the new points, named like `train/loss` and `eval/reward`, and flush."""
-        # Superseded points cannot be removed from an event file; the next instance writes a new file.
+        """Write the points that are new, with names such as `train/loss` and `eval/reward`, and flush the file."""
+        # Superseded points cannot be removed from an event file. The next instance writes a new file.
         for name, step, value, seconds in points:
             if (name, step) in self._written:
                 continue

@@ -1,6 +1,6 @@
-"""The settings of a job of the local trainer: its plan, and how it samples, learns and saves.
+"""The settings of a job of the local trainer: the plan, and how the job samples, updates and saves.
 
-This module needs no torch, because the backend checks submitted jobs with it.
+This module does not import torch, because the backend uses it to check submitted jobs.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from taskapp_kit.train.sampler.vllm.place import VllmSettings
 from taskapp_kit.train.update.memory import LINEAR_LAYERS
 from taskapp_kit.train.update.update_settings import CLIP_RANGES, Loss, PpoSettings, UpdateSettings
 
-# defaults of keys that a config leaves out
+# defaults of keys that are not in the config
 LEARNING_RATE = 1e-5
-LOSS: Loss = "gspo"  # with one minibatch gspo, grpo and reinforce have the same gradient
+LOSS: Loss = "gspo"  # with one minibatch, gspo, grpo and reinforce have the same gradient
 MAX_TOKENS = 512
 TEMPERATURE = 1.0
 MOST_REPLICAS = 64
-"""Sampler processes of one job."""
+"""Maximum number of sampler processes of one job."""
 LORA_RANK, LORA_ALPHA = 16, 32.0
 ALL_LINEAR = "all-linear"
-"""The name of all LINEAR_LAYERS in peft's configs."""
+"""The name in peft's configs that means all LINEAR_LAYERS."""
 ASYNC_GSPO_CLIP = (0.05, 0.06)
-"""The clip range of gspo with rollouts ahead. Jobs learned with it, while 3e-4 and 4e-4 clipped most tokens."""
+"""The clip range of gspo with rollouts ahead. Test jobs improved with it, but 3e-4 and 4e-4 clipped most tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """The adapter that is trained. targets: names of linear layers such as `q_proj`."""
+    """The adapter to train. `targets` are the names of its linear layers, such as `q_proj`."""
 
     rank: int = LORA_RANK
     alpha: float = LORA_ALPHA
@@ -63,8 +63,8 @@ class PolicyServiceSettings:
     """The services of a job with `[sampler] engine = "services"`.
 
     Attributes:
-        replicas: The number of sampler processes. One more process makes the updates.
-        backend: Where the processes run: on this machine or on a Ray cluster.
+        replicas: The number of sampler processes. An additional process makes the updates.
+        backend: Whether the processes run on this machine or on a Ray cluster.
     """
 
     replicas: int = 1
@@ -76,18 +76,18 @@ class TrainingSettings:
     """The settings of a training job.
 
     Attributes:
-        plan: What the job plays.
-        model: The model's name in the config, before aliases.
-        driving: How rollouts are played; see `driver`.
-        update: How the weights are updated. The caller replaces `update.draw`, which is "", with the job's id.
-        label: The trained model's label, "" without one.
+        plan: The rollouts that the job plays.
+        model: The model's name in the config, before aliases are applied.
+        driving: How rollouts are played. The method `driver` completes these settings.
+        update: How the weights are updated. `update.draw` is "", and the caller must set it to the job's id.
+        label: The trained model's label, or "" if it has none.
         aliases: The config's own aliases of models.
-        lora: The adapter, None for full training.
-        deterministic: Whether one prompt is sampled at a time.
-        vllm: How vLLM samples. Without `vllm` and `services`, the trainer itself samples and updates.
+        lora: The adapter, or None for full training.
+        deterministic: Whether prompts are sampled one at a time.
+        vllm: How vLLM samples. If `vllm` and `services` are None, the trainer's process samples and updates.
         services: The processes that sample and update.
-        gateway_url: The gateway's address for the task app, None for the address where it listens.
-        rollouts: The file of stored rollouts to learn from, None to play rollouts.
+        gateway_url: The address at which the task app calls the gateway. None means the address on which it listens.
+        rollouts: The file with stored rollouts to learn from, or None to play rollouts.
     """
 
     plan: JobPlan
@@ -104,13 +104,13 @@ class TrainingSettings:
     rollouts: str | None = None
 
     def driver(self, *, incarnation: int, context_tokens: int) -> DriverSettings:
-        """Return the driver's settings. context_tokens: the sampler's, for a prompt and its answer together."""
+        """Return the driver's settings. `context_tokens` is the sampler's limit for a prompt together with the reply."""
         generation = replace(self.driving.generation, context_tokens=context_tokens)
         return replace(self.driving, generation=generation, incarnation=incarnation)
 
 
 def training_settings(job: JobDocument) -> TrainingSettings:
-    """Return the settings of a job. Raises JobError with all of its problems."""
+    """Return the settings of a job. Raises JobError, with all problems in the message, if the job cannot be run."""
     settings, problems = read_training(job)
     if settings is None:
         raise JobError("The job cannot be run: " + " ".join(problems.values()))
@@ -118,7 +118,7 @@ def training_settings(job: JobDocument) -> TrainingSettings:
 
 
 def read_training(job: JobDocument) -> tuple[TrainingSettings | None, dict[Place, str]]:
-    """Return the settings and no problems, or None and all problems by location, including those in the plan."""
+    """Return the settings and no problems, or None and all problems by location, including problems in the plan."""
     config, _ = job.typed_config
     plan, problems = read_plan(job)
     policy_config = {} if plan is None else plan.policy_config
@@ -190,23 +190,23 @@ def _check_size(review: Review, config: RlDocument, plan: JobPlan, loss: Loss) -
         section = (
             "training" if config.training.group_size is not None or config.trainer.group_size is None else "trainer"
         )
-        action = "A group of one has nothing to compare. The variety ppo works without groups."
+        action = "A group of one rollout has nothing to compare. The variety ppo works without groups."
         review.mismatch((section, "group_size"), 1, "at least 2", action)
     if rollout_count(plan) > MAX_ROLLOUTS >= plan.total:
         review.problem(
             ("evaluation", "instances"),
-            f"the job has {rollout_count(plan)} rollouts with the evaluation before its first update; at most "
-            f"{MAX_ROLLOUTS} are played.",
+            f"the job has {rollout_count(plan)} rollouts, including the evaluation before its first update. Expected at "
+            f"most {MAX_ROLLOUTS}.",
         )
 
 
 def _loss(review: Review, algorithm: Algorithm) -> Loss:
     method, variety = algorithm.method or "", algorithm.variety
     members = FAMILIES.get(method, ())
-    # The client accepts combinations that the guides use for hosted trainers; this trainer does not have all of them.
+    # The client accepts combinations that the guides use for hosted trainers. This trainer supports only some of them.
     if members and variety is not None and variety not in members:
-        expected = f"{written(members[0])} of the method {written(method)}"
-        action = 'Change one of the two: the method "policy_gradient" has all varieties.'
+        expected = f"{written(members[0])} with the method {written(method)}"
+        action = 'Change the variety or the method. The method "policy_gradient" supports all varieties.'
         review.mismatch(("algorithm", "variety"), variety, expected, action)
     named = [loss for loss in FAMILIES["policy_gradient"] if loss == variety]
     return next(iter(named or members), LOSS)
@@ -215,13 +215,13 @@ def _loss(review: Review, algorithm: Algorithm) -> Loss:
 def _check_loss(review: Review, config: RlDocument, loss: Loss) -> None:
     training = config.training
     if loss == "reinforce" and (training.minibatches or 1) > 1:
-        action = 'It does not correct for earlier steps of the same update. For more minibatches, use variety = "grpo".'
+        action = 'reinforce does not correct for earlier steps of an update. For more steps, use variety = "grpo".'
         review.mismatch(("training", "minibatches"), training.minibatches, "1 with the variety reinforce", action)
     if loss == "reinforce" and training.clip is not None:
-        action = "It has no ratio to clip. Remove the key."
+        action = "reinforce has no ratio to clip. Remove the key."
         review.mismatch(("training", "clip"), training.clip, "none with the variety reinforce", action)
     if loss == "ppo" and training.scale == "group":
-        action = "It compares a rollout with learned values, not with its group."
+        action = "ppo compares a rollout with learned values, not with a group."
         review.mismatch(("training", "scale"), "group", '"none" or "batch" with the variety ppo', action)
 
 
@@ -230,17 +230,17 @@ def _check_offline(review: Review, config: RlDocument, loss: Loss) -> None:
         return
     if config.data.rollouts is None:
         text = (
-            '[data] rollouts: missing; type = "offline" needs the path of a file from `taskapp export --format tokens`.'
+            '[data] rollouts: missing. With type = "offline", set it to a file from `taskapp export --format tokens`.'
         )
         review.problem(("data", "rollouts"), text)
     if not config.evaluation.seeds:
-        text = "[evaluation] seeds: missing; stored rollouts do not show how good the policy is. Add held-out seeds."
+        text = "[evaluation] seeds: missing. Stored rollouts do not show how well the policy plays. Add held-out seeds."
         review.problem(("evaluation", "seeds"), text)
     if config.training.credit == "turn":
-        action = "The file has one reward for each rollout."
+        action = "The file of stored rollouts has only one reward for each rollout."
         review.mismatch(("training", "credit"), "turn", '"episode" with type offline', action)
     if loss == "ppo":
-        action = "Its values need rollouts that the policy itself played."
+        action = "ppo can only learn values from rollouts that the policy itself played."
         review.mismatch(("algorithm", "type"), "offline", '"online" with the variety ppo', action)
 
 
@@ -248,43 +248,43 @@ def _check_sampler(review: Review, config: RlDocument) -> None:
     sampler, place = config.sampler, ("sampler", "deterministic")
     if sampler.deterministic and _ahead(config):
         expected = "false with [training] iterations_ahead"
-        review.mismatch(place, True, expected, "Which weights play depends on time.")
+        review.mismatch(place, True, expected, "Otherwise timing determines which weights sample a rollout.")
     if sampler.deterministic and sampler.engine == "vllm":
-        action = "It samples many answers at once."
+        action = "vLLM samples many replies concurrently."
         review.mismatch(place, True, 'false with [sampler] engine = "vllm"', action)
     if sampler.engine == "services" and (sampler.replicas or 1) > MOST_REPLICAS:
-        action = "Each is a process with the whole model."
+        action = "Each replica is a process with a copy of the model."
         review.mismatch(("sampler", "replicas"), sampler.replicas, f"at most {MOST_REPLICAS}", action)
 
 
 def _generation(review: Review, config: RlDocument, policy_config: Mapping[str, Any]) -> AttemptSettings:
-    """Return the settings of each answer, without the model's context. policy_config: from the plan."""
+    """Return the settings of each generation, without the model's context. `policy_config` comes from the plan."""
     temperature, max_tokens = policy_config.get("temperature", TEMPERATURE), policy_config.get("max_tokens", MAX_TOKENS)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature <= 10:
-        place, expected = _sampling_place(config, "temperature"), "a number above 0 and at most 10"
-        action = "At 0 all rollouts of a group are equal. [evaluation] temperature may be 0."
+        place, expected = _sampling_place(config, "temperature"), "a number greater than 0 and at most 10"
+        action = "At 0, all rollouts of a group are equal. Only [evaluation] temperature may be 0."
         review.mismatch(place, temperature, expected, action)
         temperature = TEMPERATURE
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         place = _sampling_place(config, "max_tokens")
-        review.mismatch(place, max_tokens, "an integer of at least 1", "Write for example max_tokens = 64.")
+        review.mismatch(place, max_tokens, "an integer of at least 1", "For example, write max_tokens = 64.")
         max_tokens = MAX_TOKENS
     stop = policy_config.get("stop") or []
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         place = ("rollout", "policy_config", "stop")
-        review.mismatch(place, stop, "a string or a list of strings", 'Write for example stop = ["</answer>"].')
+        review.mismatch(place, stop, "a string or a list of strings", 'For example, write stop = ["</answer>"].')
     return AttemptSettings(float(temperature), max_tokens, context_tokens=0)
 
 
 def _sampling_place(config: RlDocument, name: str) -> tuple[str, ...]:
-    """Return the location of a member of the plan's policy_config in the config."""
+    """Return the location in the config of a key of the plan's policy_config."""
     inner = (config.rollout.policy_config or {}).get(name)
     return ("policy", name) if inner is None else ("rollout", "policy_config", name)
 
 
 def _clip(review: Review, training: Training, loss: Loss) -> tuple[float, float] | None:
-    """Return the clip range, None for the loss's default. With rollouts ahead, gspo needs a wider range than its default."""
+    """Return the clip range, or None for the loss's default. With rollouts ahead, gspo needs a wider range."""
     ahead = loss == "gspo" and bool(training.iterations_ahead)
     if training.clip is None:
         return ASYNC_GSPO_CLIP if ahead else None
@@ -292,23 +292,23 @@ def _clip(review: Review, training: Training, loss: Loss) -> tuple[float, float]
     lower, upper = CLIP_RANGES["gspo"]
     if ahead and (below <= lower or above <= upper):
         expected = f"more than {lower:g} and {upper:g} with [training] iterations_ahead"
-        action = f"Write for example clip = {list(ASYNC_GSPO_CLIP)}."
+        action = f"For example, write clip = {list(ASYNC_GSPO_CLIP)}."
         review.mismatch(("training", "clip"), training.clip, expected, action)
     return float(below), float(above)
 
 
 def _lora(review: Review, config: RlDocument) -> LoraSettings | None:
-    """Return the adapter of a config, None for full training."""
+    """Return the adapter of a config, or None for full training."""
     mode, other = config.model.trainer_mode, config.policy.trainer_mode
     if mode is not None and other is not None and mode != other:
-        review.mismatch(("policy", "trainer_mode"), other, f'"{mode}" as in [model]', "Name it once.")
+        review.mismatch(("policy", "trainer_mode"), other, f'"{mode}" as in [model]', "Set it in one section only.")
     if "lora" not in (mode, other):
         return None
     inner, outer = "lora" in config.training.model_fields_set, "lora" in config.model_fields_set
     if inner and outer and config.training.lora != config.lora:
         review.problem(
             ("lora",),
-            "[lora]: the values differ from those in [training.lora]; expected one of the two sections. Remove one.",
+            "[lora]: the values differ from the values in [training.lora]. Remove one of the two sections.",
         )
     if inner:
         return lora_settings(review, config.training.lora, ("training", "lora"))
@@ -316,14 +316,14 @@ def _lora(review: Review, config: RlDocument) -> LoraSettings | None:
 
 
 def lora_settings(review: Review, section: Lora, place: tuple[str, ...]) -> LoraSettings:
-    """Return the adapter that a section describes. place: where the section is in the config."""
+    """Return the adapter that a section describes. `place` is the section's location in the config."""
     targets: Sequence[str] = section.target_modules or ()
     if section.target_modules in (None, [ALL_LINEAR]):
         targets = LINEAR_LAYERS
     for target in targets:
         if target not in LINEAR_LAYERS:
-            expected = f'"{ALL_LINEAR}" or some of {", ".join(map(written, LINEAR_LAYERS))}'
-            review.mismatch((*place, "target_modules"), target, expected, "These layers can have an adapter.")
+            expected = f'"{ALL_LINEAR}", or one or more of {", ".join(map(written, LINEAR_LAYERS))}'
+            review.mismatch((*place, "target_modules"), target, expected, "Only these layers can have an adapter.")
     return LoraSettings(section.r or LORA_RANK, float(section.alpha or LORA_ALPHA), tuple(dict.fromkeys(targets)))
 
 
@@ -331,25 +331,25 @@ def _model(review: Review, job: JobDocument) -> str:
     named = models_named(job.document)
     if not named and not job.model:
         review.problem(
-            ("model",), '[model]: the model to train is missing. Add for example base = "tiny" below [model].'
+            ("model",), '[model]: the model to train is missing. For example, write base = "tiny" below [model].'
         )
     return named[0][2] if named else job.model
 
 
 def _stall_seconds(review: Review, config: RlDocument) -> float:
-    """Return the seconds without progress after which the job ends. They must exceed the timeout of a rollout."""
+    """Return after how many seconds without progress the job ends. The value must exceed the timeout of a rollout."""
     rollout_seconds, seconds = config.rollout.timeout_seconds or ROLLOUT_SECONDS, config.training.stall_seconds
     if seconds is None:
         return max(STALL_SECONDS, rollout_seconds * STALL_SECONDS / ROLLOUT_SECONDS)
     if seconds <= rollout_seconds:
-        expected = f"more than [rollout] timeout_seconds, {rollout_seconds:g}"
+        expected = f"more than [rollout] timeout_seconds, which is {rollout_seconds:g}"
         action = "Otherwise one rollout that hangs would end the job."
         review.mismatch(("training", "stall_seconds"), seconds, expected, action)
     return seconds
 
 
 def _ahead(config: RlDocument) -> int:
-    """Return how many iterations are played ahead of their update; 0 for type offline, which plays evaluations only."""
+    """Return how many iterations are played ahead of their update: 0 for type offline, which only plays evaluations."""
     return 0 if config.algorithm.type == "offline" else config.training.iterations_ahead or 0
 
 
@@ -359,14 +359,14 @@ def _loops(review: Review, config: RlDocument) -> LoopSettings:
         if each.task_app and not each.task_url:
             review.problem(
                 ("rollout", "environments"),
-                f"[rollout] environments: the task_app of number {number} is a file, which `taskapp train --local` serves. "
-                "Give its address as task_url.",
+                f"[rollout] environments: number {number} has a `task_app`, which only `taskapp train --local` can serve. "
+                "Serve this file yourself and set task_url to the address.",
             )
     if environments and curriculum.levels:
         review.problem(
             ("curriculum",),
-            "[curriculum]: cannot be combined with [rollout] environments, because it chooses the level of one environment. "
-            "Remove one of the two.",
+            "[curriculum]: cannot be combined with [rollout] environments, because a curriculum selects the level of one "
+            "environment. Remove one of the two.",
         )
     return LoopSettings(
         stopping=from_section(EarlyStopping, config.evaluation),
@@ -382,9 +382,9 @@ def _curriculum(review: Review, section: CurriculumSection) -> Curriculum:
     curriculum = from_section(Curriculum, section, levels=tuple(section.levels))
     if len(set(section.levels)) != len(section.levels):
         place = ("curriculum", "levels")
-        review.mismatch(place, section.levels, "different levels", "Name each level once.")
+        review.mismatch(place, section.levels, "different levels", "List each level once.")
     if section.down is not None and section.down >= curriculum.up:
-        expected = f"less than up, {curriculum.up:g}"
+        expected = f"less than up, which is {curriculum.up:g}"
         action = "Otherwise one reward would move the level both up and down."
         review.mismatch(("curriculum", "down"), section.down, expected, action)
     return curriculum

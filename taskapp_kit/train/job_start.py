@@ -1,9 +1,9 @@
-"""Checks and reports before a job runs: its memory and disk, its settings, and the keys of its config that have no effect.
+"""Checks and reports before a job runs: memory and disk, settings, and keys of the config without an effect.
 
     needs = measured_needs(settings, source, checkpoints_folder)  # raises JobError if they exceed what is available
     await ledger.report(*start_events(settings, needs, unused_keys(job, settings.plan)))
 
-Nothing here needs torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from taskapp_kit.train.update.memory import (
 from taskapp_kit.train.update.update_settings import CLIP_RANGES, UpdateSettings
 
 PROMPT_TOKENS = 256
-"""Assumed tokens of all prompts of an episode: the real number is known only after the first rollout."""
+"""Assumed number of tokens of all prompts in an episode. The real number is known only after the first rollout."""
 LONGEST_ROW = 1024
-"""Tokens of the longest row that the estimate assumes, so that no job is rejected for rows that it may never have."""
+"""Maximum row length in tokens that the estimate assumes, so that jobs are not rejected for rows they may never have."""
 MAX_CONFIG_BYTES = 1 << 20
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes of a unit of `getrusage`."""
+"""Number of bytes in the unit in which `getrusage` reports memory."""
 MAX_HEADER_BYTES = 100_000_000
-"""The limit of safetensors itself."""
+"""The maximum size of a header that safetensors itself accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """The sizes of a base model. context_tokens: the most tokens of a prompt and its answer together."""
+    """The sizes of a base model. `context_tokens` limits a prompt together with its reply."""
 
     shape: ModelShape
     parameters: int
@@ -68,11 +68,11 @@ class JobNeeds:
 
     Attributes:
         estimate: The memory that the job needs.
-        row_tokens: The longest row that the estimate assumes, in tokens.
-        memory: The memory that is available, None if unknown.
-        checkpoints: The disk that all checkpoints need that exist at the same time.
-        disk: The disk that is available for them.
-        problem: Why the job cannot run, None if it can.
+        row_tokens: The length of the longest row that the estimate assumes, in tokens.
+        memory: The memory that is available, or None if unknown.
+        checkpoints: The disk space for all checkpoints that exist at the same time.
+        disk: The disk space that is available for checkpoints.
+        problem: Why the job cannot run, or None if it can.
     """
 
     estimate: MemoryEstimate
@@ -83,14 +83,14 @@ class JobNeeds:
     problem: str | None
 
     def checked(self) -> Self:
-        """Return the needs. Raises JobError if the job cannot run."""
+        """Return this object. Raises JobError if the job cannot run."""
         if self.problem is not None:
             raise JobError(self.problem)
         return self
 
     @property
     def sentence(self) -> str:
-        """The needs and what is available, for people."""
+        """A sentence for people that compares the needed memory and disk space with what is available."""
         free = "" if self.memory is None else f" of {size_words(self.memory)} available"
         return (
             f"Needs about {size_words(self.estimate.total)} of memory{free} for rows of {self.row_tokens} tokens, and "
@@ -99,7 +99,7 @@ class JobNeeds:
 
 
 def model_sizes(source: ModelSource) -> ModelSizes:
-    """Read the sizes of a model without its adapters from config.json and the headers of its weights. Raises ConfigError."""
+    """Read the sizes of a model without adapters from config.json and the weights' headers. Raises ConfigError."""
     while source.base is not None:
         source = source.base
     folder = source.folder
@@ -114,23 +114,24 @@ def model_sizes(source: ModelSource) -> ModelSizes:
     except (OSError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
         raise ConfigError(
             f"The sizes of the model in {folder} cannot be read ({type(error).__name__}: {str(error)[:200]}).",
-            hint="Expected config.json of a Llama, Qwen2 or Qwen3 model, and model.safetensors.",
+            hint="Expected model.safetensors, and config.json of a Llama, Qwen2 or Qwen3 model.",
         ) from error
     if not parameters:
-        raise ConfigError(f"{folder} has no weights.", hint="Expected model.safetensors next to config.json.")
+        raise ConfigError(f"{folder} contains no weights.", hint="Expected model.safetensors next to config.json.")
     return sizes
 
 
 def job_needs(settings: TrainingSettings, sizes: ModelSizes, *, memory: int | None, disk: int) -> JobNeeds:
     """Return what a job needs.
 
-    memory: the bytes that its process can use, None if unknown. disk: the bytes for checkpoints, existing ones included.
+    `memory` is the number of bytes that the job's process can use, or None if unknown. `disk` is the number of bytes
+    for checkpoints, including existing checkpoints.
     """
     batch = _batch(settings, sizes.context_tokens)
     services = settings.services
     if services is None:
         return needs_of(settings.update, settings.lora, batch, sizes, memory=memory, disk=disk)
-    here = memory if services.backend == "local" else None  # on Ray, other machines' memory also counts
+    here = memory if services.backend == "local" else None  # on Ray, replicas may use the memory of other machines
     return needs_of(settings.update, settings.lora, batch, sizes, memory=here, disk=disk, replicas=services.replicas)
 
 
@@ -146,7 +147,7 @@ def needs_of(
 ) -> JobNeeds:
     """Return what updates with batches of this shape need.
 
-    memory, disk: see `job_needs`. replicas: see `estimate_memory`.
+    `job_needs` describes `memory` and `disk`, and `estimate_memory` describes `replicas`.
     """
     mode: TrainerMode = "full" if lora is None else "lora"
     adapter_like = lora or LoraSettings()
@@ -171,23 +172,23 @@ def needs_of(
     problem = None if memory is None else memory_problem(needed, mode, memory)
     if problem is None and checkpoints > disk:
         problem = (
-            f"The job needs about {size_words(checkpoints)} for its checkpoints, and the disk has {size_words(disk)}. Free "
-            "some, or choose another directory (TASKAPP_MODELS)."
+            f"The job needs about {size_words(checkpoints)} for checkpoints, but only {size_words(disk)} are free. "
+            "Free some disk space, or set TASKAPP_MODELS to a directory on another disk."
         )
     return JobNeeds(needed[mode], batch.length, memory, checkpoints, disk, problem)
 
 
 def measured_needs(settings: TrainingSettings, source: ModelSource, checkpoints: Path) -> JobNeeds:
-    """Return what a job needs. checkpoints: the job's directory, which need not exist.
+    """Return what a job needs. `checkpoints` is the directory for the job's checkpoints, which need not exist.
 
-    Raises JobError if the job cannot run, ConfigError if the sizes of the model cannot be read.
+    Raises JobError if the job cannot run, and ConfigError if the sizes of the model cannot be read.
     """
     memory, disk = available_to(checkpoints)
     return job_needs(settings, model_sizes(source), memory=memory, disk=disk).checked()
 
 
 def available_to(checkpoints: Path) -> tuple[int | None, int]:
-    """Return the memory that this process can use (None if unknown) and the disk for checkpoints, in bytes."""
+    """Return the memory that this process can use (None if unknown) and the disk space for checkpoints, in bytes."""
     available = available_memory()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
     present = sum(file.stat().st_size for file in checkpoints.glob("*/*"))
@@ -196,14 +197,14 @@ def available_to(checkpoints: Path) -> tuple[int | None, int]:
 
 
 def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[str]) -> list[Event]:
-    """Return the events that report how the job learns, what it needs, and which keys of its config are not used."""
+    """Return the events that report how the job trains, what it needs, and which keys of its config are not used."""
     update, lora, driving, loops = settings.update, settings.lora, settings.driving, settings.driving.loops
     clip = update.clip or CLIP_RANGES.get(update.loss)
     how = "full training" if lora is None else f"LoRA of rank {lora.rank} on {counted(len(lora.targets), 'layer')}"
     every = "iteration" if driving.checkpoint_every == 1 else f"{driving.checkpoint_every} iterations"
     text = (
         f"{settings.label + ': ' if settings.label else ''}{how} of {settings.model} with {update.loss}, learning rate "
-        f"{update.learning_rate:g}, temperature {update.temperature:g}; a checkpoint after every {every}. {needs.sentence}"
+        f"{update.learning_rate:g}, temperature {update.temperature:g}. Saves a checkpoint after every {every}. {needs.sentence}"
     )
     data: dict[str, Any] = {
         "label": settings.label,
@@ -235,13 +236,13 @@ def start_events(settings: TrainingSettings, needs: JobNeeds, unused: Sequence[s
     }
     events = [Event("rl.job.settings", text, data=data)]
     if unused:
-        unused_text = f"The engine local does not use {', '.join(unused)}."
+        unused_text = f"The local engine does not use {', '.join(unused)}."
         events.append(Event("rl.config.unused", unused_text, data={"keys": list(unused)}))
     return events
 
 
 def seeds_learned_before(source: ModelSource, models: Path, plan: JobPlan) -> Event | None:
-    """Return a warning if evaluations play seeds that the job's model was trained on before, else None."""
+    """Return a warning if evaluations play seeds on which the job's model was already trained. Otherwise return None."""
     # Checkpoints store the seeds of their training, so this also works for imported models.
     learned = seeds_trained_on(source, models, plan.env_name)
     shared = sorted(learned.intersection(plan.eval_seeds or ()))
@@ -250,8 +251,8 @@ def seeds_learned_before(source: ModelSource, models: Path, plan: JobPlan) -> Ev
     shown = ", ".join(map(str, shared[:SEEDS_SHOWN])) + (", …" if len(shared) > SEEDS_SHOWN else "")
     return Event(
         "rl.job.warning",
-        f"Evaluations play seeds that {source.name} was trained on before ({shown}), so their reward does not show what the "
-        "model can do on new seeds. Choose other [evaluation] seeds.",
+        f"Evaluations play seeds on which {source.name} was already trained ({shown}), so their reward does not show how "
+        "well the model plays new seeds. Choose other [evaluation] seeds.",
         "warning",
         {"shared_seeds": shared[:SEEDS_SHOWN], "shared": len(shared)},
     )
@@ -262,7 +263,7 @@ def _parameters(file: Path) -> int:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > MAX_HEADER_BYTES:
-            raise ValueError(f"{file.name} has a header of {length} bytes")
+            raise ValueError(f"the header of {file.name} has {length} bytes")
         tensors = json.loads(stream.read(length))
     return sum(math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
 
@@ -271,7 +272,7 @@ def _batch(settings: TrainingSettings, context_tokens: int) -> BatchShape:
     plan = settings.plan
     words = (op if isinstance(op, str) else str(op.get("type", "")) for op in plan.ops)
     turns = max(sum(word in AGENT_WORDS for word in words), 1)
-    # Prompts are unknown before the first rollout. A longer assumption would reject jobs whose rows stay short.
+    # Prompts are unknown before the first rollout. Assuming longer rows would reject jobs whose rows stay short.
     length = min(PROMPT_TOKENS + turns * settings.driving.generation.max_tokens, LONGEST_ROW, context_tokens)
     return BatchShape(
         rows=plan.groups * plan.samples,

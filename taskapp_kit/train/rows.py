@@ -1,7 +1,7 @@
 """Converts the recorded turns of finished episodes into the rows of an update.
 
 The turns of an attempt form a forest: a turn continues another turn or starts a new tree. Each branch becomes a row. A
-turn on several branches is trained on in the first one only, so that no turn counts twice.
+turn on several branches is trained on only in the first of them, so that no turn counts twice.
 
     turns: A -> B -> C        rows: A B C   trained on A, B, C
              \\-> D                  A D     trained on D
@@ -25,7 +25,7 @@ class TrainingEpisode:
     """A finished attempt.
 
     Attributes:
-        reward: The episode's reward, None if it failed.
+        reward: The episode's reward, or None if the episode failed.
         turn_rewards: The reward of each turn, for credit per turn.
         truncated: Whether a limit ended the episode, such as the number of steps.
     """
@@ -47,7 +47,7 @@ class RowOptions:
         credit: `episode` gives all tokens of an episode the same advantage. `turn` compares the discounted return of each
             turn with the turns of the same index in the group.
         discount: The discount per turn, with credit `turn`.
-        mask_truncated: Whether turns that `max_tokens` cut are omitted.
+        mask_truncated: Whether turns that `max_tokens` ended are not trained on.
     """
 
     scale: Scale = "none"
@@ -58,19 +58,21 @@ class RowOptions:
 
 @dataclass(slots=True)
 class TrainingBatch:
-    """The rows of an update, and counts of what was omitted. Turns of failed episodes are not counted.
+    """The rows of an update, with counts of omitted episodes, groups and turns. Turns of failed episodes are not counted.
 
     Attributes:
-        episodes: Episodes with a reward.
-        failed: Episodes without a reward.
-        without_rows: Episodes with a reward but without a turn to train on.
-        groups: All groups.
-        without_spread: Groups whose advantages are all 0 (their rows are in `rows`) or that have no reward.
-        turns: Turns that are trained on.
-        truncated: Turns that `max_tokens` cut, trained on or not.
-        forks: Rows beyond the first one of each episode.
-        detached: Turns whose prompt does not start with the turn that they should continue. They become new roots.
-        excluded: Turns that are not trained on, by reason (an `Exclusion`, or `truncated`).
+        episodes: Number of episodes with a reward.
+        failed: Number of episodes without a reward.
+        without_rows: Number of episodes with a reward but without a turn to train on.
+        groups: Number of groups.
+        without_spread: Number of groups that have no reward, or whose advantages are all 0. `rows` contains the rows of
+            the latter.
+        turns: Number of turns that are trained on.
+        truncated: Number of turns that `max_tokens` ended, whether or not they are trained on.
+        forks: Number of rows beyond the first row of each episode.
+        detached: Number of turns whose prompt does not start with the turn that they should continue. They become new
+            roots.
+        excluded: Number of turns that are not trained on, by reason (an `Exclusion`, or `truncated`).
     """
 
     rows: list[TrainingRow] = field(default_factory=list)
@@ -87,13 +89,13 @@ class TrainingBatch:
 
 
 def training_batch(episodes: Sequence[TrainingEpisode], options: RowOptions) -> TrainingBatch:
-    """Return the rows of these episodes, in their order.
+    """Return the rows of the episodes, in the order of the episodes.
 
-    Raises ValueError if two episodes have the same name, if a reward is not finite, or if credit per turn has another
-    number of rewards than turns.
+    Raises ValueError if two episodes have the same name, if a reward is not finite, or if an episode does not have one
+    reward for each turn with credit per turn.
     """
     if len({episode.rollout for episode in episodes}) != len(episodes):
-        raise ValueError("two episodes of a batch have the same name; expected unique names")
+        raise ValueError("two episodes of a batch have the same name. Expected unique names.")
     batch = TrainingBatch()
     grouped: dict[str, list[TrainingEpisode]] = {}
     for episode in episodes:
@@ -124,8 +126,8 @@ def branch_rows(
 ) -> tuple[list[TrainingRow], int]:
     """Return a row for each branch that ends in a turn to train on, and the number of detached turns.
 
-    advantages: the advantages of the turns to train on, by index. Other turns are context, or left out at a branch's end.
-    rewards: the rewards of these turns by index, 0.0 if missing.
+    `advantages` maps the index of each turn to train on to its advantage. Other turns are context, and are omitted at
+    the end of a branch. `rewards` maps these indices to rewards, with 0.0 for a missing index.
     """
     turns = episode.turns
     parents = [_parent(turns, index) for index in range(len(turns))]
@@ -150,7 +152,7 @@ def _row(
     total: int,
     last: int,
 ) -> TrainingRow:
-    """Return the branch that ends at a turn. advantages: of its turns to train on. last: the episode's last such turn."""
+    """Return the row of the branch that ends at the turn `leaf`. `last` is the episode's last turn to train on."""
     ids = episode.turns[leaf].ids
     mask, log_probs = [False] * len(ids), [0.0] * len(ids)
     versions, values = [NOT_SAMPLED] * len(ids), [0.0] * len(ids)
@@ -179,7 +181,7 @@ def _row(
 
 
 def _trained_turns(episode: TrainingEpisode, options: RowOptions, batch: TrainingBatch) -> list[int]:
-    """Return the indices of the turns to train on, and count the others."""
+    """Return the indices of the turns to train on, and count the other turns in `batch`."""
     if episode.reward is None:
         return []
     trained = []
@@ -197,7 +199,7 @@ def _trained_turns(episode: TrainingEpisode, options: RowOptions, batch: Trainin
 def _advantages(
     grouped: Mapping[str, Sequence[TrainingEpisode]], trained: Mapping[str, Sequence[int]], options: RowOptions
 ) -> dict[str, list[float]]:
-    """Return the advantages of the trained turns of each episode with a reward."""
+    """Return, for each episode with a reward, the advantages of its turns to train on."""
     if options.credit == "turn":
         returns = {
             name: [_turn_returns(episode, trained[episode.rollout], options.discount) for episode in group]
@@ -224,7 +226,7 @@ def _advantages(
 
 
 def _rewards(episode: TrainingEpisode, trained: Sequence[int], options: RowOptions) -> dict[int, float]:
-    """Return the rewards by turn: the whole reward at the last turn, or each turn's reward with credit per turn.
+    """Return the rewards by turn: the episode's reward at the last turn, or each turn's reward with credit per turn.
 
     The reward of a turn that is not trained on is added to the last trained turn before it.
     """
@@ -242,15 +244,15 @@ def _turn_returns(episode: TrainingEpisode, trained: Sequence[int], discount: fl
         return None
     if len(episode.turn_rewards) != len(episode.turns):
         raise ValueError(
-            f"rollout {episode.rollout!r} has {len(episode.turn_rewards)} rewards for {len(episode.turns)} turns; "
-            "credit per turn needs one reward for each turn"
+            f"rollout {episode.rollout!r} has {len(episode.turn_rewards)} rewards for {len(episode.turns)} turns. "
+            "Credit per turn requires one reward for each turn."
         )
     returns = returns_to_go(episode.turn_rewards, discount)
     return [returns[index] for index in trained]
 
 
 def _parent(turns: Sequence[RecordedTurn], index: int) -> int | None:
-    """Return the turn that this one continues token by token, None for a root."""
+    """Return the index of the turn whose tokens this turn's prompt starts with, or None for a root."""
     parent = turns[index].parent
     if parent is None or not 0 <= parent < index:
         return None
@@ -259,7 +261,7 @@ def _parent(turns: Sequence[RecordedTurn], index: int) -> int | None:
 
 
 def _path(parents: Sequence[int | None], index: int) -> list[int]:
-    """Return the indices from the root to this turn."""
+    """Return the indices of the turns from the root to this turn."""
     path: list[int] = []
     at: int | None = index
     while at is not None:

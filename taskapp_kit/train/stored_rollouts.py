@@ -1,4 +1,4 @@
-"""Rollouts in a file of `taskapp export --format tokens`. Each is read again when it is learned from.
+"""Rollouts in a file from `taskapp export --format tokens`. Each rollout is read when an update needs it.
 
 A line is `{"environment", "seed", "status", "reward", "temperature", "sequences": [{"tokens", "mask", "logprobs"}, …], …}`.
 """
@@ -23,9 +23,9 @@ from taskapp_kit.train.turns import RecordedTurn, recorded_turns
 
 MAX_LINE_BYTES = 2**26
 MAX_STORED = 1_000_000
-"""Rollouts of one file. The offset of each one is in memory."""
+"""Maximum number of rollouts in one file. The offset of each rollout is kept in memory."""
 FOLDER = "rollouts"
-"""The subdirectory of the models directory with the files that a request may name."""
+"""The subdirectory of the models directory that contains the files that a request may use."""
 
 OTHER_ENVIRONMENT = "of another environment"
 HELD_OUT = "of seeds that the evaluation plays"
@@ -34,7 +34,7 @@ TOO_LONG = "longer than the model's context"
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """A rollout with a reward. The version of its turns is 0, because no update of this job sampled them."""
+    """A rollout with a reward. The version of its turns is 0, because no weights of this job sampled them."""
 
     rollout: str
     seed: int
@@ -48,11 +48,11 @@ class RolloutFit:
     """Which rollouts a job can learn from.
 
     Attributes:
-        environment: The name of the environment, None for any.
-        held_out: Seeds that are omitted.
-        temperature: The sampling temperature, to which the log-probabilities belong.
+        environment: The required name of the environment, or None to accept every environment.
+        held_out: Seeds whose rollouts are omitted.
+        temperature: The required sampling temperature, because log-probabilities depend on it.
         vocabulary: The number of token ids of the model.
-        context_tokens: The most tokens of a sequence.
+        context_tokens: The maximum length of a sequence in tokens.
     """
 
     environment: str | None
@@ -63,12 +63,12 @@ class RolloutFit:
 
 
 class StoredRollouts:
-    """The rollouts of a file that fit a job. All lines are checked at the start; ConfigError names an invalid line.
+    """The rollouts of a file that fit a job. The constructor checks all lines and raises ConfigError for an invalid line.
 
     Attributes:
         by_seed: The offsets of each seed's rollouts in the file.
-        left_out: The number of rollouts that are not learned from, by reason.
-        sha256: The hash of the file. A file that changes later is an error, because other rollouts would be learned from.
+        left_out: The number of rollouts that are not used, by reason.
+        sha256: The hash of the file. A later change of the file is an error, because the job would use other rollouts.
     """
 
     def __init__(self, path: Path, fit: RolloutFit) -> None:
@@ -84,11 +84,11 @@ class StoredRollouts:
         except OSError as error:
             raise ConfigError(
                 f"[data] rollouts: {path} cannot be read: {error.strerror or error}.",
-                hint="`taskapp export STORE --format tokens --out FILE` writes such a file.",
+                hint="To write a file of rollouts, run: taskapp export STORE --format tokens --out FILE",
             ) from None
         if not self.by_seed:
-            reasons = "".join(f"; {many} {reason}" for reason, many in self.left_out.most_common())
-            raise ConfigError(f"[data] rollouts: {path} has no rollout to learn from{reasons}.")
+            reasons = "".join(f" Omitted: {many} {reason}." for reason, many in self.left_out.most_common())
+            raise ConfigError(f"[data] rollouts: {path} has no rollout that this job can use.{reasons}")
 
     def episode(self, place: int) -> StoredEpisode:
         """Return the rollout at this offset. Raises ConfigError if the file has changed."""
@@ -98,14 +98,14 @@ class StoredRollouts:
                     f"[data] rollouts: {self.path} changed while the job was learning from it.",
                     hint="Restore the file and start the job again, or start a new job with the changed file.",
                 )
-            # Only the offset of each line is in memory. The update needs no special case for stored rollouts: its weight
-            # min(old / sampler, 2) is the importance weight of the policy that played.
+            # Only the offset of each line is in memory. Updates need no special case for stored rollouts: their weight
+            # min(old / sampler, 2) already corrects for the policy that sampled the rollout.
             file.seek(place)
             return _episode(self._parsed(file.readline(MAX_LINE_BYTES), f"at byte {place}"))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """A summary of the file as JSON values."""
+        """Statistics of the usable rollouts, as a JSON object."""
         rewards = [reward for each in self._rewards.values() for reward in each]
         return {
             "rollouts": len(rewards),
@@ -119,12 +119,12 @@ class StoredRollouts:
 
     @property
     def sentence(self) -> str:
-        """The summary for people."""
+        """The statistics as a sentence for people."""
         facts = self.facts
-        left_out = "".join(f" Left out: {many} {reason}." for reason, many in self.left_out.most_common())
+        left_out = "".join(f" Omitted: {many} {reason}." for reason, many in self.left_out.most_common())
         return (
-            f"It learns from {counted(facts['rollouts'], 'stored rollout')} of {counted(facts['seeds'], 'seed')}, with "
-            f"rewards from {facts['lowest_reward']:g} to {facts['highest_reward']:g}, {facts['reward']:.3f} on average; "
+            f"The job learns from {counted(facts['rollouts'], 'stored rollout')} of {counted(facts['seeds'], 'seed')}, with "
+            f"rewards from {facts['lowest_reward']:g} to {facts['highest_reward']:g}, {facts['reward']:.3f} on average. "
             f"{counted(facts['seeds_without_spread'], 'seed')} without spread.{left_out}"
         )
 
@@ -134,7 +134,7 @@ class StoredRollouts:
             number += 1
             digest.update(raw)
             if len(raw) > MAX_LINE_BYTES or number > MAX_STORED:
-                raise self._wrong(f"line {number}", f"more than {MAX_LINE_BYTES} bytes, or {MAX_STORED} lines")
+                raise self._wrong(f"line {number}", f"more than {MAX_LINE_BYTES} bytes, or follows {MAX_STORED} lines")
             line = self._parsed(raw, f"line {number}")
             reason = self._unfit(line)
             if reason is None:
@@ -156,13 +156,13 @@ class StoredRollouts:
         return None
 
     def _parsed(self, raw: bytes, where: str) -> dict[str, Any]:
-        """Return a line with all fields that the job needs."""
+        """Parse a line and check the fields that the job needs. Raises ConfigError if one is invalid."""
         try:
             line = orjson.loads(raw)
         except ValueError:
             raise self._wrong(where, "no JSON") from None
         if not isinstance(line, dict):
-            raise self._wrong(where, "no JSON object")
+            raise self._wrong(where, "JSON that is not an object")
         seed, reward, sequences = line.get("seed"), line.get("reward"), line.get("sequences")
         if type(seed) is not int or seed < 0:
             raise self._wrong(where, "no seed")
@@ -178,7 +178,7 @@ class StoredRollouts:
         if temperature not in (None, self._fit.temperature):
             raise self._wrong(
                 where,
-                f"the temperature {temperature}, but the job samples at {self._fit.temperature:g}, so their log-probabilities "
+                f"the temperature {temperature}, but the job samples at {self._fit.temperature:g}, so its log-probabilities "
                 "cannot be compared",
             )
         return line
@@ -199,37 +199,38 @@ class StoredRollouts:
         if not fits:
             raise self._wrong(
                 where,
-                "a sequence whose tokens, mask (0 or 1, first 0) and finite logprobs do not have the same length",
+                "an invalid sequence. Expected tokens, a 0-1 mask that starts with 0, and finite logprobs, of equal length",
             )
         if not 0 <= min(tokens) <= max(tokens) < self._fit.vocabulary:
             raise self._wrong(
-                where, f"token ids of another tokenizer: the model has ids 0 to {self._fit.vocabulary - 1}"
+                where, f"token ids that the model does not have. Its ids are 0 to {self._fit.vocabulary - 1}"
             )
 
     def _wrong(self, where: str, found: str) -> ConfigError:
         return ConfigError(
             f"[data] rollouts: {where} of {self.path} has {found}.",
-            hint="Expected a file of `taskapp export --format tokens`.",
+            hint="Expected a file written by `taskapp export --format tokens`.",
         )
 
 
 def _version(file: BinaryIO) -> tuple[int, int]:
-    """Return the size and the modification time, which show whether the file has changed."""
+    """Return the file's size and modification time, to detect changes."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
 
 def find_rollouts(name: str, models: Path, *, paths: bool) -> Path:
-    """Return the file of this name. Raises ConfigError.
+    """Return the path of the file with this name.
 
-    paths: whether the name may be a path. If it comes from a request, it must name a file in MODELS/rollouts.
+    If `paths` is true, the name may be any path. Otherwise it comes from a request and must be the name of a file in
+    MODELS/rollouts. Raises ConfigError if it is not.
     """
     if paths:
         return Path(name).expanduser()
     if Path(name).name != name or name.startswith("."):
         raise ConfigError(
-            f"[data] rollouts: {name!r} is a path, which this server does not open for a request.",
-            hint=f"Ask its operator to put the file into {models / FOLDER}, then pass the file's name alone.",
+            f"[data] rollouts: {name!r} is a path, but this server only accepts file names.",
+            hint=f"Ask the server's operator to copy the file to {models / FOLDER}, then pass the file's name.",
         )
     return models / FOLDER / name
 

@@ -1,8 +1,9 @@
 """`rollout_func(app)`: episodes of an app as the rollouts of TRL's GRPOTrainer, sampled with the trainer's own model.
 
-Written against TRL 1.16.0, `GRPOTrainer(rollout_func=...)`: `rollout_func(prompts, trainer)` returns `prompt_ids`,
-`completion_ids`, `logprobs`, and `env_mask`, which marks the sampled tokens of a completion. TRL passes prompts and no other
-column, so the prompt of a row names the episode (`episode_prompt`), and the app writes what the model reads.
+It was written against TRL 1.16.0. There, `GRPOTrainer(rollout_func=...)` calls `rollout_func(prompts, trainer)`, which
+returns `prompt_ids`, `completion_ids`, `logprobs` and `env_mask`. The mask marks the sampled tokens of a completion.
+TRL passes only the column with the prompts. Each prompt therefore identifies an episode (`episode_prompt`), and the app
+creates the messages that the model receives.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ log = logging.getLogger("taskapp_kit.trl")
 
 
 def episode_prompt(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the column `prompt` that `rollout_func` reads, for a row of `taskapp export tasks`.
+    """Return the column `prompt` for a row of `taskapp export tasks`. `rollout_func` reads this column.
 
         rows = load_dataset("json", data_files="tasks.jsonl", split="train").map(episode_prompt)
 
-    Raises BadArgument for a row without a seed.
+    Raises BadArgument if the row has no seed.
     """
     if row.get("seed") is None:
         raise BadArgument(
-            "A row has no seed, which identifies its episode.", hint="Use rows of `taskapp export tasks`."
+            "A row has no `seed`, so its episode is unknown.", hint="Use rows from `taskapp export tasks`."
         )
     return {"prompt": json.dumps({name: row[name] for name in COLUMNS if row.get(name) is not None})}
 
 
 def episode_reward(episode_reward: Sequence[float | None], **_: Any) -> list[float | None]:
-    """Return the rewards of the episodes that `rollout_func` played, None for a failure or an undefined reward.
+    """Return the rewards of the episodes that `rollout_func` played, with None for a failure or an undefined reward.
 
-    This is the reward function to pass to TRL's trainer together with `rollout_func`.
+    Pass this function to TRL's trainer as the reward function, together with `rollout_func`.
     """
     return list(episode_reward)
 
@@ -56,12 +57,13 @@ def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[s
 
         GRPOTrainer(model, rollout_func=rollout_func("adder.py"), reward_funcs=episode_reward, train_dataset=rows, ...)
 
-    The model is sampled with transformers in the trainer's process, at the trainer's temperature, without top_p or top_k;
-    `max_completion_length` is the limit of one answer. The tokenizer needs the tokens of ChatML or Llama 3.
+    The model is sampled with transformers in the trainer's process, at the trainer's temperature, without top_p or
+    top_k. `max_completion_length` limits each reply. The tokenizer must have the special tokens of ChatML or Llama 3.
 
-    A failed episode has reward None, and its tokens are not trained on. A call of the returned function raises ConfigError
-    (unknown tokenizer), BadArgument or RequestError (use_vllm, or a prompt that does not identify an episode), and
-    TrainingError (the model fails, or a prompt does not continue the previous one: a row of TRL is one sequence).
+    A failed episode has the reward None, and its tokens are not trained on. The returned function raises ConfigError if
+    the tokenizer is unknown, BadArgument or RequestError if the trainer uses vLLM or a prompt does not identify an
+    episode, and TrainingError if the model fails or a prompt does not continue the previous prompt. Prompts must
+    continue each other, because TRL trains on one sequence per episode.
 
     Args:
         app: The task app, or the path of its file.
@@ -74,7 +76,7 @@ def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[s
 
 
 class TrlRollouts:
-    """Plays one episode for each prompt concurrently, in a separate thread. `close` ends the thread."""
+    """A callable that plays one episode for each prompt concurrently, on a separate thread. `close` ends the thread."""
 
     def __init__(self, app: TaskApp) -> None:
         app.freeze()
@@ -82,13 +84,13 @@ class TrlRollouts:
         self._calls = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        """Return a row for each prompt, in their order."""
+        """Return one row for each prompt, in the order of the prompts."""
         from trl.models.utils import unwrap_model_for_generation
 
         if trainer.use_vllm:
             raise BadArgument(
                 "rollout_func samples with transformers, but the trainer has use_vllm=True.",
-                hint="Set use_vllm=False, or pass environment_factory, with which TRL itself samples.",
+                hint="Set use_vllm=False. Or pass environment_factory instead, so that TRL itself samples.",
             )
         episode_rows = [_episode_row(prompt) for prompt in prompts]
         tokenizer = trainer.processing_class
@@ -117,7 +119,7 @@ class TrlRollouts:
         return {**{name: [row[name] for row in rows] for name in rows[0]}, "episode_reward": rewards}
 
     def close(self) -> None:
-        """End the thread and worker processes; another call starts them again."""
+        """End the thread and the worker processes. The next call starts them again."""
         self._service.close()
 
 
@@ -129,7 +131,7 @@ async def _played(
 
 @dataclass(slots=True)
 class _SampledEpisode:
-    """One episode and the tokens of its conversation. prompt: the first call's prompt. completion: all later tokens."""
+    """One episode and its tokens. `prompt` is the prompt of the first call, and `completion` contains all later tokens."""
 
     sampler: Any
     renderer: Any
@@ -144,7 +146,10 @@ class _SampledEpisode:
     failure: Exception | None = None
 
     async def play(self, service: CallerService, row: Mapping[str, Any]) -> float | None:
-        """Return the episode's reward, None if it failed or is undefined. Raises RequestError, TrainingError."""
+        """Play the episode. Return its reward, or None if the episode failed or the reward is undefined.
+
+        Raises RequestError, and TrainingError as `rollout_func` describes.
+        """
         recognition = Recognition(self.renderer)
 
         async def ask(body: dict[str, Any]) -> ChatReply | ModelFailed:
@@ -153,8 +158,8 @@ class _SampledEpisode:
                 found = recognition.prompt(prompt)
                 if self.turns and found.parent != self.turns - 1:
                     raise TrainingError(
-                        "A prompt does not continue the previous one, but TRL trains on one sequence per episode.",
-                        hint="Leave history at its default, and do not rewrite earlier messages in the app.",
+                        "A prompt does not continue the previous prompt, but TRL trains on one sequence per episode.",
+                        hint="Use the default history, and do not change earlier messages in the app.",
                     )
                 room = self.sampler.context_tokens - len(found.ids)
                 if room < 1:
@@ -180,7 +185,7 @@ class _SampledEpisode:
             mode = row.get("output_mode") or "tool_calls"
             rollout = await service.rollout(ask, env_of_row(row), output_mode=mode, label="trl")
         except RolloutFailed as failed:
-            if self.failure is not None:  # the model failed, not the episode: a reward of None would hide that
+            if self.failure is not None:  # the model failed and not the episode, which a reward of None would hide
                 raise self.failure from failed
             log.warning("seed %s has no reward (%s): %s", row["seed"], failed.failure.code, failed.message)
             return None
@@ -198,7 +203,7 @@ class _SampledEpisode:
         self.turns += 1
 
     def row(self, end: int) -> dict[str, list[Any]]:
-        """Return the episode as TRL's row; an unused row if the model never answered."""
+        """Return the episode as a row for TRL, or an unused row if the model returned no reply."""
         if not self.turns:
             return self.unused_row(end)
         return {
@@ -209,19 +214,19 @@ class _SampledEpisode:
         }
 
     def unused_row(self, end: int) -> dict[str, list[Any]]:
-        """Return a row without a trained token: a reward of None alone would leave a KL term."""
+        """Return a row without trained tokens. With a reward of None alone, TRL would still compute a KL term."""
         return {"prompt_ids": [end], "completion_ids": [end], "logprobs": [0.0], "env_mask": [0]}
 
 
 def _episode_row(prompt: Any) -> dict[str, Any]:
-    """Return the row in a prompt of `episode_prompt`. Raises BadArgument for any other prompt."""
+    """Return the row in a prompt that `episode_prompt` returned. Raises BadArgument for any other prompt."""
     try:
         row = json.loads(prompt)
     except (TypeError, ValueError):
         row = None
     if not isinstance(row, dict) or "seed" not in row:
         raise BadArgument(
-            "A prompt of the data set does not identify an episode, and TRL passes nothing else to a rollout_func.",
-            hint="Use rows of `taskapp export tasks` with .map(episode_prompt).",
+            "A prompt in the data set does not identify an episode, and TRL passes only prompts to a rollout_func.",
+            hint="Use rows from `taskapp export tasks` with .map(episode_prompt).",
         )
     return row

@@ -1,4 +1,4 @@
-"""The data types of training: samples, recorded turns, rows and the metrics of an update, and the interface of a sampler.
+"""The data types of training: samples, recorded turns, rows, metrics of an update, and the interface of samplers.
 
     Sampler.sample -> Sampled -> the gateway records a RecordedTurn -> rows.py -> TrainingRow -> the update
 
@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Literal, Protocol
 
 NOT_SAMPLED = -1
-"""The policy version of a row's tokens that are not trained on."""
+"""The policy version that a row states for tokens that are not trained on."""
 
 Exclusion = Literal["auxiliary", "not_delivered", "length_mismatch", "invalid_log_prob", "no_tokens", "no_prompt"]
 """Why a turn is never trained on."""
@@ -28,7 +28,7 @@ class Sampled:
         token_ids: All sampled tokens, including the stop token.
         log_probs: The natural log-probability of each token at the sampling temperature.
         finish_reason: `length` if `max_tokens` ended the generation.
-        version: The version of the weights that sampled all of its tokens.
+        version: The version of the weights. All tokens were sampled with this version.
         seconds: The time from the call to the last token.
     """
 
@@ -40,7 +40,7 @@ class Sampled:
 
 
 class Sampler(Protocol):
-    """Generates tokens with the policy's current weights. `version` grows by one with each change of the weights."""
+    """Generates tokens with the policy's current weights. `version` increases by one with each change of the weights."""
 
     version: int
 
@@ -49,22 +49,30 @@ class Sampler(Protocol):
     ) -> Sampled:
         """Return one continuation of the prompt. Cancelling the call frees its slot.
 
-        temperature: 0 takes the most probable token. draw: names the random stream, such as `job/place/sample/turn`. A
-        deterministic sampler returns the same tokens for the same weights, prompt and draw.
+        At temperature 0, the most probable token is chosen. `draw` is the name of the random stream, such as
+        `job/place/sample/turn`. A deterministic sampler returns the same tokens for the same weights, prompt and
+        `draw`.
         """
         ...
 
 
 class PolicySampler(Sampler, Protocol):
-    """A sampler of a policy that learns. context_tokens: the most tokens of a prompt and its answer together."""
+    """A sampler of a policy in training. `context_tokens` limits a prompt together with its reply."""
 
     context_tokens: int
 
     async def swap(self, weights: Mapping[str, Any], version: int) -> None:
-        """Sample from these weights after this call returns. Raises TrainingError.
+        """Replace the weights. Calls of `sample` after this method returns use the new weights.
 
-        weights: the policy's `state_dict` with torch tensors of any dtype and device, unchanged until this call returns.
-        version: the version of these weights, larger than before. All tokens of an answer have the same version.
+        All tokens of a reply have the same version.
+
+        Args:
+            weights: The policy's `state_dict`, with torch tensors of any dtype and device. They must not change until
+                this method returns.
+            version: The version of these weights. It must be larger than the current version.
+
+        Raises:
+            TrainingError: The weights could not be replaced.
         """
         ...
 
@@ -76,9 +84,9 @@ class RecordedTurn:
     Attributes:
         prompt_ids: The whole prompt, including earlier turns.
         finish_reason: Why the generation ended.
-        delivered: Whether the client received the whole answer.
-        parent: The index of the turn that this one continues: the prompt starts with that turn's prompt and tokens. None
-            for a new root.
+        delivered: Whether the client received the whole response.
+        parent: The index of the turn that this turn continues, or None for a new root. The prompt starts with the
+            prompt and the tokens of the parent.
         auxiliary: Whether the call was for a model other than the policy, such as a user simulator.
     """
 
@@ -99,7 +107,7 @@ class RecordedTurn:
 
     @property
     def exclusion(self) -> Exclusion | None:
-        """Why this turn is never trained on, else None. Its tokens may still be context of later turns."""
+        """Why this turn is never trained on, or None if it may be. Its tokens may still be context of later turns."""
         if self.auxiliary:
             return "auxiliary"
         if not self.delivered:
@@ -108,7 +116,7 @@ class RecordedTurn:
             return "length_mismatch"
         if not self.token_ids:
             return "no_tokens"
-        if not self.prompt_ids:  # nothing predicts the first token
+        if not self.prompt_ids:  # the first token has no prediction
             return "no_prompt"
         if not all(math.isfinite(log_prob) for log_prob in self.log_probs):
             return "invalid_log_prob"
@@ -118,9 +126,9 @@ class RecordedTurn:
 def recorded_turns(
     tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
 ) -> list[RecordedTurn]:
-    """Return a turn for each run of sampled tokens in `mask`. The first one is a new root; each later turn continues it.
+    """Return a turn for each run of sampled tokens in `mask`. The first turn is a new root. Each later turn continues it.
 
-    before: the number of earlier turns of the attempt.
+    `before` is the number of earlier turns of the attempt.
     """
     ids, chances = tuple(tokens), tuple(map(float, log_probs))
     turns: list[RecordedTurn] = []
@@ -145,14 +153,14 @@ def recorded_turns(
 
 @dataclass(frozen=True, slots=True)
 class TrainedTurn:
-    """A turn that a row trains on: the row's tokens in range(start, stop).
+    """A turn that a row trains on. Its tokens are `range(start, stop)` in the row.
 
     Attributes:
         index: The turn's index in its episode.
-        start: The first token.
-        stop: The end of the tokens.
+        start: The index of the first token.
+        stop: The index after the last token.
         reward: The reward after the turn.
-        last: Whether this is the episode's last trained turn in any row.
+        last: Whether this is the episode's last turn that any row trains on.
     """
 
     index: int
@@ -164,16 +172,17 @@ class TrainedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One branch of an attempt, for one update. All tuples except `turns` have one entry per token.
+    """One branch of an attempt as training data for one update. All tuples except `turns` have one entry per token.
 
     Attributes:
         ids: The token ids.
         mask: Whether the token is trained on.
-        log_probs: The sampler's log-probabilities, 0.0 where mask is False.
-        versions: The versions of the weights that sampled the token, NOT_SAMPLED where mask is False.
-        advantages: 0.0 where mask is False. All others are equal unless credit is per turn.
-        group: The rollouts that are compared with each other.
-        rollout: The episode.
+        log_probs: The sampler's log-probability of the token, or 0.0 where `mask` is False.
+        versions: The version of the weights that sampled the token, or NOT_SAMPLED where `mask` is False.
+        advantages: The advantage of the token, or 0.0 where `mask` is False. Unless credit is per turn, all tokens with
+            a True mask have the same advantage.
+        group: The name of the group of rollouts that are compared with each other.
+        rollout: The name of the episode.
         weight: The row's share of its episode, in (0, 1]. The weights of an episode's rows sum to 1.
         turns: The turns that are trained on, for losses that learn from rewards (ppo).
         truncated: Whether a limit ended the episode, not the environment.
@@ -194,11 +203,11 @@ class TrainingRow:
         lengths = [len(each) for each in (self.ids, self.mask, self.log_probs, self.versions, self.advantages)]
         if len(set(lengths)) != 1:
             raise ValueError(
-                f"a row of rollout {self.rollout!r} has {lengths} ids, mask, log-probabilities, versions and advantages; "
-                "expected equal numbers"
+                f"a row of rollout {self.rollout!r} has {lengths} ids, mask, log-probabilities, versions and advantages. "
+                "Expected equal lengths."
             )
         if self.mask and self.mask[0]:
-            raise ValueError(f"a row of rollout {self.rollout!r} trains on its first token, which nothing predicts")
+            raise ValueError(f"a row of rollout {self.rollout!r} trains on its first token, which has no prediction")
 
     @property
     def trained(self) -> int:
@@ -208,31 +217,32 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetrics:
-    """The metrics of one update. Means over tokens cover the tokens with a gradient, and are None without any.
+    """The metrics of one update. Means over tokens cover the tokens with a gradient, and are None if there are none.
 
     Attributes:
         version: The version of the weights after the update.
         learning_rate: The learning rate of all steps.
         loss: The loss.
-        steps: Optimizer steps.
-        episodes: Episodes in the rows.
-        rows: Rows with a gradient.
-        idle_rows: Rows without a gradient, which are not computed.
-        tokens: Tokens with a gradient.
-        gradient_norm: The largest norm of a step, before clipping.
-        entropy: Nats per token.
+        steps: Number of optimizer steps.
+        episodes: Number of episodes in the rows.
+        rows: Number of rows with a gradient.
+        idle_rows: Number of rows without a gradient, which are not computed.
+        tokens: Number of tokens with a gradient.
+        gradient_norm: The largest gradient norm of a step, before clipping.
+        entropy: Mean entropy per token, in nats.
         clip_share: Share of tokens without a gradient because of the clip range.
-        kl: Divergence from the reference model, per token.
-        mismatch_mean: Mean |Δ log p| between the sampler and the old policy, None if the latter was not computed.
-        mismatch_p99: The 99th percentile of it.
-        mismatch_largest: The largest of it.
+        kl: Mean divergence from the reference model per token.
+        mismatch_mean: Mean |Δ log p| between the sampler and the old policy, or None if the old policy was not
+            computed.
+        mismatch_p99: The 99th percentile of |Δ log p|.
+        mismatch_largest: The largest |Δ log p|.
         effective_share: Effective sample size of the weights old / sampler, as a share of the tokens.
         sampler_agrees: Whether the sampler's log-probabilities can replace the old policy's.
         age_mean: Mean number of versions between a row's oldest token and the update.
-        age_largest: The largest of it.
-        seconds: The time of the update.
-        value_loss: Half the squared distance of ppo's values from the returns, before the update.
-        explained_variance: The share of the returns' variance that these values explain.
+        age_largest: The largest number of versions between a row's oldest token and the update.
+        seconds: The duration of the update.
+        value_loss: Half the mean squared distance of ppo's values from the returns, before the update.
+        explained_variance: The share of the returns' variance that ppo's values explain.
     """
 
     version: int

@@ -115,7 +115,7 @@ def test_more_browsers_only_where_there_are_more_cores() -> None:
         WebBrowsingEnv.options(num_replicas=1000, browsers=1000)
     assert WebBrowsingEnv.options(num_replicas=1000, browsers=100, backend="ray").options.sessions_per_replica == 10
     for wrong in (0, True, 1.5):
-        with pytest.raises(BadArgument, match="browsers is"):
+        with pytest.raises(BadArgument, match="`browsers` is"):
             WebBrowsingEnv.options(num_replicas=8, browsers=wrong)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="miniwob"):
         WebBrowsingEnv.as_service(environment="shop")

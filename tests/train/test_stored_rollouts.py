@@ -109,10 +109,10 @@ def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
     assert found.left_out == {HELD_OUT: 1, OTHER_ENVIRONMENT: 1, TOO_LONG: 1}
     assert found.facts["rollouts"] == 2 and found.facts["reward"] == 0.5
     assert found.sentence.startswith(
-        "It learns from 2 stored rollouts of 1 seed, with rewards from 0 to 1, 0.500 on average; 0 seeds without spread."
+        "The job learns from 2 stored rollouts of 1 seed, with rewards from 0 to 1, 0.500 on average. 0 seeds"
     )
     assert HELD_OUT in found.sentence
-    with pytest.raises(ConfigError, match="has no rollout to learn from; 1 of seeds that the evaluation plays"):
+    with pytest.raises(ConfigError, match="that this job can use. Omitted: 1 of seeds that the evaluation plays"):
         stored(tmp_path, line(90))
 
 
@@ -123,10 +123,10 @@ def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
         ({"reward": None}, "no reward"),
         ({"status": None}, "no status"),
         ({"sequences": []}, "no sequences"),
-        ({"sequences": [{"tokens": [1, 2], "mask": [0, 1], "logprobs": [0.0]}]}, "a sequence whose tokens"),
-        ({"sequences": [{"tokens": [1, 2], "mask": [1, 1], "logprobs": [0.0, 0.0]}]}, "a sequence whose tokens"),
-        ({"sequences": [{"tokens": [1, 2.5], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "a sequence whose tokens"),
-        ({"sequences": [{"tokens": [1, 100], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "another tokenizer"),
+        ({"sequences": [{"tokens": [1, 2], "mask": [0, 1], "logprobs": [0.0]}]}, "an invalid sequence"),
+        ({"sequences": [{"tokens": [1, 2], "mask": [1, 1], "logprobs": [0.0, 0.0]}]}, "an invalid sequence"),
+        ({"sequences": [{"tokens": [1, 2.5], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "an invalid sequence"),
+        ({"sequences": [{"tokens": [1, 100], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "token ids that the model does not have"),
         ({"temperature": 0.7}, "the temperature 0.7, but the job samples at 1"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_file_is_anywhere_only_for_the_operators_own_jobs(tmp_path: Path) -> N
     assert find_rollouts("a/b.jsonl", tmp_path, paths=True) == Path("a/b.jsonl")
     assert find_rollouts("b.jsonl", tmp_path, paths=False) == tmp_path / "rollouts" / "b.jsonl"
     for name in ("a/b.jsonl", "/etc/passwd", "..", ".hidden"):
-        with pytest.raises(ConfigError, match="is a path, which this server does not open"):
+        with pytest.raises(ConfigError, match="is a path, but this server only accepts file names"):
             find_rollouts(name, tmp_path, paths=False)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         StoredRollouts(tmp_path / "none.jsonl", FIT)

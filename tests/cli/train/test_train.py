@@ -88,7 +88,7 @@ FAILS: dict[str, tuple[dict[str, str], int, str]] = {
     "no task app": ({"TASK_APP_URL": ""}, 2, r"The task app's address is not set"),
     "backend away": ({"BACKEND_BASE_URL": "NOBODY"}, 1, r"backend +WRONG"),
     "task app away": ({"TASK_APP_URL": "NOBODY"}, 1, r"task app +WRONG"),
-    "task app is a backend": ({"TASK_APP_URL": "BACKEND"}, 1, r"key +WRONG .*such as a backend"),
+    "task app is a backend": ({"TASK_APP_URL": "BACKEND"}, 1, r"key +WRONG .*not a backend's"),
     "address unreadable": ({"TASK_APP_URL": "not an address"}, 2, r"not an address|address"),
 }
 

@@ -239,7 +239,7 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
         ({"health": dropped}, "task app", "/health dropped the connection"),
         ({"root": HTML, "health": HTML}, "task app", "GET / returns 200 with a web page, and GET /health"),
         ({"root": REDIRECT, "health": REDIRECT}, "task app", "returns 307, a redirect to elsewhere.example"),
-        ({"root": None, "health": None}, "task app", "not as a task app: GET / returns 404"),
+        ({"root": None, "health": None}, "task app", "is not a task app: GET / returns 404"),
         ({"health": HTML}, "contract", "GET /health returns 200 with a web page"),
         ({"health": answer(500, body={})}, "contract", "GET /health returns 500. Expected 200"),
         ({"health": answer(body={"healthy": False, "status": "draining"})}, "task app", "reports the status draining"),
