@@ -1,4 +1,4 @@
-"""Checkpoints of a training job: their names, crash-safe saving, checked reading, and archives.
+"""The checkpoints of training jobs: names, crash-safe saving, verified reading, and archives.
 
-Only `state.py` needs torch.
+Only `state.py` imports torch.
 """

@@ -1,8 +1,8 @@
 """Lists, finds, removes, exports and imports the trained models in MODELS/KIND/MODEL/JOB/CHECKPOINT.
 
-An archive is a checkpoint as one tar file, compressed if its name ends in `.gz`, without the state of the optimizer and the
-job. Archives come from strangers, so `tarfile` does not unpack them: each member must be a regular file with a plain name,
-and its content is written to a new file in a new directory.
+An archive is a tar file of a checkpoint without the state of the optimizer and the job. It is compressed if its name
+ends in `.gz`. Archives are untrusted, so `tarfile` does not unpack them. Each member must be a regular file with a
+plain name, and its content is written to a new file in a new directory.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from taskapp_kit.train.checkpoints.writer import REMOVED, as_one_writer, check_f
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A trained model, according to its facts and file sizes; its weights are not read.
+    """A trained model, described by its metadata and file sizes. Its weights are not read.
 
     Attributes:
         name: The model's name.
-        path: Its directory.
-        facts: Its facts.
-        size: The bytes of all files.
-        resumable: Whether it has the optimizer's state.
-        adapter: Whether it needs its base model.
-        modified: Seconds since 1970.
+        path: The model's directory.
+        facts: The model's metadata.
+        size: The total size of the files in bytes.
+        resumable: Whether the optimizer's state is included, so that a job can resume.
+        adapter: Whether the model is an adapter, which needs the base model.
+        modified: The time of the last change, as a Unix timestamp.
     """
 
     name: TrainedModelName
@@ -61,7 +61,7 @@ class TrainedModel:
 
 
 def trained_models(models: Path) -> list[TrainedModel]:
-    """Return the trained models by kind, model, job and iteration. Logs a warning for models with unreadable facts."""
+    """Return the trained models, sorted by kind, model, job and iteration. Models with unreadable metadata are logged."""
     found = []
     for kind in KINDS:
         for job in sorted((models / kind).glob("[!.]*/[!.]*")):
@@ -77,20 +77,20 @@ def trained_models(models: Path) -> list[TrainedModel]:
 
 
 def trained_model(models: Path, name: TrainedModelName) -> StoredCheckpoint:
-    """Return the model of this name after checking its files. Raises CheckpointError."""
+    """Check the files of the model with this name and return the model. Raises CheckpointError if a check fails."""
     return read_checkpoint(_existing(models, name))
 
 
 def remove_trained_model(models: Path, name: TrainedModelName) -> int:
-    """Remove a model and directories that become empty, and return the number of freed bytes.
+    """Remove a model, and parent directories that become empty. Return the number of freed bytes.
 
-    Raises CheckpointError if the model does not exist, cannot be removed, or its job is running.
+    Raises CheckpointError if the model does not exist, cannot be removed, or belongs to a running job.
     """
     path = _existing(models, name)
     size = sum(file.stat().st_size for file in path.iterdir())
     try:
         with as_one_writer(path.parent):
-            removed = path.with_name(f"{REMOVED}{path.name}")  # so that no reader finds a part of it
+            removed = path.with_name(f"{REMOVED}{path.name}")  # so that readers never find a partly removed model
             path.rename(removed)
             flush(path.parent)
             shutil.rmtree(removed)
@@ -107,12 +107,12 @@ def remove_trained_model(models: Path, name: TrainedModelName) -> int:
 def _existing(models: Path, name: TrainedModelName) -> Path:
     path = name.folder(models)
     if not path.is_dir():
-        raise CheckpointError(f"{models} has no trained model {name}.", hint="`taskapp models list` shows all models.")
+        raise CheckpointError(f"{models} contains no model {name}.", hint="List all models: taskapp models list")
     return path
 
 
 LARGEST_CHECKPOINT = 64 * 2**30
-"""The most bytes of an imported checkpoint."""
+"""Maximum size of an imported checkpoint in bytes."""
 
 _BLOCK = 512
 _CHUNK = 2**20
@@ -121,9 +121,9 @@ _IMPORTING = ".importing-"
 
 
 def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
-    """Write a checkpoint to an archive, replacing an existing file. Equal checkpoints have equal archives.
+    """Write a checkpoint to an archive, and replace an existing file. Equal checkpoints produce equal archives.
 
-    Raises CheckpointError, without leaving an incomplete archive.
+    If this fails, no incomplete archive remains and CheckpointError is raised.
     """
     files = {name: file for name, file in checkpoint.files.items() if name not in TO_GO_ON}
     manifest = encoded_manifest(files)
@@ -133,7 +133,7 @@ def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
         )
         with replaced(archive) as new, new.open("wb") as raw:
             if archive.suffix == ".gz":
-                # level 1: weights are nearly random, so higher levels save nothing
+                # level 1, because weights are nearly random and higher levels save nothing
                 with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
                     _pack(packed, checkpoint.path, list(files), manifest)
             else:
@@ -143,10 +143,10 @@ def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
 
 
 def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGEST_CHECKPOINT) -> StoredCheckpoint:
-    """Unpack an archive into the models directory, check the checkpoint, and return it. Its facts determine its name.
+    """Unpack an archive into the models directory, check the checkpoint, and return it. Its metadata determines its name.
 
-    Raises CheckpointError, without leaving files, if the archive is incomplete, invalid or larger than `largest_bytes`, or
-    if the checkpoint exists.
+    Raises CheckpointError if the archive is incomplete, invalid or larger than `largest_bytes`, or if the checkpoint
+    already exists. In this case no files remain.
     """
     try:
         with as_one_writer(models):
@@ -163,7 +163,7 @@ def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGE
                 name = checkpoint.facts.name
                 place = name.folder(models)
                 if place.exists():
-                    raise CheckpointError(f"{name} already exists.", hint=f"Remove it first: taskapp models rm {name}")
+                    raise CheckpointError(f"{name} already exists.", hint=f"Remove it with: taskapp models rm {name}")
                 make_private_folder(place.parent)
                 flush(unpacked)
                 unpacked.rename(place)
@@ -188,18 +188,18 @@ def _pack(target: IO[bytes] | gzip.GzipFile, folder: Path, names: list[str], man
 def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int) -> None:
     """Write the members of a tar archive into an empty directory."""
     total = 0
-    for _ in range(MOST_FILES + 2):  # also the manifest and the end
+    for _ in range(MOST_FILES + 2):  # one for the manifest and one for the end
         header = _header(source)
         if header is None:
-            # gzip compares its checksum only at the end of the stream, after tar's last blocks
+            # gzip verifies its checksum only at the end of the stream, after tar's last blocks
             if len(source.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE:
-                raise CheckpointError("It has data after the end of the archive.")
+                raise CheckpointError("The file has data after the end of the archive.")
             return
         check_file_name(header.name)
         total += header.size
         if total > largest_bytes:
-            raise CheckpointError(f"It has more than {largest_bytes} bytes.")
-        check_free_space(folder, header.size, "It")
+            raise CheckpointError(f"The checkpoint has more than {largest_bytes} bytes.")
+        check_free_space(folder, header.size, "The archive")
         with open(open_private(folder / header.name, os.O_WRONLY | os.O_EXCL), "wb") as file:  # noqa: PTH123
             left = header.size
             while left:
@@ -211,18 +211,18 @@ def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int)
             file.flush()
             os.fsync(file.fileno())
         source.read(-header.size % _BLOCK)
-    raise CheckpointError(f"It has more than {MOST_FILES} files.")
+    raise CheckpointError(f"The archive has more than {MOST_FILES} files.")
 
 
 def _header(source: IO[bytes] | gzip.GzipFile) -> tarfile.TarInfo | None:
-    """Return the header of the next member, None at the end. Raises CheckpointError if it is not a regular file."""
+    """Return the next member's header, or None at the end. Raises CheckpointError if the member is not a regular file."""
     block = source.read(_BLOCK)
     if block == bytes(_BLOCK):
         return None
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.HeaderError, ValueError) as error:
-        raise CheckpointError(f"It is not an archive of a checkpoint: {error}.") from error
+        raise CheckpointError(f"The file is not an archive of a checkpoint: {error}.") from error
     if header.type != tarfile.REGTYPE or header.size < 0:
-        raise CheckpointError(f"Its member {header.name[:80]!r} is not a regular file.")
+        raise CheckpointError(f"The archive's member {header.name[:80]!r} is not a regular file.")
     return header

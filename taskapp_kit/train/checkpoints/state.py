@@ -1,4 +1,4 @@
-"""Stores a policy's weights and AdamW's state in a checkpoint as safetensors, never pickled."""
+"""Stores a policy's weights and AdamW's state in a checkpoint as safetensors, without pickle."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from taskapp_kit.train.checkpoints.stored import ADAPTER, OPTIMIZER, VALUE_HEAD,
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
 
 ADAM = ("step", "exp_avg", "exp_avg_sq")
-"""The state of AdamW for each parameter after its first step."""
+"""The names of the state that AdamW has for each parameter after the first step."""
 
 FORMAT = {"format": "pt"}
-"""Metadata that transformers expects in a file of weights."""
+"""Metadata that transformers expects in a weights file."""
 
 
 def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
     """Return the files of a checkpoint with the model's weights and the optimizer's state.
 
-    Only parameters that require a gradient are stored. They must not change until the files are saved.
+    Only parameters that require a gradient are stored. The parameters must not change until the files are saved.
     """
     return {
         ADAPTER if _frozen(model) else WEIGHTS: trained_part(model),
@@ -33,7 +33,7 @@ def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, Checkpoin
 
 
 def trained_part(model: Any) -> CheckpointPart:
-    """Return the file with a policy's weights: only the adapter if the others are frozen.
+    """Return the file with a policy's trained weights: only the adapter if the other weights are frozen.
 
     The weights must not change until the file is written.
     """
@@ -41,14 +41,17 @@ def trained_part(model: Any) -> CheckpointPart:
 
 
 def weights_part(model: Any) -> CheckpointPart:
-    """Return the file with all weights of a model, tied weights once. They must not change until the file is written."""
+    """Return the file with all weights of a model. Tied weights are stored once.
+
+    The weights must not change until the file is written.
+    """
     return _part(_tensors(model))
 
 
 def load_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors in a file of `weights_part` or `trained_part`, tied weights by each of their names.
+    """Return the tensors in a file from `weights_part` or `trained_part`. Tied weights occur under each of their names.
 
-    Raises CheckpointError if the file cannot be read. Does not check whether the tensors fit the model.
+    Raises CheckpointError if the file cannot be read. This function does not check whether the tensors fit the model.
     """
     try:
         stored: dict[str, torch.Tensor] = load_file(path)
@@ -63,14 +66,14 @@ def load_weights(model: Any, path: Path) -> dict[str, torch.Tensor]:
 
 
 def value_head_part(layer: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
-    """Return the file with a value head and its optimizer's state, which is empty before the first step."""
+    """Return the file with a value head and its optimizer's state. Before the first step, this state is empty."""
     return {VALUE_HEAD: _part(_tensors(layer) | _optimizer_tensors(layer, optimizer))}
 
 
 def restore_value_head(layer: torch.nn.Module, optimizer: torch.optim.AdamW, checkpoint: StoredCheckpoint) -> None:
     """Restore a value head and its optimizer from a checkpoint.
 
-    Raises CheckpointError, without changing anything, if the checkpoint has no value head or one of another width.
+    Raises CheckpointError and changes nothing if the checkpoint has no value head, or if its width differs.
     """
     stored = _load(checkpoint, VALUE_HEAD)
     own = _tensors(layer)
@@ -82,9 +85,10 @@ def restore_value_head(layer: torch.nn.Module, optimizer: torch.optim.AdamW, che
 
 
 def restore_weights(model: Any, checkpoint: StoredCheckpoint) -> None:
-    """Copy a checkpoint's weights into a model of the same architecture and, for an adapter, with the same base weights.
+    """Copy a checkpoint's weights into a model.
 
-    Raises CheckpointError, without changing anything, if names or shapes differ.
+    The model must have the same architecture and, for an adapter, the same base weights. Raises CheckpointError and
+    changes nothing if names or shapes differ.
     """
     own = _tensors(model)
     if ADAPTER in checkpoint.files:
@@ -99,9 +103,9 @@ def restore_weights(model: Any, checkpoint: StoredCheckpoint) -> None:
 
 
 def restore_optimizer(model: Any, optimizer: torch.optim.AdamW, checkpoint: StoredCheckpoint) -> None:
-    """Restore an optimizer of this model's parameters from a checkpoint, except for its learning rate and other options.
+    """Restore the state of the model's optimizer from a checkpoint, but not options such as the learning rate.
 
-    Raises CheckpointError, without changing anything, if the checkpoint has no optimizer state or does not fit.
+    Raises CheckpointError and changes nothing if the checkpoint has no optimizer state or does not fit the model.
     """
     stored = _load(checkpoint, OPTIMIZER)
     _check(checkpoint, OPTIMIZER, stored, _expected_of_optimizer(model, stored))
@@ -119,8 +123,8 @@ def _expected_of_optimizer(model: Any, stored: Mapping[str, torch.Tensor]) -> di
 
 def _load_optimizer(model: Any, optimizer: torch.optim.AdamW, stored: Mapping[str, torch.Tensor]) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    # Stored by name, because torch.save pickles and AdamW's own numbers depend on the order of parameters. The state of
-    # random generators is not stored, because dropout is off and minibatches are drawn by the update's version.
+    # The state is stored by parameter name, because torch.save uses pickle and AdamW numbers parameters by their order. The
+    # state of random generators is not needed: dropout is off, and the update's version seeds the minibatches.
     order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         number: {part: stored[f"{name}.{part}"].clone() for part in ADAM}
@@ -131,7 +135,7 @@ def _load_optimizer(model: Any, optimizer: torch.optim.AdamW, stored: Mapping[st
 
 
 def _tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of `state_dict`, tied weights once, by the first of their names."""
+    """Return the tensors in `state_dict` by name. Tied weights occur once, under the first of their names."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         found.setdefault(id(tensor), (name, tensor))
@@ -139,7 +143,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _frozen(model: Any) -> bool:
-    """Whether some weights are not trained."""
+    """Return whether some weights are not trained."""
     return any(not each.requires_grad for each in model.parameters())
 
 
@@ -169,7 +173,7 @@ def _load(checkpoint: StoredCheckpoint, name: str) -> dict[str, torch.Tensor]:
     if name not in checkpoint.files:
         raise CheckpointError(
             f"The checkpoint {checkpoint.path} has no {name}.",
-            hint="An exported checkpoint has no optimizer state: a job can start from its weights, but not resume.",
+            hint="Exported checkpoints have no optimizer state. Start a new job from the weights instead of resuming.",
         )
     try:
         tensors: dict[str, torch.Tensor] = load_file(checkpoint.path / name)
@@ -192,5 +196,5 @@ def _check(
     if wrong:
         raise CheckpointError(
             f"{name} of the checkpoint {checkpoint.path} does not fit the model: {len(wrong)} tensors differ in name, shape "
-            f"or type, such as {wrong[0]!r}; expected the same architecture and the same trained parameters."
+            f"or type, such as {wrong[0]!r}. Expected the same architecture and the same trained parameters."
         )

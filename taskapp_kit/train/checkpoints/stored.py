@@ -1,13 +1,15 @@
-"""Reads checkpoints: directories whose files have the sizes and SHA-256 hashes in the manifest.
+"""Reads checkpoints. A checkpoint is a directory, and its manifest lists the size and SHA-256 hash of every other file.
 
 CHECKPOINT/
-  manifest.json           {"files": {NAME: {"size": …, "sha256": …}}}: every other file
-  checkpoint.json         facts.py
+  manifest.json           {"files": {NAME: {"size": …, "sha256": …}}}
+  checkpoint.json         the metadata, see facts.py
   model.safetensors       the weights, or adapter.safetensors with the trained weights
-  optimizer.safetensors   not in an exported checkpoint
-  value_head.safetensors  ppo's values and their optimizer's state; not in an exported checkpoint
-  job_state.json          the state from which the job resumes; not in an exported checkpoint
+  optimizer.safetensors   the state of the optimizer
+  value_head.safetensors  ppo's value head and its optimizer's state
+  job_state.json          the state from which the job resumes
   config.json …           files of the model's tokenizer and architecture
+
+An exported checkpoint has no optimizer.safetensors, value_head.safetensors and job_state.json.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ VALUE_HEAD = "value_head.safetensors"
 JOB_STATE = "job_state.json"
 
 TO_GO_ON = (OPTIMIZER, VALUE_HEAD, JOB_STATE)
-"""Files that only a resumed job needs."""
+"""Files that are only needed to resume a job."""
 
 LARGEST_DESCRIPTION = 2**24
-"""The most bytes of a manifest or of the facts, which are read into memory."""
+"""Maximum size in bytes of the manifest, and of the metadata. Both are read into memory."""
 
 MOST_FILES = 64
 _CHUNK = 2**20
@@ -50,7 +52,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a checkpoint. size: in bytes. sha256: 64 hexadecimal digits."""
+    """A file in a checkpoint. `size` is in bytes, and `sha256` has 64 hexadecimal digits."""
 
     size: int
     sha256: str
@@ -58,7 +60,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint whose files were checked when it was read. files: all except the manifest."""
+    """A checkpoint whose files were checked when it was read. `files` contains all files except the manifest."""
 
     path: Path
     facts: CheckpointFacts
@@ -66,15 +68,15 @@ class StoredCheckpoint:
 
 
 def check_file_name(name: str) -> None:
-    """Raise CheckpointError for a file name that is not allowed in a checkpoint: other files could contain code."""
+    """Raise CheckpointError for a file name that is not allowed in a checkpoint, because the file could contain code."""
     if not _FILE.fullmatch(name):
         raise CheckpointError(
-            f"It has a file {name[:80]!r}; expected only JSON, safetensors, LICENSE, NOTICE and chat_template.jinja."
+            f"The file {name[:80]!r} is not allowed. Expected JSON, safetensors, LICENSE, NOTICE or chat_template.jinja."
         )
 
 
 def hashed(path: Path) -> StoredFile:
-    """Return a file's size and SHA-256. Raises OSError."""
+    """Return a file's size and SHA-256 hash. Raises OSError if the file cannot be read."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
@@ -84,13 +86,13 @@ def hashed(path: Path) -> StoredFile:
 
 
 def encoded_manifest(files: dict[str, StoredFile]) -> bytes:
-    """Return the manifest of these files."""
+    """Return the manifest of these files as JSON."""
     entries = {name: {"size": file.size, "sha256": file.sha256} for name, file in sorted(files.items())}
     return orjson.dumps({"files": entries}, option=orjson.OPT_INDENT_2)
 
 
 def read_facts(path: Path) -> CheckpointFacts:
-    """Return the facts of a checkpoint without checking its files. Raises CheckpointError."""
+    """Return the metadata of a checkpoint without checking the files. Raises CheckpointError if it cannot be read."""
     try:
         return decoded(read_inside(path, FACTS, LARGEST_DESCRIPTION))
     except OSError as error:
@@ -98,16 +100,16 @@ def read_facts(path: Path) -> CheckpointFacts:
 
 
 def read_checkpoint(path: Path) -> StoredCheckpoint:
-    """Return a checkpoint. Raises CheckpointError if a file is incomplete, damaged, missing or unexpected."""
+    """Check and return a checkpoint. Raises CheckpointError if a file is incomplete, damaged, missing or unexpected."""
     try:
         files = _manifest(read_inside(path, MANIFEST, LARGEST_DESCRIPTION))
         present = {entry.name: entry for entry in os.scandir(path)}
         if wrong := sorted(present.keys() ^ {*files, MANIFEST}):
-            raise CheckpointError(f"Its files differ from its manifest: {wrong[0][:80]!r} is in only one of the two.")
+            raise CheckpointError(f"The files and the manifest differ: {wrong[0][:80]!r} is in only one of them.")
         for name, file in files.items():
             entry = present[name]
             if not entry.is_file(follow_symlinks=False) or entry.stat().st_size != file.size:
-                raise CheckpointError(f"{name} is not a file of {file.size} bytes.")
+                raise CheckpointError(f"{name} does not have {file.size} bytes, as listed in the manifest.")
             if hashed(path / name) != file:
                 raise CheckpointError(f"The SHA-256 of {name} differs from the manifest.")
         return StoredCheckpoint(path, read_facts(path), files)
@@ -116,9 +118,10 @@ def read_checkpoint(path: Path) -> StoredCheckpoint:
 
 
 def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
-    """Return the directories of a job's checkpoints with their facts, oldest first. Logs a warning for unreadable facts.
+    """Return the directories of a job's checkpoints with their metadata, oldest first.
 
-    Other files are not checked. Raises OSError if `root` cannot be listed.
+    Checkpoints with unreadable metadata are skipped with a warning in the log. Other files are not checked. Raises
+    OSError if `root` cannot be listed.
     """
     found = {}
     for path in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
@@ -130,7 +133,7 @@ def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
 
 
 def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
-    """Return a job's last complete checkpoint. Logs a warning for each damaged one. Raises OSError."""
+    """Return a job's last complete checkpoint, or None if there is none. Damaged checkpoints are logged. Raises OSError."""
     for path in reversed(checkpoint_folders(root)):
         try:
             return read_checkpoint(path)
@@ -140,7 +143,7 @@ def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
 
 
 def by_score(found: dict[Path, CheckpointFacts]) -> list[Path]:
-    """Return the checkpoints that have a score, the highest first, and the earlier first among equals."""
+    """Return the checkpoints that have a score, from the highest to the lowest. For equal scores, the earlier is first."""
     scores = {path: facts.score for path, facts in found.items() if facts.score is not None}
     return sorted(scores, key=lambda path: -scores[path])
 

@@ -1,7 +1,7 @@
-"""Saves the checkpoints of a job, so that a kill, a power cut or a full disk never damages earlier checkpoints.
+"""Saves the checkpoints of a job. A killed process, a power failure or a full disk never damages earlier checkpoints.
 
-A checkpoint is written to a temporary directory next to its final path, all files are flushed to the disk, and the
-directory is renamed. A directory is renamed before it is replaced or removed.
+A checkpoint is written to a temporary directory next to its final path. When all files have been flushed to the disk,
+the directory is renamed. A directory is also renamed before it is replaced or removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEPT_LAST = 2
 """The number of latest checkpoints to retain. The checkpoint with the highest score is also retained."""
 
 FULLY_STORED = KEPT_LAST + 2
-"""The most checkpoints on the disk at a time: the latest, the best, and the one that is being written."""
+"""Maximum number of checkpoints on the disk at a time: the latest, the best, and the checkpoint being written."""
 
 UNFINISHED = ".unfinished-"
 REPLACED = ".replaced-"
@@ -45,7 +45,7 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """A file to save. size: its approximate number of bytes. write: writes the file; raises OSError."""
+    """A file to save. `size` is its approximate number of bytes, and `write` writes it, which may raise OSError."""
 
     size: int
     write: Callable[[Path], None]
@@ -58,9 +58,9 @@ class CheckpointPart:
 
 @contextmanager
 def as_one_writer(root: Path, seconds: float = 0.0) -> Generator[None]:
-    """Create the directory, and be its only writer inside the block. Waits up to `seconds` for another writer.
+    """Create the directory `root` and lock it for other writers inside the `with` block.
 
-    Raises CheckpointError, OSError.
+    Waits up to `seconds` for another writer. Raises CheckpointError if that writer does not finish, and OSError.
     """
     make_private_folder(root)
     with ExitStack() as opened:
@@ -68,27 +68,27 @@ def as_one_writer(root: Path, seconds: float = 0.0) -> Generator[None]:
             opened.enter_context(locked(root / LOCK, seconds))
         except BlockingIOError:
             raise CheckpointError(
-                f"Another process is writing checkpoints to {root}; expected one process at a time.",
-                hint="Wait until it has ended, or stop it.",
+                f"Another process is writing checkpoints to {root}. Only one process may write at a time.",
+                hint="Wait until the process has ended, or stop it.",
             ) from None
         yield
 
 
 def check_free_space(folder: Path, needed: int, what: str) -> None:
-    """Raise CheckpointError if the directory's disk has less than `needed` free bytes. what: the subject of the message."""
+    """Raise CheckpointError if the disk has less than `needed` free bytes. `what` is the subject of the message."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise CheckpointError(
-            f"{what} needs about {size_words(needed)} in {folder}, but its disk has only {size_words(free)} free.",
-            hint="Free some space, or choose a directory on another disk.",
+            f"{what} needs about {size_words(needed)} in {folder}, but the disk has only {size_words(free)} free.",
+            hint="Free some disk space, or choose a directory on another disk.",
         )
 
 
 class CheckpointWriter:
-    """Saves checkpoints in `root` as its only writer. Readers may use `stored.py` at any time.
+    """The only writer of the checkpoints in `root`. Readers may use `stored.py` at any time.
 
-    Files that a killed process left are removed. lock_seconds: how long to wait for another writer. Raises
-    CheckpointError, OSError.
+    The constructor waits up to `lock_seconds` for another writer, and removes incomplete files of a killed process. It
+    raises CheckpointError if the other writer does not finish, and OSError.
     """
 
     def __init__(self, root: Path, *, lock_seconds: float = 0.0) -> None:
@@ -105,14 +105,21 @@ class CheckpointWriter:
         self.close()
 
     def close(self) -> None:
-        """Release the directory for other writers."""
+        """Unlock the directory for other writers."""
         self._opened.close()
 
     def save(self, facts: CheckpointFacts, parts: Mapping[str, CheckpointPart]) -> StoredCheckpoint:
-        """Save a checkpoint, and remove checkpoints that are no longer needed. parts: its files by name.
+        """Save a checkpoint, and remove checkpoints that are no longer needed.
 
-        A checkpoint of the same iteration is replaced. Raises CheckpointError, without changing earlier checkpoints;
-        BadArgument if the facts cannot be stored.
+        A checkpoint of the same iteration is replaced.
+
+        Args:
+            facts: The checkpoint's metadata.
+            parts: The checkpoint's files by name.
+
+        Raises:
+            CheckpointError: The checkpoint could not be saved. Earlier checkpoints are unchanged.
+            BadArgument: The metadata cannot be encoded as JSON.
         """
         name = facts.name.checkpoint
         parts = {**parts, FACTS: CheckpointPart.of(facts.encoded())}
@@ -120,7 +127,7 @@ class CheckpointWriter:
             check_file_name(part_name)
         if parts[FACTS].size > LARGEST_DESCRIPTION:
             raise CheckpointError(
-                f"The facts of {name} have {parts[FACTS].size} bytes; expected at most {LARGEST_DESCRIPTION}."
+                f"The metadata of {name} has {parts[FACTS].size} bytes. Expected at most {LARGEST_DESCRIPTION}."
             )
         unfinished = self.root / f"{UNFINISHED}{name}"
         try:
@@ -165,7 +172,7 @@ class CheckpointWriter:
         self._clear()
 
     def _clear(self) -> None:
-        """Remove unfinished and removed checkpoints, and restore one whose replacement did not finish."""
+        """Delete unfinished and removed checkpoints, and restore a checkpoint whose replacement did not finish."""
         for path in self.root.iterdir():
             if path.name.startswith(REPLACED) and not (place := self.root / path.name.removeprefix(REPLACED)).exists():
                 path.rename(place)
@@ -174,5 +181,5 @@ class CheckpointWriter:
 
 
 def size_words(count: int) -> str:
-    """Return a number of bytes as text: `1.5 GB`, `31.2 MB`."""
+    """Return a number of bytes as a string such as `1.5 GB` or `31.2 MB`."""
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

@@ -1,9 +1,9 @@
-"""Trains a policy with the rollouts of a task app: `job_driver.JobDriver`.
+"""Trains a policy with rollouts on a task app: `job_driver.JobDriver`.
 
-driver_settings  deadlines, limits, how turns become rows; the order of iterations and evaluations
-reachability     one turn before the job
-sources          the environments of a job; waits for a task app that does not answer
-rollouts         one rollout as attempts at the gateway; stragglers; detects stalls
+driver_settings  deadlines, limits, how turns become rows, and the order of iterations and evaluations
+reachability     a test rollout of one turn before the job
+sources          the environments of a job, and waiting for a task app that does not respond
+rollouts         attempts of a rollout at the gateway, stragglers, and the detection of stalls
 reports          events, metric points and latest metrics
 checkpoints      the interfaces of a learner and of a job's checkpoints
 learning         the learner and the checkpoints with torch

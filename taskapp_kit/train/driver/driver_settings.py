@@ -1,4 +1,4 @@
-"""The settings of a training job besides its plan (`jobs.server.rollout_plan`), and the order of its units.
+"""The settings of a training job that are not in its plan (`jobs.server.rollout_plan`), and the order of its units.
 
 Evaluation 0 precedes the first update. Iterations and further evaluations follow.
 """
@@ -22,21 +22,22 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """How rollouts are played and learned from.
+    """How rollouts are played and used for updates.
 
     Attributes:
         generation: The settings of each generation.
         rows: How episodes become rows.
-        evaluation_temperature: The temperature of evaluations, None for the temperature of training.
-        rollout_seconds: The time after which an attempt counts as failed.
-        straggler_seconds: The time after the first attempt's start after which an iteration continues without a rollout.
+        evaluation_temperature: The temperature of evaluations. None means the temperature of training.
+        rollout_seconds: The time limit of an attempt, after which it counts as failed.
+        straggler_seconds: How long after the start of a rollout's first attempt the iteration continues without it.
             Evaluations wait for all rollouts.
-        stall_seconds: The job fails if no rollout ends and no model is called for this time. It should exceed
+        stall_seconds: The job fails if no rollout ends and no model is called for this time. The value should exceed
             rollout_seconds, so that one hanging rollout does not end the job.
-        failed_share: The job fails if a larger share of its rollouts fails.
-        attempts: The most attempts at a rollout that fails outside its episode.
-        checkpoint_every: The number of iterations between two checkpoints. The last iteration always has one.
-        incarnation: The number of times that the job was resumed.
+        failed_share: The job fails if more than this share of its rollouts fails.
+        attempts: The maximum number of attempts at a rollout that fails outside its episode.
+        checkpoint_every: The number of iterations between two checkpoints. A checkpoint always follows the last
+            iteration.
+        incarnation: How often the job was resumed.
         loops: Options of the order of rollouts and updates.
     """
 
@@ -55,19 +56,19 @@ class DriverSettings:
     def __post_init__(self) -> None:
         for name in ("rollout_seconds", "straggler_seconds", "stall_seconds", "attempts", "checkpoint_every"):
             if not getattr(self, name) > 0:
-                raise BadArgument(f"{name} is {getattr(self, name)}; expected a number above 0.")
+                raise BadArgument(f"`{name}` is {getattr(self, name)}. Expected a number greater than 0.")
 
 
 FIRST_EVALUATION = Unit("eval", 0, 1)
 
 
 def unit_count(plan: JobPlan) -> int:
-    """Return the number of iterations and evaluations."""
+    """Return the total number of iterations and evaluations."""
     return plan.units + bool(plan.eval_instances)
 
 
 def unit_at(plan: JobPlan, index: int) -> Unit:
-    """Return the unit with this index, from 0."""
+    """Return the unit with this index, starting at 0."""
     if not plan.eval_instances:
         return plan.unit(index)
     return plan.unit(index - 1) if index else FIRST_EVALUATION

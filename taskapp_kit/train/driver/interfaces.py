@@ -1,4 +1,4 @@
-"""The interfaces that update and store a job's policy."""
+"""The interfaces with which the driver updates and stores a job's policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Learner(Protocol):
     """Updates the policy whose rollouts are played."""
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update, and give the sampler the new weights. Raises TrainingError, BadArgument."""
+        """Make one update with the rows, and swap the sampler's weights. Raises TrainingError, BadArgument."""
         ...
 
 
@@ -23,10 +23,10 @@ class SavedJob:
     """A job at the moment of a checkpoint.
 
     Attributes:
-        position: The position of the ledger (`Ledger.position`).
+        position: The position in the ledger (`Ledger.position`).
         state: The last reported state.
         at: The progress of the job.
-        checkpoint: The name of the saved model, "" while it is being saved.
+        checkpoint: The name of the saved model, or "" while it is being saved.
     """
 
     position: int
@@ -39,19 +39,20 @@ class CheckpointSink(Protocol):
     """Stores the policy that the driver trains, and restores it in a later process."""
 
     async def save(self, saved: SavedJob, score: float | None) -> str:
-        """Store the policy durably, and return its name. score: the reward of its evaluation.
+        """Store the policy durably, and return the checkpoint's name. `score` is the reward of the policy's evaluation.
 
-        Raises CheckpointError, without changing earlier checkpoints.
+        Raises CheckpointError if the checkpoint cannot be saved. Earlier checkpoints are unchanged.
         """
         ...
 
     async def restore(self) -> SavedJob | None:
-        """Restore learner and sampler from the last complete checkpoint, and return it; None without one.
+        """Restore the learner and the sampler from the last complete checkpoint.
 
-        Raises CheckpointError if it does not fit the model.
+        Return the job at that checkpoint, or None if there is no checkpoint. Raises CheckpointError if it does not fit
+        the model.
         """
         ...
 
     async def results(self) -> Mapping[str, Any]:
-        """Return the part of the job's results about its checkpoints."""
+        """Return the part of the job's results that describes the checkpoints."""
         ...

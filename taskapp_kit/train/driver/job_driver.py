@@ -2,10 +2,10 @@
 
     seeds -> rollouts at the gateway -> turns and rewards -> rows -> update -> the sampler's new weights
 
-With `loops.ahead`, rollouts of later iterations start earlier (`_start`). Other options are in `train/loops/`. A failed
-rollout has no reward, and its group is compared without it. The ledger has each unit that has ended and the state from
-which `run` continues. With checkpoints, the job returns to the last one, with the weights, optimizer and state of the same
-moment. Later entries of the ledger are superseded and played again.
+With `loops.ahead`, rollouts of later iterations start earlier (`_start`). `train/loops/` contains the other options. A
+failed rollout has no reward and does not count in its group. The ledger records each unit that has ended, and the state
+from which `run` continues. A job with checkpoints returns to the last checkpoint, which contains the weights, optimizer
+and state of one moment. Later entries in the ledger are superseded, and their units are played again.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FAILED, NO_REWARDS, NO_UPDATES = "too_many_failed", "no_rewards", "no_updates"
-"""Codes of errors that end a job, in addition to NO_MODEL_CALLS."""
+"""Codes of errors that end a job. NO_MODEL_CALLS also ends a job."""
 LISTED = 500
-"""The most iterations and the most evaluations in the results. The events have all of them."""
+"""Maximum number of iterations, and of evaluations, in the results. The events contain all of them."""
 
 
 @dataclass(slots=True)
 class JobDriver:
     """One job. The gateway's sampler and the learner share a policy. At most `plan.at_once` attempts are open.
 
-    stored: the stored rollouts to learn from, so that only evaluations are played; None to play all rollouts.
+    If `stored` is set, the job learns from these stored rollouts and only plays evaluations.
     """
 
     job_id: str
@@ -63,17 +63,17 @@ class JobDriver:
     async def run(self, state: Mapping[str, Any]) -> JobOutcome:
         """Run the job from a state to its end.
 
-        With checkpoints, the job continues from the state in the last checkpoint, or starts again without one. Without
-        checkpoints, the weights must belong to `state`.
+        A job that saves checkpoints continues from the state in its last checkpoint, or starts again if none was saved.
+        In any other job, the weights must belong to `state`.
 
         Args:
-            state: The last state in the ledger, {} at first. Without `done`, the job has not started. Its `incarnation`
-                must be smaller than the settings'.
+            state: The last state in the ledger, or {} for a new job. A state without `done` means that the job has not
+                started. Its `incarnation` must be smaller than the incarnation in the settings.
 
         Raises:
             JobError: Too many rollouts fail, no rollout of an iteration calls the model or has a reward, no update was
-                made, or nothing progresses.
-            TaskAppError: The task app does not describe itself.
+                made, or the job makes no progress.
+            TaskAppError: The task app does not return its description.
             TrainingError: An update fails.
             CheckpointError: A checkpoint cannot be saved, or does not fit the model.
         """
@@ -93,12 +93,12 @@ class JobDriver:
             await self._begin(sources, again=began)
 
     def _check_stored(self, state: Mapping[str, Any]) -> None:
-        """Raise JobError if the file of stored rollouts is not the file that the job of this state learned from."""
+        """Raise JobError if the file of stored rollouts has changed since this state was saved."""
         first_hash = state.get("rollouts_sha256")
         if self.stored is not None and first_hash not in (None, self.stored.rollouts.sha256):
             raise JobError(
-                f"[data] rollouts: {self.stored.rollouts.path} has changed since the job started (SHA-256 "
-                f"{first_hash[:12]}… then, {self.stored.rollouts.sha256[:12]}… now).",
+                f"[data] rollouts: {self.stored.rollouts.path} has changed since the job started. Its SHA-256 "
+                f"was {first_hash[:12]}… and is {self.stored.rollouts.sha256[:12]}… now.",
                 hint="Restore the file and start the job again, or start a new job with the changed file.",
             )
 
@@ -120,13 +120,13 @@ class JobDriver:
         return await self._outcome()
 
     def _start(self, index: int, player: GatewayRollouts) -> None:
-        """Start the unit with this index, and the iterations that may be played ahead."""
+        """Start the unit with this index, and the later iterations that may be played ahead."""
         loops, plan = self.settings.loops, self.plan
         now = unit_at(plan, index)
         updates = now.number - (now.phase == "train")
-        # Only the start of rollouts changes. Groups, seeds, keys and the order of updates are the same as in the plain loop, so
-        # the age of tokens is bounded. Updating with the rollouts that end first would favor short episodes. Rollouts ahead of
-        # a checkpoint are played again after a restart.
+        # Rollouts only start earlier. Groups, seeds, keys and the order of updates are the same as without `ahead`, so the age
+        # of tokens is bounded. Updates with the rollouts that end first would favor short episodes. After a restart, rollouts
+        # that were played ahead of a checkpoint are played again.
         for later in range(index, unit_count(plan)):
             unit = unit_at(plan, later)
             if later > index and (not loops.ahead or unit.number > updates + 1 + loops.ahead):
@@ -168,8 +168,8 @@ class JobDriver:
         self._state = state
 
     async def _go_back(self, saved: SavedJob) -> None:
-        # Weights, optimizer and state belong to the same moment. Later units are played again and count once. The ledger marks
-        # their earlier events as superseded instead of deleting them, because clients may have seen them.
+        # Weights, optimizer and state belong to the same moment. Later units are played again and count once. Their earlier
+        # events are marked as superseded and not deleted, because clients may have read them.
         state = {**saved.state, "incarnation": self.settings.incarnation}
         event = reports.resumed(self.settings.incarnation, saved)
         await self.ledger.supersede(saved.position, event, state=state, metrics=state["metrics"])
@@ -179,7 +179,7 @@ class JobDriver:
         unit = unit_at(self.plan, index)
         if unit.phase == "eval":
             await self.ledger.report(reports.evaluation_started(unit, self.plan.size(unit)))
-        if not self.settings.loops.ahead:  # otherwise they started earlier, and the end of the last unit counts
+        if not self.settings.loops.ahead:  # with `ahead`, the time counts from the end of the last unit
             self._measured = time.monotonic(), self.gateway.activity().sampled_tokens
         began, tokens = self._measured
         try:
@@ -208,7 +208,7 @@ class JobDriver:
 
     @property
     def _stopped(self) -> bool:
-        """Whether an evaluation ended the job before its last iteration."""
+        """Return whether an evaluation ended the job before its last iteration."""
         return self._state.get("stopped") is not None
 
     def _saved_after(self, unit: Unit) -> bool:
@@ -234,7 +234,7 @@ class JobDriver:
 
         async def ended(played: PlayedRollout) -> PlayedRollout:
             stored = await self.ledger.store(played.outcome)
-            # a stored outcome of an earlier incarnation at the same place is not the result of these turns
+            # an earlier incarnation's stored outcome at this place does not belong to these turns
             outcome = stored if stored.code == REPEATED else played.outcome
             if outcome.failed:
                 failed.append(outcome)
@@ -255,15 +255,15 @@ class JobDriver:
         reasons = [each.no_credit for each in report.played if each.outcome.reward is not None]
         if not reasons:
             raise JobError(
-                f"No rollout of iteration {report.unit.number} has a reward, so nothing can be learned from it: "
+                f"No rollout of iteration {report.unit.number} has a reward, so no update is possible: "
                 f"{report.summary.words()}.",
                 code=NO_REWARDS,
-                hint="Look at its rollouts: a criterion with a weight above 0 that returns None makes the reward undefined.",
+                hint="Check the rollouts. A criterion with a weight above 0 that returns None makes the reward undefined.",
             )
         if all(reasons):
             raise JobError(
-                f"The rewards of single calls are unknown in all rollouts of iteration {report.unit.number}: {reasons[0]}.",
-                hint='[training] credit = "turn" needs them. With credit = "episode" all calls share one reward.',
+                f"No rollout of iteration {report.unit.number} has a reward for each call: {reasons[0]}.",
+                hint='[training] credit = "turn" requires these rewards. To use one reward per episode, set "episode".',
             )
         batch = self._batch(report)
         update = await self.learner.learn(batch.rows) if batch.rows else None
@@ -291,7 +291,7 @@ class JobDriver:
         )
 
     async def _report(self, report: reports.UnitReport, *, evaluated_next: bool) -> None:
-        """Store the unit. Points wait for those of a following evaluation, because both have the same step."""
+        """Store the unit. If an evaluation follows, its points are stored together with this unit's, at the same step."""
         state, unit = self._state, report.unit
         decided, changes, further = self._decided(report)
         stops = decided.get("stopped") is not None
@@ -324,7 +324,7 @@ class JobDriver:
         self._state = state
 
     def _decided(self, report: reports.UnitReport) -> tuple[dict[str, Any], list[Event], list[CurvePoint]]:
-        """Return the changes of the state by the unit's reward (early stopping, curriculum), and their events and points."""
+        """Return the state changes after the unit's reward (early stopping, curriculum), with events and points."""
         loops, unit, reward = self.settings.loops, report.unit, report.summary.mean
         if unit.phase == "eval":
             evaluated = loops.stopping.after(reward, self._state.get("evaluated", {}))
@@ -348,12 +348,12 @@ class JobDriver:
         return settings.generation.temperature
 
     async def _outcome(self) -> JobOutcome:
-        learned = self._state.get("learned")  # None if an evaluation ended the job before its first update
+        learned = self._state.get("learned")  # missing if an evaluation ended the job before the first update
         if learned and not learned["updates"]:
             raise JobError(
                 "No iteration had a turn to learn from, so the weights were never updated.",
                 code=NO_UPDATES,
-                hint="See the points turns_left_out, truncated_share and calls_refused: raise max_tokens, or shorten prompts.",
+                hint="Check the metrics turns_left_out, truncated_share and calls_refused. Raise max_tokens or shorten prompts.",
             )
         if learned and not learned["compared"] and self.plan.samples > 1:
             warning = reports.nothing_compared()

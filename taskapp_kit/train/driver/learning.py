@@ -1,4 +1,4 @@
-"""The learner and the checkpoints of a job with torch: updates on a thread; weights, optimizer and state on the disk."""
+"""The learner and the checkpoints of a job with torch. Updates run on a thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 async def on_thread(work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-    """Run the work on a thread. A cancelled call returns after the work has ended, because threads cannot be stopped."""
+    """Run `work` on a thread. A cancelled call returns when the work has ended, because threads cannot be stopped."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(running)
@@ -45,26 +45,26 @@ async def on_thread(work: Callable[Parameters, Result], *args: Parameters.args, 
 
 
 class PolicyLearner:
-    """See `checkpoints.Learner`. The sampler has a separate model of the same architecture and version."""
+    """A `checkpoints.Learner` with torch. The sampler has a separate model with the same architecture and version."""
 
     def __init__(self, update: PolicyUpdate, sampler: PolicySampler) -> None:
         self._update, self._sampler = update, sampler
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update and swap the sampler's weights. A cancelled call returns after the update has ended."""
+        """Make one update and swap the sampler's weights. A cancelled call returns when the update has ended."""
         metrics = await on_thread(self._update.train_step, rows)
         await self._sampler.swap(self._update.model.state_dict(), metrics.version)
         return metrics
 
 
 class JobCheckpoints:
-    """See `checkpoints.CheckpointSink`. Checkpoints are saved to the directory of `writer`.
+    """A `checkpoints.CheckpointSink` that saves checkpoints to the directory of `writer`.
 
     Args:
-        writer: Writes the checkpoints.
+        writer: The writer of the checkpoints.
         update: The update in its initial state. `restore` changes it.
-        sampler: The sampler in its initial state, None for a job without sampling. `restore` changes it.
-        facts: The job's facts. Position, version and score are replaced.
+        sampler: The sampler in its initial state, or None for a job without sampling. `restore` changes it.
+        facts: The metadata of checkpoints. `save` sets position, version and score.
         parts: Additional files of each checkpoint, such as the model's config and tokenizer.
     """
 
@@ -80,7 +80,7 @@ class JobCheckpoints:
         self._facts, self._parts = facts, parts
 
     async def save(self, saved: SavedJob, score: float | None) -> str:
-        """Store weights, optimizer and state."""
+        """Save the weights, the optimizer's state and the job's state, and return the checkpoint's name."""
         facts = replace(self._facts, position=saved.at, weights_version=self._update.version, score=score)
         state = orjson.dumps({"position": saved.position, "state": saved.state})
         parts = {
@@ -94,7 +94,7 @@ class JobCheckpoints:
         return str(facts.name)
 
     async def restore(self) -> SavedJob | None:
-        """Load the last complete checkpoint, and swap the sampler's weights."""
+        """Load the last complete checkpoint, swap the sampler's weights, and return the job at that checkpoint."""
         saved = await on_thread(self._restore)
         sampler = self._sampler
         if saved is not None and sampler is not None and self._update.version != sampler.version:
@@ -114,7 +114,7 @@ class JobCheckpoints:
         return SavedJob(position, state, checkpoint.facts.position, str(checkpoint.facts.name))
 
     async def results(self) -> Mapping[str, Any]:
-        """Return the names of the last (`model`) and the best checkpoint (`best`, with `best_score`), and all checkpoints."""
+        """Return the names of the last (`model`) and best checkpoint (`best`, `best_score`), and of all checkpoints."""
         found = await on_thread(checkpoint_folders, self._writer.root)
         stored = [
             {"model": str(facts.name), "iteration": facts.position.iteration, "score": facts.score}
@@ -130,7 +130,7 @@ class JobCheckpoints:
 
 
 def _job_state(checkpoint: StoredCheckpoint) -> tuple[int, dict[str, Any]]:
-    """Return position and state. Raises CheckpointError."""
+    """Return the ledger position and the job's state in a checkpoint. Raises CheckpointError if they cannot be read."""
     try:
         value = orjson.loads((checkpoint.path / JOB_STATE).read_bytes())
         position, state = value["position"], value["state"]
@@ -138,7 +138,7 @@ def _job_state(checkpoint: StoredCheckpoint) -> tuple[int, dict[str, Any]]:
             raise TypeError("a field has the wrong type")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
-            f"{JOB_STATE} of the checkpoint {checkpoint.path} cannot be read: {error}. A job can start from its weights, "
-            "but not resume."
+            f"{JOB_STATE} of the checkpoint {checkpoint.path} cannot be read: {error}. A new job can start from its "
+            "weights, but this job cannot resume."
         ) from error
     return position, state

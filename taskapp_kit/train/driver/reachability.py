@@ -1,4 +1,4 @@
-"""Plays one turn before a job starts, to check whether the task app reaches the gateway."""
+"""Plays one turn before a job starts, to check whether the task app can reach the gateway."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FIRST_TURN = Unit("train", 0, 1)
-"""The unit of the first turn. Number 0 keeps it out of the first iteration's groups."""
+"""The unit of the test turn. Its number is 0, so that the turn does not belong to the first iteration's groups."""
 LOOK_SECONDS = 0.05
 END_SECONDS = 5.0
-"""The time that the rollout has to end after its call was answered."""
+"""Seconds that the rollout may take to end after its first model call has been answered."""
 TUNNEL_TRIES = 10
 TUNNEL_PAUSE_SECONDS = 3.0
-"""A tunnel's new name takes some time to resolve everywhere."""
+"""Seconds between tries. A tunnel's new host name does not resolve everywhere immediately."""
 
 
 async def check_reachability(
@@ -49,8 +49,12 @@ async def check_reachability(
 ) -> Event:
     """Play one rollout of one turn, and return an event for the ledger. The turn itself is not stored.
 
-    Call it before each `JobDriver.run`, also of a resumed job. Raises JobError with a fix if the task app does not call the
-    gateway, TaskAppUnreachable if it does not answer, TaskAppError if it does not describe itself.
+    Call this function before each `JobDriver.run`, including the run of a resumed job.
+
+    Raises:
+        JobError: The task app does not call the gateway. The hint explains how to fix this.
+        TaskAppUnreachable: The task app does not respond.
+        TaskAppError: The task app does not return its description.
     """
     began = time.monotonic()
     policies = playable_policies(await environment_info(plan, task_app))
@@ -73,7 +77,7 @@ async def check_reachability(
         )
     return Event(
         "rl.gateway.reached",
-        f"The task app reaches the gateway at {gateway.url}.",
+        f"The task app can reach the gateway at {gateway.url}.",
         data={"gateway_url": gateway.url, "seconds": round(time.monotonic() - began, 3)},
     )
 
@@ -81,9 +85,11 @@ async def check_reachability(
 async def _played(
     requester: RolloutRequester, gateway: Gateway, settings: DriverSettings, number: int, end_seconds: float
 ) -> tuple[RolloutOutcome | None, bool]:
-    """Return the result of one rollout (None if it continues after its call), and whether it called the gateway."""
+    """Play one rollout. Return its result, or None if it does not end in time, and whether it called the gateway."""
     target = requester.asked(Unit("train", 1, 1))[0]
-    key = f"{requester.job_id}.{settings.incarnation}.first_turn.{number}.{secrets.token_hex(4)}"  # unique if repeated
+    key = (
+        f"{requester.job_id}.{settings.incarnation}.first_turn.{number}.{secrets.token_hex(4)}"  # unique in each check
+    )
     async with gateway.attempt(key, draw=f"{requester.job_id}/first_turn", settings=settings.generation) as attempt:
         playing = asyncio.ensure_future(
             requester.play(
@@ -113,35 +119,34 @@ def _first_turn(ops: Any) -> list[Any]:
 
 
 def _reason(outcome: RolloutOutcome | None) -> str:
-    if outcome is None:  # not without a call
-        return "it did not answer."
+    if outcome is None:  # only possible after a call of the gateway
+        return "the task app did not respond."
     if not outcome.failed:
-        return "it scored the rollout without a call of the model."
+        return "the task app scored the rollout without calling the model."
     return outcome.message or f"{outcome.code}."
 
 
 def _fix(outcome: RolloutOutcome | None, task_app_url: str, gateway_url: str, options: GatewayOptions) -> str:
-    """Return the hint that fixes the gateway's address, "" if another problem caused the failure."""
+    """Return a hint for fixing the gateway's address, or "" if another problem caused the failure."""
     if outcome is None:
         return ""
     if not outcome.failed:
         return (
-            "Let its policy call the model at policy.config.inference_url. It may have used another policy, or a model from "
-            "its own settings."
+            "The policy must call the model at policy.config.inference_url. The task app may have used another policy, or a "
+            "model from its own settings."
         )
     host = urlsplit(gateway_url).hostname or ""
     near = is_loopback(urlsplit(task_app_url).hostname or "")
     refused = outcome.code == "address_refused"
     if refused and (near or not is_loopback(host)):
-        return f"Start the task app with {ALLOW}={host} (a comma-separated list; keep existing entries)."
+        return f"Start the task app with {ALLOW}={host}. If the variable is already set, append {host} after a comma."
     if refused or outcome.boundary == "policy":
         if options.tunnel or not is_loopback(host):
-            return (
-                f"Check that {gateway_url} leads to {options.host}:{options.port or urlsplit(gateway_url).port} here."
-            )
+            port = options.port or urlsplit(gateway_url).port
+            return f"Check that {gateway_url} forwards requests to {options.host}:{port} on this machine."
         port = urlsplit(gateway_url).port
         return (
-            f"On another machine or in a container, {host} is not this machine. Start with {TUNNEL}, or with {URL} "
+            f"A task app on another machine or in a container cannot use {host}. Start with {TUNNEL}, or with {URL} "
             f"http://ADDRESS_OF_THIS_MACHINE:{port} {LISTEN} 0.0.0.0:{port}."
         )
     return ""

@@ -20,16 +20,16 @@ from taskapp_kit.train.rows import TrainingBatch
 from taskapp_kit.train.turns import UpdateMetrics
 
 OTHER_MODELS = {
-    "auxiliary_turns": "{} turns answered calls for another model at the policy's address, such as a user simulator. They "
-    "are not trained on. Use a separate address for that model.",
-    "suspected_turns": "{} turns probably belong to a user simulator at the policy's address: they have another system "
-    "message, and their text is the policy's user message. They are trained on. Use a separate address or model name.",
+    "auxiliary_turns": "{} turns were calls for another model at the policy's address, such as a user simulator. They "
+    "are not trained on. Use a separate address for the other model.",
+    "suspected_turns": "{} turns probably belong to a user simulator at the policy's address: they have a different system "
+    "message, and the policy receives their text as a user message. They are trained on. Use another address or model name.",
 }
-"""The warnings about calls that are not the policy's, by metric."""
+"""The warnings about calls for models other than the policy, by metric."""
 
 
 SEEDS_SHOWN = 20
-"""Seeds in one sentence."""
+"""Maximum number of seeds in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class UnitReport:
 
     Attributes:
         unit: Which iteration or evaluation.
-        summary: The summary of its rewards and failures.
-        played: Its rollouts.
-        seconds: The time of its rollouts.
-        sampled_tokens: The tokens that the gateway sampled in this time.
-        late: Stragglers of earlier iterations that have ended since.
+        summary: The summary of the unit's rewards and failures.
+        played: The unit's rollouts.
+        seconds: The duration of the rollouts.
+        sampled_tokens: The number of tokens that the gateway sampled during this time.
+        late: Stragglers of earlier iterations that ended during this time.
         stored: Whether the rollouts were read from a file instead of played.
-        waiting: Finished rollouts of later iterations, None without rollouts ahead.
-        batch: The rows of an iteration, None for an evaluation.
-        update: The update, None for an evaluation or without rows.
+        waiting: The number of finished rollouts of later iterations, or None if rollouts are not played ahead.
+        batch: The rows of an iteration, or None for an evaluation.
+        update: The metrics of the update, or None for an evaluation or an iteration without rows.
     """
 
     unit: Unit
@@ -66,7 +66,7 @@ class UnitReport:
         return sum(each.outcome.code == STRAGGLER for each in self.played)
 
     def values(self) -> dict[str, float | None]:
-        """Return the metrics besides the reward, None for undefined ones."""
+        """Return all metrics except the reward. Undefined metrics are None."""
         records = [each.record for each in self.played if each.record is not None]
         turns = [turn for record in records for turn in record.turns]
         ended = len(self.played) - self.stragglers
@@ -111,7 +111,7 @@ class UnitReport:
         return values
 
     def points(self) -> list[CurvePoint]:
-        """Return the metric points, without undefined values."""
+        """Return the metric points. Undefined metrics have no point."""
         prefix = "eval_" if self.unit.phase == "eval" else ""
         points = job_events.points(self.unit, self.summary, self.seconds)
         values = self.values()
@@ -125,12 +125,12 @@ class UnitReport:
         ]
 
     def event(self, plan: JobPlan, temperature: float) -> Event:
-        """Return the event of the unit's end. temperature: the temperature of its generations."""
+        """Return the event for the unit's end. `temperature` is the sampling temperature of the unit."""
         unit, found, update = self.unit, self.summary, self.update
         if unit.phase == "eval":
             text = f"Evaluation after iteration {unit.number} of {plan.iterations}: {found.words()}."
         else:
-            learned = "No row was left to learn from" if update is None else f"Update {update.version} made"
+            learned = "There was no row to learn from" if update is None else f"Update {update.version} made"
             of = " (stored rollouts)" if self.stored else ""
             text = f"Iteration {unit.number} of {plan.iterations}: {found.words()}{of}. {learned}."
         return Event(
@@ -180,7 +180,7 @@ def update_values(update: UpdateMetrics) -> dict[str, float | None]:
 
 
 def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any] | None = None) -> Event:
-    """Return the event of a job's start. stored: the facts of the stored rollouts, None for a job that plays them."""
+    """Return the event for a job's start. `stored` describes stored rollouts. It is None for a job that plays rollouts."""
     rollouts = rollout_count(plan, evaluations_only=stored is not None)
     played = counted(rollouts, "rollout") + ("" if stored is None else " in evaluations, training on stored rollouts,")
     return Event(
@@ -202,19 +202,19 @@ def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any
 
 
 def resumed(incarnation: int, saved: SavedJob | None) -> Event:
-    """Return the event of a resumed job. saved: its last checkpoint, None if it stopped before the first one."""
+    """Return the event for a resumed job. `saved` is its last checkpoint, or None if it stopped before the first."""
     if saved is None:
         text = "The job starts again, because it stopped before its first checkpoint. Earlier events are superseded."
         facts: dict[str, Any] = {"iteration": 0, "after_seq": 0, "checkpoint": None}
     else:
         iteration = saved.at.iteration
-        text = f"The job continues from its checkpoint of iteration {iteration}. Events after it are superseded."
+        text = f"The job continues from its checkpoint after iteration {iteration}. Later events are superseded."
         facts = {"iteration": iteration, "after_seq": saved.position, "checkpoint": saved.checkpoint}
     return Event("rl.train.resumed", text, data={"incarnation": incarnation, **facts})
 
 
 def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:
-    """Return the event of a checkpoint. name: the name of the saved model."""
+    """Return the event for a saved checkpoint. `name` is the name of the saved model."""
     return Event(
         "rl.checkpoint.saved",
         f"Iteration {iteration} was saved as {name}.",
@@ -225,7 +225,7 @@ def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:
 def level_changed(
     curriculum: Curriculum, before: Mapping[str, Any], after: Mapping[str, Any], unit: Unit
 ) -> list[Event]:
-    """Return the event of a new level, [] if it has not changed. before, after: results of `Curriculum.after`."""
+    """Return an event if the level has changed, otherwise []. `before` and `after` are results of `Curriculum.after`."""
     old, new = curriculum.level(before), curriculum.level(after)
     if old == new:
         return []
@@ -234,7 +234,7 @@ def level_changed(
 
 
 def stopped_early(unit: Unit, reason: str) -> Event:
-    """Return the event of a job that an evaluation ends. reason: such as `its reward 0.95 reached 0.9`."""
+    """Return the event for a job that an evaluation ends. An example of `reason` is `its reward 0.95 reached 0.9`."""
     return Event(
         "rl.train.stopped",
         f"The job stops early after the evaluation of iteration {unit.number}: {reason}.",
@@ -243,7 +243,7 @@ def stopped_early(unit: Unit, reason: str) -> Event:
 
 
 def policy_left_out(name: str) -> Event:
-    """Return the warning that the name of a policy of the task app is not sent."""
+    """Return the warning that a policy name is not sent, because it names a policy of the task app."""
     return Event(
         "rl.job.warning",
         f"The policy name `{name}` is not sent, because the task app would use its own policy instead of the trained model.",
@@ -253,7 +253,7 @@ def policy_left_out(name: str) -> Event:
 
 
 def other_models(report: UnitReport, warned: Sequence[str]) -> dict[str, Event]:
-    """Return new warnings about calls for other models, by metric. warned: the metrics of earlier warnings."""
+    """Return new warnings about calls for other models, by metric. `warned` are the metrics of earlier warnings."""
     values, found = report.values(), {}
     for name, text in OTHER_MODELS.items():
         if values[name] and name not in warned:
@@ -263,12 +263,12 @@ def other_models(report: UnitReport, warned: Sequence[str]) -> dict[str, Event]:
 
 
 def seeds_shared(seeds: Sequence[int]) -> Event:
-    """Return the warning that evaluations play seeds that are trained on."""
+    """Return the warning that evaluations play seeds that are also used for training."""
     shown = ", ".join(map(str, seeds[:SEEDS_SHOWN])) + (", …" if len(seeds) > SEEDS_SHOWN else "")
     return Event(
         "rl.job.warning",
-        f"Evaluations play seeds that are also trained on ({shown}), so their reward does not show what the model can do on "
-        "new seeds. Choose other [evaluation] seeds or [data] seeds.",
+        f"Evaluations play seeds that are also used for training ({shown}), so their reward does not show how well the "
+        "model plays new seeds. Choose other [evaluation] seeds or [data] seeds.",
         "warning",
         {"shared_seeds": list(seeds[:SEEDS_SHOWN]), "shared": len(seeds)},
     )
@@ -285,7 +285,7 @@ def nothing_compared() -> Event:
 
 
 def evaluation_started(unit: Unit, rollouts: int) -> Event:
-    """Return the event of an evaluation's start."""
+    """Return the event for an evaluation's start."""
     return Event(
         "rl.eval.started",
         f"Evaluation after iteration {unit.number}: {counted(rollouts, 'rollout')}.",
@@ -294,7 +294,7 @@ def evaluation_started(unit: Unit, rollouts: int) -> Event:
 
 
 def latest(report: UnitReport, before: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the job's latest metrics. `failed` and `undefined` count all rollouts so far."""
+    """Return the job's latest metrics. `failed` and `undefined` count all rollouts of the job so far."""
     made = job_events.metrics(report.unit, report.summary, before)
     if report.stored:
         made |= {"reward": None, "reward_stderr": None}

@@ -1,7 +1,8 @@
-"""The rollouts of a job, each played at the gateway. Rollouts of a unit may start before earlier units have ended.
+"""Plays the rollouts of a job with the model at the gateway. Rollouts of a unit may start before earlier units have ended.
 
-The key of a rollout consists of job, incarnation, place, sample and attempt. The name of its random streams consists of job,
-place and sample only, so that another attempt, or another incarnation with the same weights, samples the same tokens.
+The key of a rollout consists of job, incarnation, place, sample and attempt. The name of the rollout's random streams
+consists only of job, place and sample. Another attempt, or another incarnation with the same weights, therefore samples
+the same tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from taskapp_kit.train.loops.loop_settings import Level
 from taskapp_kit.train.loops.turn_rewards import NoTurnRewards, turn_rewards
 
 CHECKS = 10
-"""Consecutive checks without a change, spread over the limit. Checks are counted instead of time, so that a machine that
-was suspended does not end a job."""
+"""How many consecutive checks without a change mean a stall. They are spread over the time limit. Checks are
+counted instead of time, so that a job does not end because the machine was suspended."""
 
 Result = TypeVar("Result")
 
@@ -38,9 +39,9 @@ async def watched(
     seconds: float,
     explain: Callable[[], str],
 ) -> Result:
-    """Return the result of the work. If `progress` does not change for `seconds`, cancel the work and raise JobError.
+    """Return the result of `work`. If `progress` does not change for `seconds`, cancel the work and raise JobError.
 
-    explain: returns additional sentences for the error.
+    `explain` returns additional sentences for the error message.
     """
     task = asyncio.create_task(work)
     seen, idle = progress(), 0
@@ -61,11 +62,11 @@ async def watched(
 log = logging.getLogger("taskapp_kit.train")
 
 NO_MODEL_CALLS = "no_model_calls"
-"""The code of a rollout that was scored without a call of the model, because another policy played."""
+"""The code of a rollout that was scored although it did not call the model, because another policy played."""
 STRAGGLER = "straggler"
-"""The code of a rollout that its iteration did not wait for."""
+"""The code of a rollout for which the iteration did not wait."""
 FINAL = (NO_MODEL_CALLS, UNREADABLE)
-"""Codes of failures outside an episode that another attempt would repeat."""
+"""Codes of failures outside an episode that are not retried, because another attempt would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ class PlayedRollout:
 
     Attributes:
         outcome: The result.
-        record: The record of its last attempt, None for a straggler.
+        record: The record of the last attempt, or None for a straggler.
         turn_rewards: The reward of each turn, with credit per turn.
-        no_credit: Why these rewards are unknown, "" if they are known.
-        environment: The environment's name in a job with several.
+        no_credit: Why the rewards of turns are unknown, or "" if they are known.
+        environment: The environment's name in a job with several environments.
         level: The level of the curriculum.
     """
 
@@ -100,9 +101,9 @@ def without_token(outcome: RolloutOutcome, token: str) -> RolloutOutcome:
 
 
 class GatewayRollouts:
-    """Plays the rollouts of one job. The gateway limits the number of open attempts; further rollouts wait.
+    """Plays the rollouts of one job. Rollouts wait while the gateway's limit of open attempts is reached.
 
-    Rollouts that end before `play` is called for their unit are buffered. Call `aclose` at the end.
+    Rollouts that end before `play` is called for their unit are buffered. Call `aclose` when the job ends.
     """
 
     def __init__(self, job_id: str, gateway: Gateway, settings: DriverSettings) -> None:
@@ -113,11 +114,11 @@ class GatewayRollouts:
         self._ended = 0
 
     def start(self, unit: Unit, asked: Sequence[AskedRollout]) -> None:
-        """Start the rollouts of a unit, after the rollouts of units that were started before."""
+        """Start the rollouts of a unit. They begin after the rollouts of units that were started earlier."""
         self._units[unit] = [asyncio.create_task(self._followed(unit, each)) for each in asked]
 
     def started(self, unit: Unit) -> bool:
-        """Whether the unit was started and `play` was not called for it."""
+        """Return whether the unit was started and `play` has not been called for it."""
         return unit in self._units
 
     def waiting(self) -> int:
@@ -125,9 +126,9 @@ class GatewayRollouts:
         return sum(task.done() for tasks in self._units.values() for task in tasks)
 
     async def play(self, unit: Unit, ended: Callable[[PlayedRollout], Awaitable[PlayedRollout]]) -> list[PlayedRollout]:
-        """Wait for a started unit, and return its rollouts as `ended` returns them, by place.
+        """Wait for a started unit. Return the results of `ended` for its rollouts, by place.
 
-        Raises JobError if nothing progresses, and exceptions of `ended`.
+        Raises JobError if no rollout makes progress, and passes on exceptions of `ended`.
         """
         tasks = self._units.pop(unit)
         return await watched(
@@ -182,7 +183,7 @@ class GatewayRollouts:
         else:
             task.add_done_callback(self._count_late)
             seconds = self._settings.straggler_seconds
-            message = f"The rollout did not end within {seconds:g} s. The iteration continued without it."
+            message = f"The rollout did not end within {seconds:g} s, and the iteration continued without it."
             outcome = replace(blank_outcome(unit, asked.target), code=STRAGGLER, message=message, seconds=seconds)
             played = PlayedRollout(outcome, None)
         self._ended += 1
@@ -206,12 +207,12 @@ class GatewayRollouts:
             outcome = played.outcome
             if not outcome.failed or outcome.boundary is not None or outcome.code in FINAL:
                 return played
-            # A restarted task app would answer a repeated POST with a second episode at the same address and other draws. So an
-            # interrupted rollout becomes a new attempt, which draws the same tokens. An outage does not count as a failure; a
-            # broken connection to a task app that answers does.
+            # If a POST were repeated, a restarted task app would play a second episode at the same address with other draws. An
+            # interrupted rollout therefore becomes a new attempt, which draws the same tokens. An outage does not count as a
+            # failure, but a broken connection to a task app that responds does.
             if outcome.code != UNREACHABLE or not await asked.of.source.outage.waited():
                 counted += 1
-                submit = outcome.code == UNREACHABLE  # the connection broke, not the task app: avoid long requests
+                submit = outcome.code == UNREACHABLE  # only the connection broke, so avoid long requests
             if counted >= self._settings.attempts:
                 return played
 
@@ -239,7 +240,7 @@ class GatewayRollouts:
                 key=key,
                 inference_url=address.url,
                 timeout_seconds=settings.rollout_seconds,
-                once=True,  # a second episode at the same address would also be trained on
+                once=True,  # the turns of a second episode at the same address would also be trained on
                 submit=submit,
                 read=answers.append if per_turn else None,
             )
@@ -251,7 +252,7 @@ class GatewayRollouts:
                 reward=None,
                 code=NO_MODEL_CALLS,
                 message="The task app scored a rollout without calling the model at policy.config.inference_url. It may have "
-                "used another policy, or cannot reach the address.",
+                "used another policy, or it cannot reach the address.",
             )
         played = PlayedRollout(outcome, record)
         if not answers or outcome.reward is None:
@@ -273,5 +274,5 @@ class GatewayRollouts:
         running, ended = self._gateway.activity().running, sum(task.done() for task in tasks)
         return (
             f"{ended} of {len(tasks)} rollouts have ended, {self._gateway.open_attempts} attempts are open, and {running} "
-            f"generations are running. {'The sampler' if running else 'The task app'} does not answer."
+            f"generations are running. {'The sampler' if running else 'The task app'} does not respond."
         )

@@ -1,7 +1,7 @@
-"""The environments that a job plays, each with its plan, its task app and its share of a unit's rollouts.
+"""The environments that a job plays. Each environment has a plan, a task app and a share of each unit's rollouts.
 
-A source waits for a task app that restarts or loses its network. Interrupted rollouts are played again and do not count as
-failed.
+A source waits while its task app restarts or loses its network. Interrupted rollouts are played again and do not count
+as failed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.train")
 
 OUTAGE_SECONDS = 300.0
-"""How long a task app may be unreachable."""
+"""How many seconds a task app may be unreachable."""
 EVEN = Backoff(first_seconds=1.0, growth=1.0)
 
 Result = TypeVar("Result")
 
 
 class Outage:
-    """Waits for a task app that is unreachable, with one probe for all waiting callers. Call `aclose` at the end."""
+    """Waits for an unreachable task app. One probe serves all waiting callers. Call `aclose` at the end."""
 
     def __init__(self, task_app: OpenedTaskApp, *, seconds: float = OUTAGE_SECONDS) -> None:
         self._task_app, self._seconds = task_app, seconds
         self._looking: asyncio.Task[bool] | None = None
 
     async def waited(self) -> bool:
-        """Wait until the task app answers, at most `seconds`. Return whether it was unreachable and is back."""
+        """Wait at most `seconds` until the task app responds. Return whether it was unreachable and has recovered."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(self._looking)
 
     async def outlasted(self, request: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the result of `request`, repeated after an outage. Raises TaskAppUnreachable, and errors of `request`."""
+        """Return the result of `request`, and repeat it after an outage. Raises TaskAppUnreachable if the outage lasts."""
         while True:
             try:
                 return await request()
@@ -67,7 +67,7 @@ class Outage:
         began, attempts, away = time.monotonic(), Attempts(EVEN, seconds=self._seconds), False
         while not await self._answers():
             if not away:
-                log.warning("the task app is unreachable; waiting up to %g s url=%s", self._seconds, self._task_app.url)
+                log.warning("the task app is unreachable, waiting up to %g s url=%s", self._seconds, self._task_app.url)
             away = True
             pause = attempts.pause()
             if pause is None:
@@ -88,12 +88,12 @@ class Outage:
 DIFFICULTY = "difficulty"
 SEEDS_AT_ONCE = 500
 MOST_ROWS = 20_000
-"""The most rows of a split that are grouped by difficulty at the start of a job."""
+"""Maximum number of rows of a split that are grouped by difficulty at the start of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSource:
-    """One environment of a job. name: "" in a job with one environment."""
+    """One environment of a job. `name` is "" in a job with one environment."""
 
     name: str
     weight: int
@@ -102,9 +102,10 @@ class EnvironmentSource:
     outage: Outage
 
     async def described(self, levels: Sequence[Level]) -> tuple[dict[str, Any], list[str]]:
-        """Query the task app. Return the description for `SourceRollouts.of` as JSON, and the names of its own policies.
+        """Query the task app. Return the description for `SourceRollouts.of`, and the policy names that are not sent.
 
-        levels: the levels of the curriculum, [] without one. Raises TaskAppError; JobError if no tasks have these levels.
+        `levels` are the levels of the curriculum, or [] if there is none. Raises TaskAppError if the query fails, and
+        JobError if no task has one of the levels.
         """
         ranges = await self.outage.outlasted(lambda: seed_ranges(self.plan, self.task_app))
         info = await self.outage.outlasted(lambda: environment_info(self.plan, self.task_app))
@@ -123,7 +124,7 @@ class EnvironmentSource:
     async def _rows_by_level(
         self, info: Any, ranges: tuple[SeedRange, SeedRange] | None, levels: Sequence[Level]
     ) -> list[list[int]] | None:
-        """Return the training seeds of each level; None if the environment takes the difficulty as an argument."""
+        """Return the training seeds of each level, or None if the environment accepts the difficulty as an argument."""
         described = info if isinstance(info, Mapping) else {}
         schema = described.get("config_schema")
         members = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -132,8 +133,8 @@ class EnvironmentSource:
             return None
         if not isinstance(tasks, Mapping) or tasks.get("kind") != "rows":
             raise JobError(
-                f"The environment {self.plan.env_name or 'of the task app'} has no difficulty: [curriculum] needs rows with a "
-                "field `difficulty`, or an environment with an argument of that name."
+                f"The environment {self.plan.env_name or 'of the task app'} has no difficulty. [curriculum] requires rows with "
+                "a field `difficulty`, or an environment with an argument `difficulty`."
             )
         split = self.plan.env_config.get("split") or (ranges[0].split if ranges else None)
         rows = list(self.plan.seeds if self.plan.seeds is not None else ranges[0].seeds if ranges else ())[:MOST_ROWS]
@@ -156,7 +157,7 @@ class EnvironmentSource:
 
 @dataclass(frozen=True, slots=True)
 class SourceRollouts:
-    """Requests the rollouts of one environment. levels: the training seeds of each level, for tasks that are rows."""
+    """Requests the rollouts of one environment. `levels` are the training seeds of each level if tasks are rows."""
 
     source: EnvironmentSource
     requester: RolloutRequester
@@ -164,7 +165,7 @@ class SourceRollouts:
 
     @classmethod
     def of(cls, source: EnvironmentSource, job_id: str, description: Mapping[str, Any]) -> SourceRollouts:
-        """Return the rollouts of a source. description: from `EnvironmentSource.described`."""
+        """Return the requester of a source's rollouts. `description` comes from `EnvironmentSource.described`."""
         stored = description["ranges"]
         ranges = None if stored is None else (SeedRange(**stored[0]), SeedRange(**stored[1]))
         plan = played_plan(source.plan, description["label"])
@@ -173,7 +174,10 @@ class SourceRollouts:
     def asked(
         self, unit: Unit, places: Sequence[int], before: int, level: Level | None, levels: Sequence[Level]
     ) -> list[RolloutTarget]:
-        """Return the rollouts at these places. before: the groups of earlier iterations. level: None for any."""
+        """Return the rollouts at these places.
+
+        `before` is the number of groups in earlier iterations. A `level` of None selects tasks of every level.
+        """
         targets = self.requester.asked(unit, places, before)
         if level is None or unit.phase == "eval":
             return targets
@@ -187,7 +191,7 @@ class SourceRollouts:
 
 @dataclass(frozen=True, slots=True)
 class AskedRollout:
-    """One rollout to play. level: the curriculum's level, None without a curriculum."""
+    """One rollout to play. `level` is the curriculum's level, or None if there is no curriculum."""
 
     of: SourceRollouts
     target: RolloutTarget
@@ -213,7 +217,7 @@ def asked_rollouts(
 async def task_sources(
     plan: JobPlan, task_app: OpenedTaskApp, shares: Sequence[EnvironmentShare]
 ) -> AsyncIterator[list[EnvironmentSource]]:
-    """Yield the environments of a job. Raises ConfigError for a task app that may not be called."""
+    """Yield the environments of a job. Raises ConfigError if the address of a task app is not allowed."""
     async with AsyncExitStack() as opened:
         outages = {task_app.url: await opened.enter_async_context(aclosing(Outage(task_app)))}
         apps = {task_app.url: task_app}
@@ -229,13 +233,13 @@ async def task_sources(
 
 
 def played_plan(plan: JobPlan, label: str | None) -> JobPlan:
-    """Return the plan without a policy that would play instead of the model. label: the new `policy_name`."""
+    """Return the plan without the policy that would play instead of the model. `label` replaces `policy_name`."""
     config = {name: value for name, value in plan.policy_config.items() if name != "policy"}
     return replace(plan, policy_name=label, policy_config={"model": MODEL, **config})
 
 
 def _difficulty(info: Any) -> Any:
-    """Return the difficulty of a row, None if it has none. info: the row's entry in the response of `GET /task_info`."""
+    """Return the difficulty in a row's entry in the response to `GET /task_info`, or None if the row has none."""
     metadata = info.get("task_metadata") if isinstance(info, Mapping) else None
     row = metadata.get("row") if isinstance(metadata, Mapping) else None
     return row.get(DIFFICULTY) if isinstance(row, Mapping) else None

@@ -1,7 +1,7 @@
 """The iterations of a job that learns from stored rollouts.
 
-Each pass over the file divides the rollouts of a seed into other groups. The groups of an iteration depend only on its
-number, so a resumed job has the same groups.
+Each pass over the file divides a seed's rollouts into groups in a different way. The groups of an iteration depend only
+on the iteration's number, so a resumed job has the same groups.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from taskapp_kit.train.gateway.attempt import AttemptRecord, Faithfulness
 from taskapp_kit.train.stored_rollouts import StoredRollouts
 
 Group = list[int]
-"""Offsets in the file of rollouts with the same seed."""
+"""The file offsets of rollouts with the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredUnits:
-    """The counterpart of `GatewayRollouts` for stored rollouts. draw: names the random stream. Raises ConfigError."""
+    """The counterpart of `GatewayRollouts` for stored rollouts. `draw` is the name of the random stream.
+
+    Raises ConfigError if every seed has only one rollout.
+    """
 
     rollouts: StoredRollouts
     plan: JobPlan
@@ -31,9 +34,9 @@ class StoredUnits:
     def __post_init__(self) -> None:
         if all(len(places) == 1 for places in self.rollouts.by_seed.values()):
             raise ConfigError(
-                f"[data] rollouts: {self.rollouts.path} has only one rollout per seed; expected at least two of some seed, "
+                f"[data] rollouts: {self.rollouts.path} has only one rollout per seed. Some seed needs at least two, "
                 "because rewards are compared within a seed.",
-                hint="Record more: raise group_size of the recording job, or --repeats of `taskapp eval`.",
+                hint="Record more rollouts: raise group_size of the recording job, or --repeats of `taskapp eval`.",
             )
 
     def unit(self, unit: Unit) -> list[PlayedRollout]:
@@ -56,16 +59,16 @@ class StoredUnits:
         return played
 
     def groups(self, number: int) -> list[Group]:
-        """Return the groups of iteration `number`, from 1."""
+        """Return the groups of an iteration. The first iteration has the number 1."""
         length = sum(self._parts(len(places)) for places in self.rollouts.by_seed.values())
         first = (number - 1) * self.plan.groups
         passes = {at // length: self._order(at // length) for at in range(first, first + self.plan.groups)}
         return [passes[at // length][at % length] for at in range(first, first + self.plan.groups)]
 
     def _order(self, number: int) -> list[Group]:
-        """Return the groups of one pass over the file, from 0."""
-        # Groups combine a seed's rollouts of the whole file. Recorded groups often have no spread, above all those of a very
-        # bad or a very good policy.
+        """Return the groups of one pass over the file. The first pass has the number 0."""
+        # Groups combine a seed's rollouts from the whole file. Recorded groups often have no spread, especially if the policy
+        # was very bad or very good.
         rng = derived_rng("offline", self.draw, str(number))
         groups = []
         for _, places in sorted(self.rollouts.by_seed.items()):
@@ -76,5 +79,5 @@ class StoredUnits:
         return groups
 
     def _parts(self, rollouts: int) -> int:
-        """Return the number of groups of a seed. A group is only smaller than `plan.samples` if the seed has fewer rollouts."""
+        """Return the number of groups of a seed. Groups have at least `plan.samples` rollouts if the seed has enough."""
         return max(1, rollouts // self.plan.samples)

@@ -1,8 +1,8 @@
 """A child process that calls its parent over a socket: `ChildProgram` in the parent, `ParentCalls` in the child.
 
-A call is a line of JSON, `{"call": n, "name": …, "arguments": {…}}`, and its reply is another, `{"reply": n, "value": …}`.
-Calls are answered concurrently. The child ends with its parent: the kernel kills it (Linux), and it exits when the socket
-closes.
+A call is a line of JSON, `{"call": n, "name": …, "arguments": {…}}`. The reply is another line, `{"reply": n, "value":
+…}`. The parent answers calls concurrently. The child ends with its parent: the kernel kills it on Linux, and it exits
+when the socket closes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from taskapp_kit.system.child import OwnedProcess
 from taskapp_kit.system.child_python import python_command
 
 LONGEST_LINE = 2**28
-"""The most bytes of one call. The largest has a state with a job's results."""
+"""Maximum size of one call in bytes. The largest calls contain a state with a job's results."""
 EXIT_SECONDS = 5.0
-"""How long a child may take to exit after it has closed its socket, before it is killed."""
+"""Seconds that a child may take to exit after it has closed its socket. After that, it is killed."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""Variables of a child that loads models, so that no hub is contacted."""
+"""Environment variables of a child that loads models. They prevent requests to model hubs."""
 
 Answer = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
-    """Return the line of a message. Raises TypeError, ValueError for values that are not JSON."""
-    # The standard library rejects NaN. The protocol of the rollout executors would replace it by null, and its shared memory
-    # and spare children do not help one long job.
+    """Encode a message as a line. Raises TypeError or ValueError for values that JSON cannot represent."""
+    # The standard library's encoder rejects NaN. The protocol of the rollout executors would replace NaN with null, and its
+    # shared memory and spare children do not help one long job.
     return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 class ChildProgram:
-    """Runs a module of the kit as a child process inside a block. At its end, the child and its children are killed.
+    """Runs a module of the kit as a child process inside a `with` block. The end of the block kills the child's processes.
 
-    module: the child's program; its only argument is the socket's number. cleaned: removes keys from the child's error
-    output, which is copied to this process's error output.
+    Args:
+        module: The child's program. Its only argument is the file descriptor of the socket.
+        cleaned: A function that removes keys from the child's error output. The result is copied to this process's
+            error output.
     """
 
     def __init__(self, module: str, *, cleaned: Callable[[str], str] = str) -> None:
@@ -79,7 +81,7 @@ class ChildProgram:
     async def answer_calls(self, answer: Answer) -> None:
         """Answer the child's calls until it closes its socket, then wait until it has exited.
 
-        Raises exceptions of `answer`, without a reply to the child.
+        An exception in `answer` is raised here, and the child receives no reply.
         """
         try:
             async with asyncio.TaskGroup() as calls:
@@ -91,7 +93,7 @@ class ChildProgram:
         await asyncio.to_thread(self._process.ended.wait, EXIT_SECONDS)
 
     async def death(self) -> str:
-        """Kill the child if it runs, and return how it ended, with its last lines of error output."""
+        """Kill the child if it is running. Return how it ended and its last lines of error output."""
         await self._kill()
         return self._process.end
 
@@ -118,7 +120,7 @@ def _copy(line: str) -> None:
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, also from nested groups."""
+    """Return the first error in a group, including nested groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -126,9 +128,9 @@ def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class ParentCalls:
-    """Calls the parent of this process inside a block. fd: the socket's number.
+    """Calls the parent of this process inside a `with` block. `fd` is the file descriptor of the socket.
 
-    The process exits immediately when the parent has ended, because nothing that it does could be stored.
+    When the parent ends, this process exits immediately, because its results could no longer be stored.
     """
 
     def __init__(self, fd: int) -> None:
@@ -148,7 +150,7 @@ class ParentCalls:
         self._writer.close()
 
     async def call(self, name: str, **arguments: Any) -> Any:
-        """Return the parent's reply. Raises TypeError, ValueError for arguments that are not JSON."""
+        """Make a call and return the parent's reply. Raises TypeError or ValueError for arguments that are not JSON."""
         number = next(self._numbers)
         line = encoded({"call": number, "name": name, "arguments": arguments})
         reply = self._replies[number] = asyncio.get_running_loop().create_future()

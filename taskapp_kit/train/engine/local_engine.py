@@ -1,4 +1,4 @@
-"""The engine `local`: trains a model on this machine, in a child process for each job. This module needs no torch."""
+"""The engine `local`, which trains a model on this machine in a child process. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ NAME = "local"
 DESCRIPTION = "local: trains a model on this machine, one job at a time"
 TRAINER = "taskapp_kit.train.engine.trainer"
 NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft")
-"""Packages of the extra `train`."""
+"""Packages in the extra `train`."""
 MOST_DEATHS = 3
-"""A job fails after this many deaths of its trainer in a row without another finished iteration or evaluation."""
+"""A job fails when its trainer dies this often in a row without finishing another iteration or evaluation."""
 
 
 class LocalEngine:
-    """The engine that trains on this machine; see `jobs.server.engine.Engine`.
+    """An engine (`jobs.server.engine.Engine`) that trains on this machine.
 
     Args:
         models: The models directory.
         aliases: Names of models by alias.
-        gateway: Where the gateways of jobs listen.
-        vllm: The vLLM of jobs that sample with it.
+        gateway: The address on which the gateways of jobs listen.
+        vllm: The vLLM that jobs with `[sampler] engine = "vllm"` use.
         open_paths: Whether a job's model may be a path. Use False if other people submit jobs.
-        program: The module that a child runs.
+        program: The module that the child process runs.
 
     Raises:
         Unavailable: The extra `train` is not installed.
@@ -54,7 +54,7 @@ class LocalEngine:
     updates_weights = True
     restarts = True
     most_jobs: int | None = 1
-    """Concurrent jobs. Each one uses the whole machine."""
+    """Maximum number of concurrent jobs. Each job uses the whole machine."""
 
     def __init__(
         self,
@@ -75,27 +75,27 @@ class LocalEngine:
         self._open_paths = open_paths
 
     def problems(self, job: JobDocument) -> dict[Place, str]:
-        """Return what the engine does not support, by location in the config."""
+        """Return the problems with parts of the config that the engine does not support, by location."""
         settings, problems = read_training(job)
         if settings is None:
             return problems
         if settings.vllm is not None:
             if self._vllm is None:
                 problems["sampler", "engine"] = (
-                    f'[sampler] engine: found "vllm", which this backend does not have. Set {VARIABLE} to the directory of a '
+                    f'[sampler] engine: found "vllm", but this backend has no vLLM. Set {VARIABLE} to the directory of a '
                     'virtual environment with vLLM or to a server\'s address, or use engine = "transformers".'
                 )
             elif refusal := self._vllm.refusal(whole_weights=settings.lora is None):
                 problems["model", "trainer_mode"] = refusal
         if settings.services is not None and settings.services.backend == "ray" and find_spec("ray") is None:
             problems["sampler", "backend"] = (
-                '[sampler] backend: found "ray", which this backend does not have. Install it with pip install '
+                '[sampler] backend: found "ray", but this backend has no Ray. Install it with pip install '
                 "'taskapp-kit[ray]', or use backend = \"local\"."
             )
         return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return a sentence for each thing that the job needs and the task app does not have. Raises TaskAppError."""
+        """Return a sentence for each feature that the job needs but the task app lacks. Raises TaskAppError."""
         settings, _ = read_training(job)
         if settings is None:
             return []
@@ -113,7 +113,7 @@ class LocalEngine:
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Run the rest of the job, and replace a trainer that dies. Raises JobError."""
+        """Run the rest of the job, and replace trainers that die. Raises JobError if the job fails."""
         deaths = 0
         furthest = state.get("done", 0)
         while True:
@@ -121,7 +121,7 @@ class LocalEngine:
             state = {**state, "incarnation": incarnation}
             await ledger.report(
                 state=state
-            )  # stored before it plays, because keys of rollouts contain it and must be unique
+            )  # stored before the trainer plays, because the keys of rollouts contain this number and must be unique
             order = TrainerOrder(
                 job,
                 task_app.handover(),
@@ -137,14 +137,14 @@ class LocalEngine:
             outcome = await life.outcome(self._program, task_app)
             if isinstance(outcome, JobOutcome):
                 return outcome
-            # Only a unit beyond the furthest one is progress. With a checkpoint every ten iterations, a trainer that always dies
-            # in the eighth would otherwise be restarted forever.
+            # Only a unit beyond the furthest unit so far is progress. Otherwise, with a checkpoint every ten iterations, a
+            # trainer that always dies in the eighth iteration would be restarted forever.
             deaths = 1 if life.furthest > furthest else deaths + 1
             furthest = max(furthest, life.furthest)
             if deaths == MOST_DEATHS:
                 raise JobError(
                     f"The trainer died {deaths} times without finishing another iteration or evaluation: {outcome}.",
-                    hint="The backend's log has its complete output.",
+                    hint="The backend's log contains the complete output of the trainers.",
                 )
             state = life.state
             message = f"The trainer died ({outcome}), and a new trainer resumes the job."
@@ -154,7 +154,7 @@ class LocalEngine:
 
 @dataclass(slots=True)
 class TrainerLife:
-    """One trainer. state: the last reported state of the job. furthest: the number of finished iterations and evaluations."""
+    """One trainer. `state` is the job's last state. `furthest` is the number of finished iterations and evaluations."""
 
     order: TrainerOrder
     ledger: Ledger
@@ -168,13 +168,13 @@ class TrainerLife:
         self.state = self.order.state
 
     async def outcome(self, program: str, task_app: OpenedTaskApp) -> JobOutcome | str:
-        """Run the trainer. Return the job's outcome, or how the trainer died. program: the trainer's module.
+        """Run the trainer. Return the job's outcome, or a description of how the trainer died.
 
-        If the update runs in a separate process that dies, the trainer also counts as dead. Raises JobError; StoreError
-        from the ledger.
+        If the update runs in a separate process and this process dies, the trainer also counts as dead. `program` is
+        the trainer's module. Raises JobError if the job fails, and StoreError if the ledger cannot be written.
         """
-        # Each write to the ledger is a call to this process. So the store has one writer, a reply means that the data is on the
-        # disk, and killing the trainer is safe.
+        # The trainer writes to the ledger by calling this process. The store therefore has one writer, a reply means that the
+        # data is on the disk, and killing the trainer is safe.
         async with ChildProgram(program, cleaned=task_app.cleaned) as child:
             log.info("trainer started job_id=%s pid=%d", self.order.job.job_id, child.pid)
             await child.answer_calls(self._answer)
@@ -205,9 +205,9 @@ class TrainerLife:
 
 
 def check_installed(what: str = "The engine `local`", *, also: Sequence[str] = ()) -> None:
-    """Raise Unavailable if a package of the extra `train` is missing.
+    """Raise Unavailable if a package of the extra `train` is not installed.
 
-    what: the subject of the message. also: additional packages of the extra that it needs.
+    `what` is the subject of the message. `also` lists additional packages of the extra that it needs.
     """
     if missing := [name for name in (*NEEDED, *also) if find_spec(name) is None]:
         raise Unavailable(

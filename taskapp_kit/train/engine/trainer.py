@@ -1,4 +1,4 @@
-"""The program of a trainer: `taskapp_kit.train.engine.trainer FD` runs one job for the parent at the socket FD."""
+"""The program of a trainer. `taskapp_kit.train.engine.trainer FD` runs one job for the parent at the socket FD."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from taskapp_kit.train.engine.training_run import run_job
 
 
 async def train(fd: int) -> None:
-    """Get the order, run the job, and report its end. An unexpected error ends this process with a traceback."""
+    """Request the order, run the job, and report its end. An unexpected error ends this process with a traceback."""
     async with ParentCalls(fd) as parent:
         order = TrainerOrder.from_json(await parent.call("order"))
         try:
             outcome = await run_job(order, LedgerOverSocket(parent))
         except (
             ReplicaDied
-        ) as error:  # the updating process lost what it learned; a new trainer resumes from the checkpoint
+        ) as error:  # the updates since the last checkpoint are lost, and a new trainer resumes from it
             await parent.call("lost", reason=error.message)
         except KitError as error:
             code = error.code if isinstance(error, JobError) else ""
@@ -38,7 +38,7 @@ async def train(fd: int) -> None:
 def main(fd: str) -> None:
     """Run the job until its end, or until the parent ends."""
     hide_memory()  # the order contains keys
-    for number in (signal.SIGINT, signal.SIGTERM):  # a service manager signals all processes; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends this process
         signal.signal(number, lambda *_: None)
     faulthandler.enable()
     log_format, log_level = take_parent_logging()

@@ -1,6 +1,6 @@
-"""The calls of a trainer to its parent over the socket of `child_program.py`: its order, and each write to the ledger.
+"""The calls from a trainer to its parent over the socket of `child_program.py`: for its order, and for ledger writes.
 
-`LedgerOverSocket` is the child's side, `answer_ledger_call` the parent's.
+`LedgerOverSocket` is the child's side, and `answer_ledger_call` is the parent's side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskapp_kit.train.sampler.vllm.place import VllmPlace
 
 @dataclass(frozen=True, slots=True)
 class TrainerOrder:
-    """The order to run a job, which a trainer receives. It contains keys of the task app.
+    """The order to run a job, which a trainer receives from its parent. It contains the task app's keys.
 
     Attributes:
         job: The job.
@@ -27,10 +27,10 @@ class TrainerOrder:
         models: The models directory.
         aliases: The operator's aliases of models.
         open_paths: Whether the job's model may be a path.
-        gateway: Where the gateway listens. `[gateway] url` of the job precedes its url.
-        vllm: The operator's vLLM, None without one.
-        incarnation: 1 for the job's first trainer.
-        state: The driver's state, without `done` at first.
+        gateway: The address on which the gateway listens. `[gateway] url` in the job's config overrides `url` in it.
+        vllm: The operator's vLLM, or None.
+        incarnation: The trainer's number, 1 for the job's first trainer.
+        state: The driver's state. For a new job, it has no `done`.
     """
 
     job: JobDocument
@@ -44,12 +44,12 @@ class TrainerOrder:
     state: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the order as JSON, including keys."""
+        """Return the order as a JSON object, including keys."""
         return {**asdict(self), "models": str(self.models)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the order that `to_json` converted."""
+        """Return the order from a JSON object that `to_json` returned."""
         own = {
             "job": JobDocument(**value["job"]),
             "task_app": TaskAppHandover(**value["task_app"]),
@@ -61,7 +61,7 @@ class TrainerOrder:
 
 
 class LedgerOverSocket:
-    """See `jobs.server.engine.Ledger`. If the store fails, the parent ends this process."""
+    """A `jobs.server.engine.Ledger` in the parent. If the store fails, the parent ends this process."""
 
     def __init__(self, parent: ParentCalls) -> None:
         self._parent = parent
@@ -102,7 +102,7 @@ def _as_json(events: Sequence[Event], progress: JobReport) -> dict[str, Any]:
 
 
 async def answer_ledger_call(ledger: Ledger, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Call the ledger for the child, and return the reply as JSON. Raises StoreError; KeyError for an unknown name."""
+    """Call the ledger for the child, and return the reply as JSON. Raises KeyError for an unknown name, and StoreError."""
     if name in ("report", "supersede"):
         events = [Event(**each) for each in arguments["events"]]
         progress: Any = {name: arguments[name] for name in JobReport.__annotations__ if name in arguments}

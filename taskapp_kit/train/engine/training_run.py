@@ -1,4 +1,4 @@
-"""One training job in its trainer: model, sampler, gateway, update and driver."""
+"""Runs one training job in a trainer, with its model, sampler, gateway, update and driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from taskapp_kit.train.update.policy_update import PolicyUpdate
 
 
 async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
-    """Run the rest of the job. Raises errors of the kit, whose messages become the job's `error`."""
+    """Run the rest of the job. If this raises an error of the kit, its message becomes the job's `error`."""
     settings = training_settings(order.job)
     source = await asyncio.to_thread(named_model, settings, order.models, order.aliases, open_paths=order.open_paths)
     folder = job_folder(order.models, source.origin.base, order.job.job_id)
@@ -123,20 +123,20 @@ async def _trained(
 
 @dataclass(frozen=True, slots=True)
 class PolicySizes:
-    """The sizes of a job's policy. context_tokens: the most tokens of a prompt and its answer together."""
+    """The sizes of a job's policy. `context_tokens` limits a prompt together with its reply."""
 
     vocabulary: int
     context_tokens: int
 
     @classmethod
     def of(cls, model: Any) -> PolicySizes:
-        """Return the sizes of a causal language model of transformers."""
+        """Return the sizes of a causal language model from transformers."""
         return cls(model.get_input_embeddings().weight.shape[0], model.config.max_position_embeddings)
 
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
-    """The sampler, learner and checkpoints of a job. started: the event of processes that were started for it."""
+    """The sampler, learner and checkpoints of a job. `started` is the event for processes that were started for the job."""
 
     sampler: TransformersSampler | VllmSampler | ReplicatedSampler
     learner: Learner
@@ -151,7 +151,7 @@ async def own_parts(
     loaded: LoadedModel,
     open_attempts: Callable[[], int],
 ) -> AsyncGenerator[JobParts]:
-    """Yield the parts of a job that learns in this process, and samples in this process or with vLLM."""
+    """Yield the parts of a job that updates in this process, and samples in this process or with vLLM."""
     update = job_update(loaded.model, settings, order.job.job_id)
     async with contextlib.AsyncExitStack() as opened:
         sampler: TransformersSampler | VllmSampler
@@ -212,7 +212,7 @@ async def services_parts(
 
 
 async def while_it_runs(vllm: VllmSampler, driving: Coroutine[Any, Any, JobOutcome]) -> JobOutcome:
-    """Return the job's outcome. Raises TrainingError as soon as the job's vLLM ends, because all rollouts would fail."""
+    """Return the job's outcome. If the job's vLLM ends, raise TrainingError, because all further rollouts would fail."""
     tasks = job, end = asyncio.create_task(driving), asyncio.create_task(vllm.fail_with_child())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -226,14 +226,14 @@ async def while_it_runs(vllm: VllmSampler, driving: Coroutine[Any, Any, JobOutco
 def vllm_sampler(
     order: TrainerOrder, settings: TrainingSettings, loaded: LoadedModel, update: PolicyUpdate
 ) -> VllmSampler:
-    """Return the sampler of a job with `[sampler] engine = "vllm"`, not yet started. Raises JobError."""
+    """Return the sampler of a job with `[sampler] engine = "vllm"`, without starting it. Raises JobError."""
     assert settings.vllm is not None, "the job samples with vLLM"
     if order.vllm is None:
         raise JobError(f"The job samples with vLLM, but {VARIABLE} is not set.")
     lora = settings.lora
-    # the version of vLLM on the backend may have changed since the job was submitted
+    # the backend's version of vLLM may have changed since the job was submitted
     if refusal := order.vllm.refusal(whole_weights=lora is None):
-        raise JobError(refusal, hint=f"Start the backend with the same {VARIABLE} as at the start of the job.")
+        raise JobError(refusal, hint=f"Start the backend with the {VARIABLE} that was set when the job started.")
     return VllmSampler(
         update.model,
         order.vllm,
@@ -246,15 +246,15 @@ def vllm_sampler(
 
 
 def vllm_started(sampler: VllmSampler, place: VllmPlace | None) -> Event:
-    """Return the event with the address of vLLM and the time that its start took."""
+    """Return the event with vLLM's address and the duration of its start."""
     url = None if place is None else place.url
-    where = f"in {sampler.start_seconds:.0f} s" if url is None else f"at {url}; [vllm] is not used"
+    where = f"in {sampler.start_seconds:.0f} s" if url is None else f"at {url}, so [vllm] is not used"
     facts = {"url": url, "seconds": round(sampler.start_seconds, 1), "context_tokens": sampler.context_tokens}
     return Event("rl.sampler.started", f"vLLM samples, {'started' if url is None else 'found'} {where}.", data=facts)
 
 
 def stored_units(path: Path, settings: TrainingSettings, sizes: PolicySizes, job_id: str) -> StoredUnits:
-    """Return the rollouts that a job of type offline learns from. Raises ConfigError."""
+    """Return the stored rollouts of a job with the type offline. Raises ConfigError if they cannot be used."""
     plan = settings.plan
     fit = RolloutFit(
         environment=plan.env_name,
@@ -267,7 +267,7 @@ def stored_units(path: Path, settings: TrainingSettings, sizes: PolicySizes, job
 
 
 def model_facts(source: ModelSource) -> dict[str, Any]:
-    """Return the facts about a job's model in its status and results."""
+    """Return the description of a job's model for the job's status and results."""
     return {"name": source.name, "requested": source.requested, "base": source.origin.base}
 
 
@@ -275,12 +275,12 @@ def model_loaded(loaded: LoadedModel, settings: TrainingSettings) -> Event:
     """Return the event that names the model."""
     parameters = sum(each.numel() for each in loaded.model.parameters())
     trained = "all weights are" if settings.lora is None else f"an adapter of rank {settings.lora.rank} is"
-    words = [f"The model {loaded.source.name} with {parameters:,} parameters is loaded; {trained} trained."]
+    words = [f"The model {loaded.source.name} with {parameters:,} parameters is loaded, and {trained} trained."]
     if loaded.source.alias_note:
         words.append(loaded.source.alias_note)
     if loaded.differences:
         named = " and ".join(loaded.differences)
-        words.append(f"Its chat template renders {named} differently from this engine; prompts without them are equal.")
+        words.append(f"Its chat template renders {named} differently from this engine. Prompts without them are equal.")
     facts: Mapping[str, Any] = {
         **model_facts(loaded.source),
         "parameters": parameters,

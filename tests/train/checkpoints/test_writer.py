@@ -169,7 +169,7 @@ def test_facts_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any
     value = orjson.loads((saved.path / FACTS).read_bytes())
     (saved.path / FACTS).write_bytes(orjson.dumps(value | change))
     (saved.path / MANIFEST).write_bytes(encoded_manifest(saved.files | {FACTS: hashed(saved.path / FACTS)}))
-    with pytest.raises(CheckpointError, match="facts cannot be read|another version"):
+    with pytest.raises(CheckpointError, match="cannot (be )?read"):
         read_checkpoint(saved.path)
     assert latest_checkpoint(tmp_path) is None
 

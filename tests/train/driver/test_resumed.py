@@ -184,4 +184,4 @@ def test_a_damaged_checkpoint_costs_its_iterations_and_an_imported_one_is_no_sta
     imported = import_checkpoint(tmp_path / "job.tar", tmp_path / "elsewhere")
     driven, _ = life(imported.path.parent, MemoryLedger(state=ledger.state), 2)
     assert isinstance(driven.error, CheckpointError)
-    assert "but not resume" in str(driven.error)
+    assert "cannot resume" in str(driven.error)
