@@ -141,10 +141,11 @@ def _fix(outcome: RolloutOutcome | None, task_app_url: str, gateway_url: str, op
     if refused and (near or not is_loopback(host)):
         return f"Start the task app with {ALLOW}={host}. If the variable is already set, append {host} after a comma."
     if refused or outcome.boundary == "policy":
-        if options.tunnel or not is_loopback(host):
-            port = options.port or urlsplit(gateway_url).port
-            return f"Check that {gateway_url} forwards requests to {options.host}:{port} on this machine."
         port = urlsplit(gateway_url).port
+        if options.tunnel or not is_loopback(host):
+            return (
+                f"Check that {gateway_url} forwards requests to {options.host}:{options.port or port} on this machine."
+            )
         return (
             f"A task app on another machine or in a container cannot use {host}. Start with {TUNNEL}, or with {URL} "
             f"http://ADDRESS_OF_THIS_MACHINE:{port} {LISTEN} 0.0.0.0:{port}."

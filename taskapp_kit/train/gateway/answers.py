@@ -1,4 +1,4 @@
-"""Converts a finished generation into a response of its client's API, whole or as a stream."""
+"""Converts a finished generation into a response of the client's API, complete or as a stream."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from taskapp_kit.train.rendering.renderer import TextTokenizer
 from taskapp_kit.wire.chat.completion import StreamEvent, answer_events, completion, token_usage
 
 MODEL = "policy"
-"""The model's name in the gateway's answers, independent of the name in the request."""
+"""The model's name in the gateway's responses. It does not depend on the name in the request."""
 
 
 def answer(
     call: GatewayCall, turn: AnsweredTurn, tokenizer: TextTokenizer, model: str = MODEL
 ) -> EncodedResponse | EventStreamResponse:
-    """Return the response to a call. A stream sends the text in one piece. model: the model's name in the response."""
+    """Return the response to a call. A stream sends the whole text in one event. `model` is the name in the response."""
     whole = _whole(call, turn, tokenizer, model)
     if call.dialect is not None:
         whole = call.dialect.answer(whole, call.body)
@@ -69,5 +69,5 @@ def _logprobs(call: GatewayCall, turn: AnsweredTurn, tokenizer: TextTokenizer) -
 
 
 def _bytes(token: str) -> list[int] | None:
-    """Return the token's bytes, None if it is an incomplete character, which its text does not show."""
+    """Return the token's bytes, or None if they are an incomplete character, which its text does not contain."""
     return None if "\N{REPLACEMENT CHARACTER}" in token else list(token.encode())

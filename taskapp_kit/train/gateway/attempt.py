@@ -1,6 +1,6 @@
 """One attempt at a rollout in the gateway: its generations, recorded turns, limits and counts.
 
-Everything runs on the gateway's event loop, except reading counts and turns after the attempt has ended.
+All code runs on the gateway's event loop. Only the counts and turns of an ended attempt may be read in another thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskapp_kit.train.turns import RecordedTurn, Sampled, Sampler
 log = logging.getLogger("taskapp_kit.train")
 
 REJOIN_SECONDS = 2.0
-"""How long a generation continues after its last client disconnected. An SDK retries within about a second and joins it."""
+"""Seconds that a generation continues without clients. SDKs retry within about a second and then wait for it again."""
 DRAW_CHARACTERS = 24
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -40,10 +40,10 @@ class AttemptSettings:
 
     Attributes:
         temperature: The temperature of all generations.
-        max_tokens: The limit of one generation. A client may request fewer.
-        context_tokens: The limit of a prompt and its answer together.
-        max_calls: The limit of calls in the attempt.
-        max_sampled_tokens: The limit of sampled tokens in the attempt.
+        max_tokens: The maximum number of tokens of one generation. A client may request fewer.
+        context_tokens: The maximum number of tokens of a prompt together with its reply.
+        max_calls: The maximum number of calls in the attempt.
+        max_sampled_tokens: The maximum number of sampled tokens in the attempt.
     """
 
     temperature: float
@@ -55,14 +55,15 @@ class AttemptSettings:
 
 @dataclass(slots=True)
 class Faithfulness:
-    """Counts of how the calls of an attempt relate to the tokens that were sampled before them.
+    """Counts of an attempt's calls, by how they relate to the tokens that were sampled earlier.
 
     Attributes:
-        exact: The first call, and calls that continue the latest turn as it was returned.
-        continued: Calls that continue it changed (stripped, ids dropped). The prompt still has the sampled tokens.
+        exact: The first call, and calls that continue the latest turn without changes.
+        continued: Calls that continue the latest turn with changes (stripped text, dropped ids). The prompt still
+            contains the sampled tokens.
         forked: Calls that continue an earlier turn, or no turn.
-        refused: Calls that were answered with an error.
-        repeated: Calls that joined a running generation or received a recorded answer again. They add no turn.
+        refused: Calls that received an error.
+        repeated: Calls that waited for a running generation or received a recorded response again. They add no turn.
     """
 
     exact: int = 0
@@ -73,7 +74,7 @@ class Faithfulness:
 
     @property
     def calls(self) -> int:
-        """The number of all calls."""
+        """The total number of calls."""
         return self.exact + self.continued + self.forked + self.refused + self.repeated
 
     def __add__(self, other: Faithfulness) -> Faithfulness:
@@ -88,9 +89,9 @@ class AttemptRecord:
         correlation_id: The attempt's id in logs and stores.
         turns: The recorded turns.
         faithfulness: How the calls relate to sampled tokens.
-        overridden: How often clients sent each request member that the trainer overrides.
-        unenforced: How often clients sent each request member that is not enforced.
-        suspected: Trained turns that are probably another model's (see `recognition.Speakers`).
+        overridden: How often clients sent each request field that the trainer overrides.
+        unenforced: How often clients sent each request field that is not enforced.
+        suspected: Trained turns that probably belong to another model (see `recognition.Speakers`).
     """
 
     correlation_id: str
@@ -103,12 +104,12 @@ class AttemptRecord:
 
 @dataclass(slots=True, eq=False)
 class AnsweredTurn:
-    """A finished generation: the sampled tokens and the client's answer.
+    """A finished generation: the sampled tokens and the response to the client.
 
     Attributes:
         returned: The message of a chat completion, or the text of a completion.
-        identity: Unique in the attempt, and the same for the same draw.
-        sent_to: The connection to which the whole answer was written.
+        identity: A string that is unique in the attempt and equal for equal draws.
+        sent_to: The connection to which the whole response was written.
     """
 
     prompt_ids: tuple[int, ...]
@@ -120,23 +121,23 @@ class AnsweredTurn:
     sent_to: Peer | None = None
 
     def sent(self, peer: Peer) -> None:
-        """Record that the answer was written to a connection that was open."""
+        """Record that the response was written to an open connection."""
         self.sent_to, peer.answered = peer, self
 
     @property
     def delivered(self) -> bool:
-        """Whether the client received the answer: it was written completely, and the connection was not reset afterwards."""
-        # A client that gives up while the answer arrives closes with unread bytes, which resets the connection.
+        """Whether the client received the response: it was written completely, and the connection was not reset later."""
+        # A client that gives up while it receives the response closes with unread bytes, which resets the connection.
         peer = self.sent_to
         return peer is not None and not (peer.reset and peer.answered is self)
 
     @property
     def text(self) -> str:
-        """The text of the answer, without tool calls."""
+        """The text of the response, without tool calls."""
         return self.returned if isinstance(self.returned, str) else self.returned["content"] or ""
 
     def recorded(self, *, auxiliary: bool) -> RecordedTurn:
-        """Return the turn as the update reads it. auxiliary: whether a model other than the policy was called."""
+        """Return the turn for the update. `auxiliary` is whether the call was for a model other than the policy."""
         sampled = self.sampled
         return RecordedTurn(
             prompt_ids=self.prompt_ids,
@@ -153,7 +154,7 @@ class AnsweredTurn:
 
 @dataclass(slots=True, eq=False)
 class RunningGeneration:
-    """A running generation. digest: of its call. waiting: the number of clients that wait for it."""
+    """A running generation. `digest` is the digest of its call, and `waiting` is the number of clients that wait for it."""
 
     digest: bytes
     task: asyncio.Task[AnsweredTurn]
@@ -166,7 +167,7 @@ class OpenAttempt:
     """An open attempt.
 
     Attributes:
-        draw: Names the random streams of the attempt's samples, such as `job/place/sample`.
+        draw: Name of the random streams of the attempt's samples, such as `job/place/sample`.
         model: The model name that the policy's client received.
         url: The task app's `inference_url`. It permits sampling until the attempt ends.
         token: The secret part of `url`.
@@ -199,7 +200,7 @@ class OpenAttempt:
         self._speakers = Speakers(self.model)
 
     def record(self) -> AttemptRecord:
-        """Return the record so far, complete once the attempt has ended."""
+        """Return the record so far. It is complete when the attempt has ended."""
         others = self._speakers.auxiliary()
         turns = tuple(turn.recorded(auxiliary=at in others) for at, turn in enumerate(self._turns))
         return AttemptRecord(
@@ -212,19 +213,20 @@ class OpenAttempt:
         )
 
     def count_call(self) -> None:
-        """Count a request. Raises RequestRefused above the limit."""
+        """Count a request. Raises RequestRefused if the limit of calls is exceeded."""
         self._calls += 1
         if self._calls > self.settings.max_calls:
             raise _spent(f"its {self.settings.max_calls} calls")
 
     def count_refused(self) -> None:
-        """Count a request that is answered with an error."""
+        """Count a request that receives an error."""
         self._counts.refused += 1
 
     def begin(self, call: GatewayCall) -> RunningGeneration | AnsweredTurn:
-        """Return the generation that answers the call: a running or undelivered generation of the same call, or a new one.
+        """Return a running or undelivered generation of the same call, or start a new generation.
 
-        The caller awaits a running generation with `result`. Raises RequestRefused, RequestError.
+        The caller awaits a running generation with `result`. Raises RequestRefused if the attempt does not permit the
+        call, and RequestError if the call is invalid.
         """
         if self._ended:
             raise attempt_ended()
@@ -263,7 +265,7 @@ class OpenAttempt:
 
     async def end(self) -> None:
         """Reject new calls, and cancel running generations, whose clients receive an error."""
-        # A client may have read the last answer before the gateway recorded it as sent.
+        # A client may have read the last response before the gateway recorded it as sent.
         self._ended = True
         await asyncio.sleep(0)  # the answer is written
         await asyncio.sleep(0)  # and recorded as sent
@@ -275,23 +277,23 @@ class OpenAttempt:
 
     def _cancel_unless_awaited(self, generation: RunningGeneration) -> None:
         if not generation.waiting and not generation.task.done():
-            self._forget(generation)  # the next call starts a new generation
+            self._forget(generation)  # the next equal call starts a new generation
             generation.task.cancel()
 
     def _forget(self, generation: RunningGeneration) -> None:
         if self._running.get(generation.digest) is generation:
             del self._running[generation.digest]
         if generation.task.done() and not generation.task.cancelled():
-            generation.task.exception()  # retrieved, so that asyncio does not log it if all clients have disconnected
+            generation.task.exception()  # retrieve the error, so that asyncio does not log it if all clients have disconnected
 
     def _max_tokens(self, call: GatewayCall, prompt: PromptIds) -> int:
         settings = self.settings
         room = settings.context_tokens - len(prompt.ids)
         if room < 1:
             raise RequestError(
-                f"This model's maximum context length is {settings.context_tokens} tokens; the prompt has {len(prompt.ids)}.",
+                f"This model's maximum context length is {settings.context_tokens} tokens. The prompt has {len(prompt.ids)}.",
                 code="context_length_exceeded",
-                hint="The episode ends. Show the policy fewer turns, or train with a longer context.",
+                hint="The episode must end. To avoid this, send fewer earlier turns, or train with a longer context.",
             )
         used = sum(len(turn.sampled.token_ids) for turn in self._turns)
         reserved = sum(generation.max_tokens for generation in self._running.values())
@@ -302,7 +304,7 @@ class OpenAttempt:
 
     async def _generate(self, call: GatewayCall, prompt: PromptIds, max_tokens: int) -> AnsweredTurn:
         digest = hashlib.sha256(array("q", prompt.ids).tobytes()).digest()
-        # A cancelled generation frees its number, so that its repetition samples the same tokens.
+        # A cancelled generation releases its number, so that a repetition samples the same tokens.
         used = self._draws[digest]
         number = next(number for number in itertools.count() if number not in used)
         used.add(number)
@@ -321,8 +323,8 @@ class OpenAttempt:
             )
             raise RequestRefused(
                 "token_mismatch",
-                f"The sampler returned {len(sampled.token_ids)} token ids and {len(sampled.log_probs)} log-probabilities; "
-                "expected equal numbers.",
+                f"The sampler returned {len(sampled.token_ids)} token ids and {len(sampled.log_probs)} log-probabilities. "
+                "Expected equal numbers.",
             )
         identity = hashlib.sha256(draw.encode()).hexdigest()[:DRAW_CHARACTERS]
         turn = self._answered(call, prompt, sampled, identity)
@@ -356,7 +358,7 @@ class OpenAttempt:
             raise RequestRefused(
                 "generation_timeout",
                 f"The sampler returned nothing within {seconds:.0f} s, {SLACK:g} times the expected time.",
-                hint="Send the request again: an update of the weights may have delayed it.",
+                hint="Send the request again. An update of the weights may have caused the delay.",
             ) from None
         except BadArgument as wrong:
             raise RequestError(wrong.message, hint=wrong.hint) from None
@@ -365,7 +367,7 @@ class OpenAttempt:
         return sampled
 
     def _answered(self, call: GatewayCall, prompt: PromptIds, sampled: Sampled, identity: str) -> AnsweredTurn:
-        """Return the turn up to the first stop string. Dropping later tokens does not bias the earlier tokens."""
+        """Return the turn, cut at the first stop string. Dropping later tokens does not bias the earlier tokens."""
         decode = self.renderer.tokenizer.decode
         ended = bool(sampled.token_ids) and sampled.token_ids[-1] in self.renderer.stop_ids
         text = decode(sampled.token_ids[: len(sampled.token_ids) - ended])

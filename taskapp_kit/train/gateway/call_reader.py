@@ -1,7 +1,7 @@
 """Reads the bodies of requests. Bodies of `responses` and `messages` are first translated into chat completions.
 
-Members that the trainer decides (temperature, penalties, …) are overridden and counted. Members that would mask the
-sampled distribution are not enforced and counted. Members that cannot be supported are rejected.
+Fields that the trainer sets (temperature, penalties, …) are overridden and counted. Fields that would restrict the
+sampled distribution are ignored and counted. Fields that cannot be supported are rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OVERRIDDEN = (
     "repetition_penalty",
     "seed",
 )
-"""Members that the trainer overrides. A client may send them."""
+"""Fields that the trainer overrides. A client may send them."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -46,14 +46,14 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "use_beam_search": (False,),
 }
-"""Members that are rejected unless they are absent, null, or one of these values."""
+"""Fields that are rejected unless they are absent, null, or one of these values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """A conversation and its tools, as in the request. The renderer checks the messages.
 
-    thinking: False for an answer without reasoning (`chat_template_kwargs.enable_thinking`).
+    `thinking` is False for a reply without reasoning (`chat_template_kwargs.enable_thinking`).
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -73,16 +73,16 @@ class GatewayCall:
     """One request for a generation.
 
     Attributes:
-        model: The model name in the request; the policy answers to every name.
-        stops: Strings before which the answer ends.
-        logprobs: Whether the answer has log-probabilities.
-        token_ids: Whether the answer has token ids.
+        model: The model name in the request. The policy accepts every name.
+        stops: Strings before which the reply ends.
+        logprobs: Whether the response contains log-probabilities.
+        token_ids: Whether the response contains token ids.
         usage_event: Whether a stream ends with a usage event.
-        overridden: Members without an effect because the trainer decides.
-        unenforced: Members without an effect because they are not enforced.
-        digest: Equal for identical requests.
-        dialect: The API of the answer, None for the API of the prompt.
-        body: The body of a request in a dialect.
+        overridden: Fields that have no effect because the trainer overrides them.
+        unenforced: Fields that have no effect because they are not enforced.
+        digest: A hash that is equal for identical requests.
+        dialect: The API of the response, or None for the API of the prompt.
+        body: The original body of a request in a dialect.
     """
 
     prompt: ChatPrompt | TextPrompt
@@ -101,7 +101,7 @@ class GatewayCall:
 
 
 class PolicyRequest(CompletionRequest):
-    """Members that both routes read in addition."""
+    """Additional fields that both routes read."""
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -120,7 +120,7 @@ class ShownFunction(BaseModel):
 
 
 class ShownTool(BaseModel):
-    """A tool. Only functions are supported."""
+    """A tool, which must be a function."""
 
     type: Literal["function"]
     function: ShownFunction
@@ -135,7 +135,7 @@ class TemplateOptions(BaseModel):
 
 
 class PolicyChatRequest(PolicyRequest, ChatCompletionRequest):
-    """A request of chat completions. The renderer checks the messages."""
+    """A request for a chat completion. The renderer checks the messages."""
 
     tools: list[ShownTool] | None = None
     logprobs: bool | None = None
@@ -143,7 +143,7 @@ class PolicyChatRequest(PolicyRequest, ChatCompletionRequest):
 
 
 class PolicyTextRequest(PolicyRequest):
-    """A request of `completions`: one prompt, and at most the sampled token's log-probability."""
+    """A request for a completion of one prompt. It may only request the log-probabilities of sampled tokens."""
 
     prompt: Any = None
     logprobs: Literal[0, False] | None = None
@@ -151,7 +151,7 @@ class PolicyTextRequest(PolicyRequest):
     @field_validator("prompt")
     @classmethod
     def read_prompt(cls, value: Any) -> TextPrompt:
-        """Read a string or a list of token ids. A list of one prompt is that prompt."""
+        """Accept a string or a list of token ids, or a list with one of them."""
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
             value = value[0]
         if isinstance(value, str) and value:
@@ -162,19 +162,19 @@ class PolicyTextRequest(PolicyRequest):
 
 
 def read_call(route: Route, body: dict[str, Any]) -> GatewayCall:
-    """Return the call. Raises RequestError, which names the member that is invalid or not supported."""
+    """Parse the body of a request. Raises RequestError, which names the field that is invalid or not supported."""
     dialect = DIALECTS.get(route)
     if dialect is not None:
         return replace(read_call("chat/completions", dialect.chat_request(body)), dialect=dialect, body=body)
     for name, accepted in NEUTRAL.items():
         value = body.get(name)
         if value is not None and not any(value == item and type(value) is type(item) for item in accepted):
-            raise wrong((name,), "is not supported", "Leave it out.")
+            raise wrong((name,), "is not supported", "Omit it.")
     request: PolicyChatRequest | PolicyTextRequest
     if route == "chat/completions":
         request = read_request(PolicyChatRequest, body)
         options = request.chat_template_kwargs
-        tools = () if body.get("tool_choice") == "none" else tuple(body.get("tools") or ())  # as the client wrote them
+        tools = () if body.get("tool_choice") == "none" else tuple(body.get("tools") or ())  # as in the request
         thinking = options is None or options.enable_thinking is not False
         prompt = ChatPrompt(tuple(request.messages), tools, thinking)
     else:

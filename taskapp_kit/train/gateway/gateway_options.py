@@ -1,4 +1,4 @@
-"""Where a job's gateway listens, and the address at which its task app reaches it."""
+"""The address on which a job's gateway listens, and the address at which the task app reaches the gateway."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class GatewayOptions:
 
     Attributes:
         host: The host to listen on.
-        port: The port to listen on, 0 for any free port.
-        url: The address for task apps, None for the address where the gateway listens.
-        tunnel: Whether to open a tunnel (`deploy.tunnel.gateway_tunnel` does, and sets `url` and `port`).
+        port: The port to listen on. 0 selects a free port.
+        url: The address for task apps. None means the address on which the gateway listens.
+        tunnel: Whether `deploy.tunnel.gateway_tunnel` should open a tunnel, which sets `url` and `port`.
     """
 
     host: str = "127.0.0.1"
@@ -35,27 +35,34 @@ class GatewayOptions:
 
     @classmethod
     def of(cls, *, url: str | None = None, listen: str | None = None, tunnel: bool = False) -> Self:
-        """Return the options of the command's flags. url: `http(s)://HOST[:PORT][/PATH]`. listen: `HOST:PORT`.
+        """Return the options from the flags of a command.
 
-        Raises ConfigError for an invalid value, and for a url without a fixed port to listen on.
+        Args:
+            url: `http(s)://HOST[:PORT][/PATH]`.
+            listen: `HOST:PORT`.
+            tunnel: Whether to open a tunnel.
+
+        Raises:
+            ConfigError: A value is invalid, or `url` is set without a fixed port to listen on.
         """
         if tunnel and url is not None:
-            raise ConfigError(f"{TUNNEL} and {URL} both set the gateway's address; expected one of them.")
+            raise ConfigError(f"{TUNNEL} and {URL} both set the gateway's address. Pass only one of them.")
         options = cls(tunnel=tunnel) if listen is None else cls(*_listened(listen), tunnel=tunnel)
         if url is not None:
             return options.at(url, URL)
         if options.host in EVERYWHERE and not tunnel:
             raise ConfigError(
-                f"{LISTEN} {listen} listens on all addresses of this machine; expected {URL} with the address that task apps "
-                "call.",
+                f"{LISTEN} {listen} listens on all addresses of this machine. Pass {URL} with the address that task apps "
+                "should call.",
                 hint=f"{URL} http://ADDRESS_OF_THIS_MACHINE:{options.port}",
             )
         return options
 
     def at(self, url: str, source: str = "[gateway] url") -> Self:
-        """Return the options with another address for task apps, such as the one in a job's config. Raises ConfigError.
+        """Return the options with a different address for task apps, such as the address in a job's config.
 
-        If no port to listen on is set, a loopback address determines it.
+        If no port to listen on is set, the port of a loopback address is used. Raises ConfigError if the address is
+        invalid, or if no port is known.
         """
         try:
             address = server_url(url)
@@ -80,5 +87,5 @@ class GatewayOptions:
 def _listened(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})", text.strip())
     if found is None or int(found["port"]) > 65_535:
-        raise ConfigError(f"{LISTEN} is {text[:80]!r}; expected HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000.")
+        raise ConfigError(f"{LISTEN} is {text[:80]!r}. Expected HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000.")
     return found["six"] or found["host"], int(found["port"])

@@ -5,7 +5,8 @@
             ...  # a task app plays, with attempt.url as its inference_url
         attempt.record().turns
 
-An address permits sampling in its attempt until the attempt ends, and nothing else. Authorization headers are ignored.
+The address of an attempt only permits sampling in this attempt, until the attempt ends. Authorization headers are
+ignored.
 """
 
 from __future__ import annotations
@@ -42,27 +43,28 @@ if TYPE_CHECKING:
 
 SECRET_BYTES = 32
 MAC_CHARACTERS = 48
-"""Hexadecimal digits of the proof: 192 bits. `contract.inference_url` recognises tokens by this length."""
+"""Number of hexadecimal digits of the proof (192 bits). `contract.inference_url` recognizes tokens by this length."""
 MAX_TOKEN_CHARACTERS = 64
 
 
 class CapabilityIssuer:
-    """Issues and reads the tokens of one gateway, with a secret that exists only in this process.
+    """Issues and verifies the tokens of one gateway, with a secret that exists only in this process.
 
     A token is the secret part of an attempt's address. It contains the attempt's number and a proof that this gateway
-    issued it. So no list of ended attempts is needed: a valid token of an attempt that is not open belongs to an ended one.
+    issued the token. A valid token whose attempt is not open therefore belongs to an ended attempt, without a list of
+    ended attempts.
     """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(SECRET_BYTES)
 
     def issue(self, number: int) -> str:
-        """Return the token of an attempt: `{number}-{proof}`, both hexadecimal. No token reveals another token."""
+        """Return the token of an attempt, `{number}-{proof}` in hexadecimal. A token does not reveal other tokens."""
         name = f"{number:x}"
         return f"{name}-{hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()[:MAC_CHARACTERS]}"
 
     def read(self, token: str) -> int | None:
-        """Return the number of the attempt, None if this gateway did not issue the token. Compares in constant time."""
+        """Return the attempt's number, or None if this gateway did not issue the token. The comparison takes constant time."""
         if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
             return None
         name, _, _ = token.partition("-")
@@ -80,13 +82,13 @@ MAX_BODY_VALUES = 200_000
 ROUTES: Mapping[str, Route] = {route: route for route in get_args(Route)}
 
 SITES = SiteRules(any_host=True)
-"""A tunnel or proxy may change the Host header. An attempt's address is secret, so pages of other sites cannot know it."""
+"""Every Host header is accepted, because tunnels and proxies change it. Attempts' addresses are secret anyway."""
 ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/connect/agents.md", shape=openai_error)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayActivity:
-    """Counts since the gateway started. calls: requests in open attempts. running: generations running now."""
+    """Counts of the gateway: `calls` are all requests in attempts so far, and `running` are the running generations."""
 
     calls: int
     sampled_tokens: int
@@ -94,11 +96,20 @@ class GatewayActivity:
 
 
 class Gateway:
-    """Serves inside `with`, on a thread. Attempts are opened from one event loop, the driver's.
+    """The gateway, which serves on a thread inside a `with` block. The driver's event loop opens all attempts.
 
-    max_open_attempts: further attempts wait. host, port: where the gateway listens; 0 takes a free port. public_url: the
-    address for task apps, if it differs; a proxy must remove its path. pace: measures the sampler. Raises ConfigError if
-    the address is in use.
+    Args:
+        sampler: Samples the replies.
+        renderer: Renders the prompts.
+        max_open_attempts: Maximum number of open attempts. Further attempts wait.
+        host: The host to listen on.
+        port: The port to listen on. 0 selects a free port.
+        public_url: The address for task apps, if it differs from the address on which the gateway listens. If it has a
+            path, a proxy must remove the path.
+        pace: Measures the sampler's speed.
+
+    Raises:
+        ConfigError: The address is in use.
     """
 
     def __init__(
@@ -126,16 +137,16 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """The address for task apps, without the part of an attempt."""
+        """The address for task apps, without the part that identifies an attempt."""
         return self._url
 
     @property
     def open_attempts(self) -> int:
-        """The number of open attempts. May be read in any thread."""
+        """The number of open attempts. Any thread may read it."""
         return len(self._attempts)
 
     def activity(self) -> GatewayActivity:
-        """Return the counts so far. May be called in any thread."""
+        """Return the counts so far. Any thread may call this method."""
         return GatewayActivity(self._calls, self._pace.sampled_tokens, self._pace.running)
 
     def __enter__(self) -> Self:
@@ -149,15 +160,20 @@ class Gateway:
     async def attempt(
         self, correlation_id: str, *, draw: str, settings: AttemptSettings, model: str = MODEL
     ) -> AsyncIterator[OpenAttempt]:
-        """Open an attempt as soon as fewer than `max_open_attempts` are open, and end it with the block.
+        """Open an attempt as soon as fewer than `max_open_attempts` are open. The end of the `with` block ends the attempt.
 
-        At the end, running generations are cancelled, and the address answers 410. correlation_id: identifies the attempt
-        in logs and stores. draw: names its random streams, such as `job/place/sample`. model: the model name that the
-        policy's client received; if the client sends it, turns with other names are not trained on.
+        When the attempt ends, running generations are cancelled, and its address returns 410.
+
+        Args:
+            correlation_id: Identifies the attempt in logs and stores.
+            draw: Name of the attempt's random streams, such as `job/place/sample`.
+            settings: The settings of the attempt's generations.
+            model: The model name that the policy's client received. If the client sends this name, turns with other
+                names are not trained on.
         """
         loop = self._loop
         if loop is None:
-            raise RuntimeError("the gateway is not running: enter it with `with` first")
+            raise RuntimeError("the gateway is not running. Enter it with `with` first.")
         async with self._slots:
             number = next(self._numbers)
             token = self._capabilities.issue(number)
@@ -197,7 +213,7 @@ class Gateway:
             peer_of(scope).keyed = True
             if (foreign := SITES.refusal(scope)) is not None:
                 raise foreign
-            peer_of(scope).answered = None  # a client that sends another request has read the previous answer
+            peer_of(scope).answered = None  # a client that sends another request has read the previous response
             route = ROUTES.get(rest)
             if route is None:
                 raise RequestRefused("not_found", "This route does not exist.", hint=f"Routes: {', '.join(ROUTES)}.")
@@ -215,12 +231,12 @@ class Gateway:
             response = ERRORS.for_model_route(scope["path"]).response(error, "/r/{token}/v1")
         await response(scope, receive, send)
         if turn is not None:
-            await asyncio.sleep(0)  # the response is written in the loop's next iteration
+            await asyncio.sleep(0)  # the response is written in the event loop's next iteration
             if not peer_of(scope).left:
                 turn.sent(peer_of(scope))
 
     def _addressed(self, path: str) -> tuple[OpenAttempt, str]:
-        """Return the open attempt of a path, and the part after `/v1/`. Raises RequestRefused without naming the path."""
+        """Return the open attempt of a path, and the part after `/v1/`. Raises RequestRefused, without the secret path."""
         parts = path.split("/", 4)
         number = (
             self._capabilities.read(parts[2])
@@ -229,7 +245,7 @@ class Gateway:
         )
         if number is None:
             raise RequestRefused(
-                "not_found", "This address does not exist.", hint="Use the inference_url of the current rollout."
+                "not_found", "No attempt has this address.", hint="Use the inference_url of the current rollout."
             )
         attempt = self._attempts.get(number)
         if attempt is None:
@@ -250,12 +266,12 @@ class Gateway:
         return call, await while_connected(attempt.result(generation), receive)
 
     def _warn(self, call: GatewayCall) -> None:
-        """Log each unenforced member once."""
+        """Log each unenforced field once."""
         for name in call.unenforced:
             if name not in self._warned:
                 self._warned.add(name)
                 log.warning(
-                    "a client sends %s, which has no effect during training because it would mask the sampled distribution",
+                    "a client sends %s, which is ignored during training, because it would restrict the sampled distribution",
                     name,
                 )
 

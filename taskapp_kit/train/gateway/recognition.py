@@ -1,12 +1,13 @@
-"""Finds the recorded turn that a conversation continues, and builds the prompt from the token ids that were sampled then.
+"""Finds the recorded turn that a conversation continues, and builds the prompt with the token ids sampled in that turn.
 
-A turn is recognized by the messages of its call and the returned message, either unchanged or, for clients that strip
-text, without outer whitespace. Encoding the text again is not a substitute: 11 % of second turns would have other ids than
-the sampled ones.
+A turn is recognized by the messages of its call and the returned message. They must be unchanged or, because some
+clients strip text, equal without outer whitespace. Encoding the text again would change the token ids of 11 % of second
+turns.
 
-`Speakers` separates the policy's calls from calls of another model at the same address, such as a user simulator. Task apps
-of this kit call auxiliary models at other addresses. If another task app uses the attempt's address for one, its answers
-would be trained with the policy's reward, and the simulated user would learn to make the task easy.
+`Speakers` separates the policy's calls from calls for another model at the same address, such as a user simulator. Task
+apps of this kit call other models at other addresses. If a task app uses the attempt's address for a user simulator,
+the simulator's replies would be trained with the policy's reward, and the simulated user would learn to make the task
+easy.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from taskapp_kit.train.rendering.messages import NormalMessage, normal_messages
 from taskapp_kit.train.rendering.renderer import Renderer
 
 Opening = bytes
-"""The digest of a conversation's system message and tools."""
+"""A digest of a conversation's system message and tools."""
 
 
 class SpokenTurn(NamedTuple):
-    """The facts that identify a speaker. model: the name in the call. answer: the digest of the answer."""
+    """The facts that identify a speaker. `model` is the name in the call, and `answer` is a digest of the reply."""
 
     model: str | None
     opening: Opening
@@ -38,7 +39,7 @@ class SpokenTurn(NamedTuple):
 
 @dataclass(slots=True)
 class Speakers:
-    """The calls of one attempt, by turn index. policy: the model name that the policy's client received."""
+    """The calls of one attempt, by turn index. `policy` is the model name that the policy's client received."""
 
     policy: str
     _turns: list[SpokenTurn] = field(default_factory=list)
@@ -46,23 +47,23 @@ class Speakers:
     _heard: set[tuple[Opening, bytes]] = field(default_factory=set)
 
     def add(self, call: GatewayCall, answer: str) -> None:
-        """Add a turn with the next index. answer: the returned text."""
+        """Add a turn with the next index. `answer` is the returned text."""
         opening = _opening(call)
         self._turns.append(SpokenTurn(call.model, opening, _text_digest(answer)))
         self._heard.update((opening, _text_digest(text)) for text in _said(call))
 
     def auxiliary(self) -> frozenset[int]:
-        """Return the turns whose calls name another model, if the policy's calls use the name that they received."""
+        """Return the turns whose calls name another model. If no call uses the policy's name, return no turns."""
         models = [turn.model for turn in self._turns]
         if self.policy not in models:
             return frozenset()
         return frozenset(at for at, model in enumerate(models) if model not in (None, self.policy))
 
     def suspected(self) -> int:
-        """Return the number of turns that are probably not the policy's, if model names do not show it.
+        """Return the number of turns that probably belong to another model, if model names do not show this.
 
-        Such a turn has another system message or other tools than the first call, and its answer is a user message in a
-        conversation that begins like the first call.
+        The system message or the tools of such a turn differ from those of the first call, and the turn's reply is a
+        user message in a conversation that begins like the first call.
         """
         if not self._turns or self.auxiliary():
             return 0
@@ -82,7 +83,7 @@ def _opening(call: GatewayCall) -> Opening:
 
 
 def _said(call: GatewayCall) -> Sequence[str]:
-    """Return the user messages since the last answer. Earlier messages were new in an earlier call."""
+    """Return the user messages since the last reply. Earlier messages were new in an earlier call."""
     messages: list[str] = []
     for message in reversed(call.prompt.messages if isinstance(call.prompt, ChatPrompt) else ()):
         if message.get("role") == "assistant":
@@ -102,13 +103,13 @@ EMPTY = _text_digest("")
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The digests of a conversation up to some message: unchanged, and without the outer whitespace of its text."""
+    """Two digests of a conversation up to some message: of the unchanged text, and of text without outer whitespace."""
 
     as_it_was: bytes
     stripped: bytes
 
     def then(self, message: NormalMessage) -> Prefix:
-        """Return the prefix that is one message longer."""
+        """Return the prefix that also contains the next message."""
         same = message.text == message.text.strip() and self.stripped == self.as_it_was
         as_it_was = _digest(self.as_it_was, message, message.text)
         return Prefix(as_it_was, as_it_was if same else _digest(self.stripped, message, message.text.strip()))
@@ -121,8 +122,8 @@ class PromptIds:
     Attributes:
         ids: The token ids.
         parent: The index of the turn that the prompt continues.
-        stripped: Whether that turn was only recognized without outer whitespace.
-        prefix: The conversation, for `Recognition.add`.
+        stripped: Whether the parent was recognized only after removing outer whitespace.
+        prefix: The digests of the conversation, for `Recognition.add`.
     """
 
     ids: tuple[int, ...]
@@ -133,7 +134,7 @@ class PromptIds:
 
 @dataclass(slots=True)
 class Recognition:
-    """The conversations of one attempt so far."""
+    """The conversations in one attempt so far."""
 
     renderer: Renderer
     _ids: list[tuple[int, ...]] = field(default_factory=list)
@@ -157,7 +158,10 @@ class Recognition:
         sampled_ids: tuple[int, ...],
         returned: dict[str, Any] | str,
     ) -> None:
-        """Add a turn with the next index. found: the result of `prompt`. returned: the message of a chat completion."""
+        """Add a turn with the next index.
+
+        `found` is the result of `prompt`. `returned` is the message of a chat completion, or the text of a completion.
+        """
         index = len(self._ids)
         self._ids.append(found.ids + sampled_ids)
         if isinstance(returned, dict) and found.prefix is not None:
@@ -165,7 +169,7 @@ class Recognition:
             self._as_returned[whole.as_it_was] = index
             self._stripped[whole.stripped] = index
         elif isinstance(prompt, TextPrompt) and isinstance(prompt.given, str):
-            # with the stop string, which the client did not receive but adds again when it continues
+            # with the stop string, which the client did not receive but adds when it continues
             ended = bool(sampled_ids) and sampled_ids[-1] in self.renderer.stop_ids
             text = self.renderer.tokenizer.decode(sampled_ids[: len(sampled_ids) - ended])
             self._texts[f"{prompt.given}{text}"] = index
@@ -192,7 +196,7 @@ class Recognition:
 
 
 def _prefixes(prompt: ChatPrompt) -> list[Prefix]:
-    """Return the prefix up to each message. All depend on the tools, which precede the messages."""
+    """Return the prefixes up to each message. All prefixes depend on the tools, which precede the messages."""
     tools = hashlib.sha256(json.dumps(prompt.tools).encode()).digest()
     prefixes = itertools.accumulate(normal_messages(prompt.messages), Prefix.then, initial=Prefix(tools, tools))
     return list(prefixes)[1:]

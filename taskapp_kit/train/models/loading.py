@@ -1,6 +1,6 @@
-"""Loads a model from safetensors and JSON files, without running the model's code or contacting a hub.
+"""Loads models from safetensors and JSON files, without running code of the model or contacting a hub.
 
-Also exports an adapter merged with its base, so that it can be served and trained without the base.
+It also exports an adapter merged with its base model, so that the result can be served and trained without the base.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from taskapp_kit.train.rendering.renderer import Renderer
 from taskapp_kit.train.rendering.tokenizer import JsonTokenizer
 
 CODE = ("auto_map", "custom_pipelines")
-"""Members of a model's config that refer to code."""
+"""Keys of a model's config that refer to code."""
 PEFT_ADAPTER = "adapter_config.json"
-"""A file that makes transformers apply an adapter and look for its base elsewhere."""
+"""A file that makes transformers apply an adapter and search for its base model elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class LoadedModel:
     """A model with its renderer.
 
     Attributes:
-        model: A causal language model of transformers: fp32, in eval mode, on the CPU.
-        renderer: The renderer of its conversations.
+        model: A causal language model from transformers, in fp32, in eval mode, on the CPU.
+        renderer: The renderer of the model's conversations.
         source: Where the model was found.
         differences: The conversations (`rendering.families.PROBES`) that the model's chat template renders differently.
             Serving and training use the renderer.
@@ -60,19 +60,19 @@ class LoadedModel:
 
 
 def load_model(source: ModelSource) -> LoadedModel:
-    """Load a model; an adapter is merged into its base. Raises ConfigError if it cannot be loaded."""
+    """Load a model. An adapter is merged into its base model. Raises ConfigError if the model cannot be loaded."""
     template = _template(source)
     renderer = renderer_for(JsonTokenizer.from_file(source.folder / TOKENIZER), template)
     model = _weights(source)
     if unknown := [
         name for name in renderer.required if renderer.tokenizer.token(name) not in range(_vocabulary(model))
     ]:
-        raise ConfigError(f"The weights of the model {source.name!r} have no row for its token {unknown[0]}.")
+        raise ConfigError(f"The weights of the model {source.name!r} have no row for the token {unknown[0]}.")
     return LoadedModel(model, renderer, source, differences(renderer, template) if template else ())
 
 
 def load_with_adapter(source: ModelSource) -> Any:
-    """Load the base of an adapter, and add the adapter without merging it. Raises ConfigError."""
+    """Load the base model of an adapter, and add the adapter without merging it. Raises ConfigError if this fails."""
     checkpoint, base = source.checkpoint, source.base
     assert checkpoint is not None, "it is an adapter"
     assert base is not None, "it is an adapter"
@@ -101,20 +101,20 @@ def _weights(source: ModelSource) -> Any:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except Exception as error:  # transformers raises any exception of its parts
+    except Exception as error:  # transformers passes on all kinds of exceptions
         raise ConfigError(f"The model {source.name!r} cannot be loaded from {source.folder}: {error}") from error
     finally:
         transformers.logging.set_verbosity(logged)
         if bars:
             transformers.logging.enable_progress_bar()
-    # transformers only warns: it fills missing tensors with random numbers and ignores unknown ones.
+    # transformers only warns. It fills missing tensors with random numbers and ignores unknown tensors.
     wrong = sorted(
         {*loaded["missing_keys"], *loaded["unexpected_keys"], *(each[0] for each in loaded["mismatched_keys"])}
     )
     if wrong:
         raise ConfigError(
             f"The weights of the model {source.name!r} do not fit its {ARCHITECTURE}: {len(wrong)} tensors are missing or "
-            f"unknown, or have another shape, such as {wrong[0]!r}."
+            f"unknown, or have a different shape, such as {wrong[0]!r}."
         )
     return model.eval()
 
@@ -122,21 +122,21 @@ def _weights(source: ModelSource) -> Any:
 def _check_architecture(source: ModelSource) -> None:
     described = _json(source, source.folder / ARCHITECTURE)
     if found := [name for name in CODE if name in described]:
-        raise ConfigError(f"The model {source.name!r} needs its own code ({found[0]}), which is never run.")
+        raise ConfigError(f"The model {source.name!r} requires custom code ({found[0]}), which is never run.")
     if "quantization_config" in described:
         raise ConfigError(
-            f"The model {source.name!r} is quantized; expected float weights, because only they can be trained.",
-            hint="Dequantize it into a directory first.",
+            f"The model {source.name!r} is quantized, but only float weights can be trained.",
+            hint="Dequantize the model into a directory first.",
         )
     if (source.folder / PEFT_ADAPTER).exists():
         raise ConfigError(
-            f"The directory of the model {source.name!r} has an {PEFT_ADAPTER}; expected whole weights.",
-            hint="Merge the adapter with its base first.",
+            f"The directory of the model {source.name!r} contains {PEFT_ADAPTER}, but only complete weights can be loaded.",
+            hint="Merge the adapter with its base model first.",
         )
 
 
 def _template(source: ModelSource) -> str | None:
-    """Return the model's chat template, None without one."""
+    """Return the model's chat template, or None if it has none."""
     try:
         return (source.folder / TEMPLATE).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -165,26 +165,26 @@ def _vocabulary(model: Any) -> int:
 
 MERGED = "Its adapter is merged into the weights of the base."
 LARGEST_DIFFERENCE = 1e-3
-"""The largest accepted difference of a token's log-probability after merging. In fp32 it is about 1e-5."""
+"""The largest accepted change of a token's log-probability by merging. In fp32, the change is about 1e-5."""
 COMPARED_TOKENS = 64
 
 
 def export_merged(name: str, models: Path, archive: Path) -> float:
     """Export a trained model with its adapter merged into its base, under the same name.
 
-    Returns the largest difference of a token's log-probability after merging. Raises ConfigError if the model cannot be
-    loaded, CheckpointError if it is not an adapter, cannot be written, or changes too much by merging.
+    Returns the largest change of a token's log-probability by merging. Raises ConfigError if the model cannot be
+    loaded, and CheckpointError if it is not an adapter, cannot be written, or changes too much by merging.
     """
     source = find_model(name, models, paths=False)
     if source.checkpoint is None or source.base is None:
-        raise CheckpointError(f"{name} has whole weights, so there is nothing to merge.", hint="Omit --merge.")
+        raise CheckpointError(f"{name} has complete weights, so there is nothing to merge.", hint="Omit --merge.")
     model = load_with_adapter(source)
     before = _log_probs(model)
     model = merged(model).requires_grad_(True)
     difference = float((_log_probs(model) - before).abs().max())
     if not difference <= LARGEST_DIFFERENCE:
         raise CheckpointError(
-            f"Merging {name} with its base changes a token's log-probability by {difference:.2g}; expected at most "
+            f"Merging {name} with its base changes a token's log-probability by {difference:.2g}. Expected at most "
             f"{LARGEST_DIFFERENCE:g}. Nothing was written.",
             hint="Omit --merge to export the adapter itself.",
         )
@@ -200,7 +200,7 @@ def export_merged(name: str, models: Path, archive: Path) -> float:
 
 
 def _log_probs(model: Any) -> torch.Tensor:
-    """Return the log-probabilities of all tokens after each of some random tokens."""
+    """Return the log-probabilities of all tokens after each token in a random sequence."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, COMPARED_TOKENS), generator=generator)
     with torch.no_grad():

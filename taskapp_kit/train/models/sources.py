@@ -1,13 +1,13 @@
 """Finds a model on this machine by its name.
 
-A name is `tiny` (in the package), one of `fetched.FETCHED` (downloaded once), the name of a directory below MODELS/base, the
-path of a directory (`./x`, `/x`), or a trained model below MODELS/rl or MODELS/ft: `rl:MODEL:JOB:CHECKPOINT` or `ft:…`. An
-alias maps a name in a config, such as a hub's, to one of these.
+A name is `tiny` (included in the package), a name in `fetched.FETCHED` (downloaded once), the name of a directory in
+MODELS/base, the path of a directory (`./x`, `/x`), or the name of a trained model in MODELS/rl or MODELS/ft
+(`rl:MODEL:JOB:CHECKPOINT` or `ft:…`). An alias maps a name in a config, such as a hub's name, to one of these names.
 
 DIRECTORY/
   config.json, tokenizer.json, model.safetensors
   chat_template.jinja        or `chat_template` in tokenizer_config.json
-  origin.json                {"licence": …, "notice": …} of its `ModelOrigin`; optional
+  origin.json                optional: {"licence": …, "notice": …} as in `ModelOrigin`
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskapp_kit.train.job_settings import TrainingSettings
 from taskapp_kit.train.models.fetched import FETCHED, fetch
 
 BUNDLED = {"tiny": Path(__file__).with_name("tiny")}
-"""Models that are part of the package."""
+"""Models that are included in the package."""
 
 BASE = "base"
 """The directory of base models in the models directory. Trained models are in `rl` and `ft`."""
@@ -40,7 +40,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 DESCRIPTION = (ARCHITECTURE, TOKENIZER, TEMPLATE, TOKENIZER_CONFIG, ORIGIN, "LICENSE", "NOTICE")
 
 LONGEST_LINEAGE = 8
-"""The most models in a chain of adapters."""
+"""Maximum number of models in a chain of adapters."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PATH_STARTS = ("/", "./", "../", "~/")
@@ -48,13 +48,13 @@ _PATH_STARTS = ("/", "./", "../", "~/")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files are.
+    """The location of a model's files.
 
     Attributes:
-        name: The model's name, after aliases.
+        name: The model's name, after aliases are applied.
         requested: The name in the request.
-        folder: The directory with its architecture, tokenizer, template and, without `base`, its weights.
-        origin: The origin of checkpoints of jobs that start from this model, so `origin.base` is this model.
+        folder: The directory with the architecture, tokenizer and template. If `base` is None, also with the weights.
+        origin: The origin that checkpoints record if a job starts from this model. `origin.base` is this model.
         checkpoint: The checkpoint of a trained model.
         base: The base model of an adapter.
     """
@@ -68,19 +68,19 @@ class ModelSource:
 
     @property
     def alias_note(self) -> str:
-        """The sentence about an alias in a job's status, "" without an alias."""
+        """The sentence in a job's status about an alias, or "" if no alias was used."""
         return "" if self.requested == self.name else f"{self.requested} is an alias of {self.name}."
 
 
 def find_model(name: str, models: Path, aliases: Mapping[str, str] = {}, *, paths: bool = True) -> ModelSource:
-    """Find a model. Downloads it if necessary, and checks all files of a trained model.
+    """Find a model. Download it if necessary, and check all files of a trained model.
 
     Args:
         name: The model's name.
         models: The models directory, which need not exist.
-        aliases: Names by alias. An alias of an alias is not resolved. An alias may always map to a path, so only pass the
-            operator's aliases if `paths` is False.
-        paths: Whether `name` may be the path of a directory; False for a name in a request.
+        aliases: Names by alias. An alias of an alias is not resolved. An alias may always map to a path, so if `paths`
+            is False, only pass the operator's aliases.
+        paths: Whether `name` may be the path of a directory. Use False for a name in a request.
 
     Raises:
         ConfigError: The name is unknown, or files are missing or damaged.
@@ -92,14 +92,14 @@ def find_model(name: str, models: Path, aliases: Mapping[str, str] = {}, *, path
 def named_model(
     settings: TrainingSettings, models: Path, aliases: Mapping[str, str], *, open_paths: bool
 ) -> ModelSource:
-    """Return the model of a job. Its own aliases precede the operator's; only the latter may be paths. Raises ConfigError."""
+    """Return the model of a job. The job's aliases override the operator's, but only the operator's may be paths."""
     name = settings.aliases.get(settings.model, settings.model)
     operators = {} if settings.model in settings.aliases else aliases
     return replace(find_model(name, models, operators, paths=open_paths), requested=settings.model)
 
 
 def is_path(name: str) -> bool:
-    """Whether a model's name is the path of a directory."""
+    """Return whether a model's name is the path of a directory."""
     return name.startswith(_PATH_STARTS) or name in (".", "..", "~")
 
 
@@ -115,9 +115,9 @@ def description_of(source: ModelSource) -> dict[str, bytes]:
 
 
 def seeds_trained_on(source: ModelSource, models: Path, environment: str | None) -> set[int]:
-    """Return the seeds that a trained model and the models before it learned from, as far as checkpoints exist.
+    """Return the seeds on which a trained model and its predecessors were trained, as far as their checkpoints exist.
 
-    environment: restricts the seeds to one environment, None for all.
+    `environment` restricts the seeds to one environment. None returns the seeds of all environments.
     """
     found: set[int] = set()
     facts = None if source.checkpoint is None else source.checkpoint.facts
@@ -145,8 +145,8 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
     if is_path(name):
         if not paths:
             raise ConfigError(
-                f"The model {name!r} is the path of a directory, which this server does not open for a request.",
-                hint="Its operator can define a name: TASKAPP_MODEL_ALIASES=NAME=/path/of/the/directory.",
+                f"The model {name!r} is a path, but this server only accepts names.",
+                hint="The server's operator can define a name: TASKAPP_MODEL_ALIASES=NAME=/path/of/the/directory.",
             )
         return _folder(name, Path(name).expanduser())
     if name in BUNDLED:
@@ -158,7 +158,7 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
     raise ConfigError(
         f"This machine has no model {name[:200]!r}, and models are not downloaded from a hub.",
         hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), or rl:MODEL:JOB:CHECKPOINT (ft:…). "
-        f'Or define an alias: [models.alias] "{name[:200]}" = "tiny" in the config, or '
+        f'Or define an alias in the config, [models.alias] "{name[:200]}" = "tiny", or '
         f"TASKAPP_MODEL_ALIASES={name[:200]}=tiny.",
     )
 
@@ -176,8 +176,8 @@ def _folder(name: str, folder: Path) -> ModelSource:
     missing = [each for each in (ARCHITECTURE, TOKENIZER) if not (folder / each).is_file()]
     if missing:
         raise ConfigError(
-            f"The directory of the model {name!r} has no {' and no '.join(missing)}; expected the files of a transformers "
-            f"model with its weights in {WEIGHTS}."
+            f"The directory of the model {name!r} has no {' and no '.join(missing)}. Expected the files of a "
+            f"transformers model, with its weights in {WEIGHTS}."
         )
     return ModelSource(name, name, folder, _origin(name, folder))
 
@@ -201,7 +201,7 @@ def _trained(name: str, models: Path, lineage: int) -> ModelSource:
     if not folder.is_dir():
         raise ConfigError(
             f"This machine has no trained model {name}: {folder} does not exist.",
-            hint="`taskapp models list` shows all trained models, and `taskapp models import` adds one.",
+            hint="To list all trained models, run `taskapp models list`. To add a model, run `taskapp models import`.",
         )
     try:
         checkpoint = read_checkpoint(folder)
@@ -218,6 +218,6 @@ def _trained(name: str, models: Path, lineage: int) -> ModelSource:
     except ConfigError as error:
         raise ConfigError(
             f"{name} is an adapter, and its base {whole.base} cannot be found: {error.message}",
-            hint=f"Put the base model into {models / BASE / whole.base}, or export the adapter with --merge.",
+            hint=f"Copy the base model to {models / BASE / whole.base}, or export the adapter with --merge.",
         ) from None
     return ModelSource(name, name, base.folder, origin, checkpoint, base)

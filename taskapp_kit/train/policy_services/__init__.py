@@ -1,4 +1,5 @@
-"""A job's sampler replicas and its update as services: processes of this machine, or actors of a Ray cluster.
+"""A job's sampler replicas and its update as services, in processes on this machine or in actors on a Ray cluster.
 
-The trainer's process has the gateway and the driver. Rows and answers are sent in calls, weights through a directory.
+The trainer's process runs the gateway and the driver. Calls transfer rows and replies, and a directory transfers
+weights.
 """

@@ -1,4 +1,4 @@
-"""The order from which a process loads a job's policy: `PolicyOrder`. It contains no key of the task app."""
+"""`PolicyOrder`, from which a process loads a job's policy. It contains none of the task app's keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskapp_kit.train.models.loading import load_model
 from taskapp_kit.train.models.sources import ModelSource, named_model
 
 WEIGHTS = ".weights-"
-"""The prefix of the directory with an incarnation's weights in the job's directory; the incarnation follows."""
+"""The prefix of the directory with an incarnation's weights, in the job's directory. The incarnation's number follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class PolicyOrder:
     Attributes:
         job: The job without the task app's address.
         models: The models directory, on a disk that all processes share.
-        aliases: See `TrainerOrder`.
-        open_paths: See `TrainerOrder`.
-        incarnation: The job's incarnation. Each has a separate directory of weights, so that a process of an earlier one
-            cannot write weights that are read.
+        aliases: As in `TrainerOrder`.
+        open_paths: As in `TrainerOrder`.
+        incarnation: The job's incarnation. Each incarnation has a separate directory of weights, so that no process
+            reads weights that an earlier incarnation wrote.
     """
 
     job: JobDocument
@@ -58,7 +58,7 @@ class OrderedPolicy:
 
     @classmethod
     def read(cls, order: PolicyOrder) -> OrderedPolicy:
-        """Read an order. Raises JobError, ConfigError."""
+        """Read an order. Raises JobError if the job is invalid, and ConfigError if its model is not found."""
         settings = training_settings(order.job)
         source = named_model(settings, Path(order.models), order.aliases, open_paths=order.open_paths)
         return cls(order, settings, source)
@@ -74,21 +74,21 @@ class OrderedPolicy:
         return self.folder / f"{WEIGHTS}{self.order.incarnation}"
 
     def load(self) -> Any:
-        """Load the policy, with its adapter if the job trains one. Raises ConfigError."""
+        """Load the policy, with the adapter if the job trains an adapter. Raises ConfigError if the model cannot be loaded."""
         return trained_policy(load_model(self.source).model, self.settings.lora)
 
 
 def trained_policy(model: Any, lora: LoraSettings | None) -> Any:
-    """Return the policy to train for a base model, which is changed in place. Raises ConfigError."""
+    """Return the policy to train: the model, or the model with an adapter. The model is changed in place."""
     return model if lora is None else with_adapter(model, lora)
 
 
 def leave_a_processor(processes: int = 1) -> None:
-    """Limit torch's threads, so that one processor is left for task app and backend.
+    """Limit torch's threads, so that one processor remains free for the task app and the backend.
 
-    processes: the number of processes that share the other processors.
+    `processes` is the number of processes that share the other processors.
     """
-    # OpenMP's threads spin while they wait: on two busy cores, updates of `tiny` with two threads took more than three
-    # times as long as with one.
+    # OpenMP's threads spin while they wait. On two busy cores, updates of `tiny` took more than three times as long with
+    # two threads as with one thread.
     threads = max(1, (os.cpu_count() or 1) - 1) // processes
     torch.set_num_threads(max(1, min(torch.get_num_threads(), threads)))

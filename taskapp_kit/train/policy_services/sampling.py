@@ -1,7 +1,7 @@
 """Replicas that sample from a job's policy: `SamplerReplica`, and `ReplicatedSampler` for the gateway.
 
-The call names the random stream of its answer. So if a replica dies, its calls are repeated on another replica, and a
-deterministic job gets the same tokens.
+Each call contains the name of its random stream. If a replica dies, its calls are repeated on another replica, and a
+deterministic job receives the same tokens.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger("taskapp_kit.train")
 
 
 def own_process() -> dict[str, str | int]:
-    """Return where this process of a job runs: `host` and `pid`."""
+    """Return the host name (`host`) and the process id (`pid`) of this process."""
     return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 class SamplerReplica(SamplingActor):
-    """Samples from the policy of a job, in batches of concurrent calls."""
+    """Samples from the policy of a job. Concurrent calls are sampled in batches."""
 
     _partly = True
 
@@ -47,7 +47,7 @@ class SamplerReplica(SamplingActor):
     async def sample(
         self, prompt_ids: Sequence[int], max_tokens: int, temperature: float, stop_ids: Sequence[int], draw: str
     ) -> Sampled:
-        """Return one continuation; see `Sampler.sample`."""
+        """Return one continuation of the prompt. See `Sampler.sample`."""
         return await self._sampler.sample(
             prompt_ids, max_tokens=max_tokens, temperature=temperature, stop_ids=frozenset(stop_ids), draw=draw
         )
@@ -61,7 +61,7 @@ class SamplerReplica(SamplingActor):
 class ReplicatedSampler:
     """A `Sampler` over a service of `SamplerReplica`.
 
-    context_tokens: the most tokens of a prompt and its answer together. vocabulary: the number of ids.
+    `context_tokens` limits a prompt together with its reply. `vocabulary` is the number of token ids.
     """
 
     def __init__(self, service: ServiceHandle, *, context_tokens: int, vocabulary: int) -> None:
@@ -72,34 +72,34 @@ class ReplicatedSampler:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt from the least loaded replica; see `Sampler.sample`.
+        """Return one continuation of the prompt from the least loaded replica. See `Sampler.sample`.
 
-        Raises BadArgument; TrainingError if the model fails or two replicas die in a row.
+        Raises BadArgument for invalid arguments, and TrainingError if the model fails or two replicas die in a row.
         """
         prompt = check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary)
         check_temperature(temperature)
         try:
             sampled: Sampled = await self._service.sample.route(prompt, max_tokens, temperature, sorted(stop_ids), draw)
         except (ServiceError, Saturated) as error:
-            raise TrainingError(f"No replica of the sampler answered: {error.message}") from error
+            raise TrainingError(f"No sampler replica completed the call: {error.message}") from error
         return sampled
 
     async def use(self, version: int) -> None:
-        """Sample from the written weights of this version after this call returns. Raises TrainingError.
+        """Load the written weights of this version. After this method returns, all samples use them.
 
-        A replica that died in the meantime loads them before it samples again.
+        A replica that is restarted loads them before it samples. Raises TrainingError if they cannot be loaded.
         """
         check_version(version, self.version)
         try:
             await self._service.update_weights.fanout(version)
-        except (ReplicaDied, CallTimeout) as error:  # all replicas are restarted
-            log.warning("no replica of the sampler has the weights of version %d yet: %s", version, error.message)
+        except (ReplicaDied, CallTimeout) as error:  # all replicas died and are restarted
+            log.warning("no sampler replica has loaded the weights of version %d yet: %s", version, error.message)
         except EndpointRaised as error:
             raise TrainingError(
-                f"The sampler's replicas could not load the weights of version {version}: {error.error_text}"
+                f"The sampler replicas could not load the weights of version {version}: {error.error_text}"
             ) from error
         self.version = version
 
     async def facts(self) -> list[Mapping[str, object]]:
-        """Return where the replicas run: `host` and `pid` of each."""
+        """Return the host name (`host`) and the process id (`pid`) of each replica."""
         return [each for each in await self._service.facts.fanout() if each is not None]

@@ -1,8 +1,8 @@
 """The update of a job in a separate process: `UpdateReplica`, and `PolicyUpdateService` for the driver.
 
-Weights, optimizer and checkpoints stay in that process. If it dies, everything learned since the last checkpoint is lost,
-and its replacement has the initial weights. So each call names the expected version, and a mismatch raises `ReplicaDied`.
-The job then returns to its checkpoint.
+The weights, the optimizer and the checkpoints stay in the separate process. If the process dies, all updates since the
+last checkpoint are lost, and the new process has the initial weights. Each call therefore contains the expected
+version, and a mismatch raises `ReplicaDied`. The job then returns to its last checkpoint.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from taskapp_kit.train.workflow.shared_folder import KNOWN_VERSIONS, WeightsFold
 Result = TypeVar("Result")
 
 LOCK_SECONDS = 60.0
-"""How long to wait for the process of a killed trainer to end and release the checkpoints."""
+"""Seconds to wait until the process of a killed trainer ends and releases the checkpoints."""
 
 _RAISED: Mapping[str, type[TrainingError | CheckpointError | BadArgument | ReplicaDied]] = {
     each.__name__: each for each in (BadArgument, CheckpointError, ReplicaDied, TrainingError)
 }
-"""The update's errors by name, which the driver raises again."""
+"""Errors of the update by class name. The driver raises them with their original class."""
 
 
 class UpdateReplica(Actor, call_seconds=6 * 3600.0):
@@ -69,9 +69,9 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint
     def train_step(self, rows: Sequence[TrainingRow], version: int) -> UpdateMetrics:
-        """Make one update of the weights of this version, and write the new weights for the samplers.
+        """Make one update, and write the new weights for the samplers. `version` is the current version of the weights.
 
-        Raises BadArgument, TrainingError; ReplicaDied if this process has other weights.
+        Raises BadArgument or TrainingError if the update fails, and ReplicaDied if this process has another version.
         """
         self._check(version)
         metrics = self._update.train_step(rows)
@@ -80,15 +80,16 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint
     async def save(self, saved: SavedJob, score: float | None, version: int) -> str:
-        """Save a checkpoint of the weights of this version; return its name. Raises CheckpointError, ReplicaDied."""
+        """Save a checkpoint of the weights with this version, and return its name. Raises CheckpointError, ReplicaDied."""
         self._check(version)
         return await self._checkpoints.save(saved, score)
 
     @endpoint
     async def restore(self) -> tuple[SavedJob | None, int]:
-        """Restore the last complete checkpoint, and write its weights for the samplers; return it and their version.
+        """Restore the last complete checkpoint, and write its weights for the samplers.
 
-        Raises CheckpointError, TrainingError.
+        Return the job at the checkpoint (None if there is no checkpoint) and the version of the weights. Raises
+        CheckpointError, TrainingError.
         """
         saved = await self._checkpoints.restore()
         if self._update.version:
@@ -106,14 +107,14 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         return own_process()
 
     def close(self) -> None:
-        """Remove the weights, and release the checkpoints for another process."""
+        """Remove the written weights, and release the checkpoints for another process."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._writer.close()
 
     def _check(self, version: int) -> None:
         if self._update.version != version:
             raise ReplicaDied(
-                f"The updating process has the weights of version {self._update.version}; expected {version}. The "
+                f"The updating process has the weights of version {self._update.version}. Expected {version}. The "
                 "previous process died, and its updates since the last checkpoint are lost."
             )
 
@@ -124,9 +125,9 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
 
 class PolicyUpdateService:
-    """The `Learner` and the `CheckpointSink` of a job whose update is a service of one `UpdateReplica`.
+    """The `Learner` and the `CheckpointSink` of a job whose update is a service with one `UpdateReplica`.
 
-    All methods raise ReplicaDied if the replica has died. The job must then return to its last checkpoint.
+    All methods raise ReplicaDied if the replica has died. In this case, the job must return to its last checkpoint.
     """
 
     def __init__(self, service: ServiceHandle, sampler: ReplicatedSampler) -> None:
@@ -134,19 +135,19 @@ class PolicyUpdateService:
         self._version = 0
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update, and give the sampler its weights. Raises TrainingError, BadArgument."""
+        """Make one update, and swap the sampler's weights. Raises TrainingError, BadArgument."""
         metrics: UpdateMetrics = await _result(self._service.train_step.route(rows, self._version))
         self._version = metrics.version
         await self._sampler.use(metrics.version)
         return metrics
 
     async def save(self, saved: SavedJob, score: float | None) -> str:
-        """Save a checkpoint. Raises CheckpointError."""
+        """Save a checkpoint and return its name. Raises CheckpointError if it cannot be saved."""
         name: str = await _result(self._service.save.route(saved, score, self._version))
         return name
 
     async def restore(self) -> SavedJob | None:
-        """Restore the last complete checkpoint, and give the sampler its weights."""
+        """Restore the last complete checkpoint, and swap the sampler's weights. Return None if there is no checkpoint."""
         saved: SavedJob | None
         saved, self._version = await _result(self._service.restore.route())
         if self._version != self._sampler.version:
@@ -159,13 +160,13 @@ class PolicyUpdateService:
         return found
 
     async def facts(self) -> Mapping[str, object]:
-        """Return `host` and `pid` of the replica."""
+        """Return the host name (`host`) and the process id (`pid`) of the replica."""
         found: dict[str, object] = await _result(self._service.facts.route())
         return found
 
 
 def job_update(model: Any, settings: TrainingSettings, job_id: str) -> PolicyUpdate:
-    """Return the update of a job. model: the job's initial model, changed in place. Raises ConfigError."""
+    """Return the update of a job. `model` is the job's initial model, which is changed in place. Raises ConfigError."""
     reference = copy.deepcopy(model) if settings.update.beta else None
     policy = trained_policy(model, settings.lora)
     return PolicyUpdate(policy, replace(settings.update, draw=job_id), reference=reference)
@@ -180,7 +181,7 @@ def job_checkpoints(
     settings: TrainingSettings,
     source: ModelSource,
 ) -> JobCheckpoints:
-    """Return the checkpoints of a job. sampler: the sampler in this process, None if it is in another process."""
+    """Return the checkpoints of a job. `sampler` is the sampler in this process, or None if it runs in another process."""
     facts = CheckpointFacts(
         job=job.job_id,
         position=JobPosition(0, incarnation),
@@ -194,7 +195,7 @@ def job_checkpoints(
 
 
 async def _result(call: Awaitable[Result]) -> Result:
-    """Return the result of a call. Raises the update's errors with their original classes."""
+    """Return the result of a call. Errors of the update are raised with their original classes."""
     try:
         return await call
     except EndpointRaised as error:

@@ -1,7 +1,7 @@
-"""ChatML, the layout of Qwen, SmolLM2 and others: `<|im_start|>role`, a newline, the text, `<|im_end|>`, a newline.
+"""ChatML, the chat format of Qwen, SmolLM2 and others: `<|im_start|>role`, a newline, the text, `<|im_end|>`, a newline.
 
-Tools are listed in the system message and called in `<tool_call>` blocks, as in Qwen's templates. SmolLM2's template ignores
-tools, but this layout also shows them to SmolLM2.
+As in Qwen's templates, the system message lists the tools, and `<tool_call>` blocks contain calls. SmolLM2's template
+ignores tools, but this renderer also lists them for SmolLM2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CALLS = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 class ChatMl(Renderer):
-    """ChatML with Qwen's block of tools. Reasoning in earlier answers is only rendered if it was sampled."""
+    """ChatML with Qwen's list of tools. Reasoning in earlier replies is only rendered if it was sampled."""
 
     family = "chatml"
     required = ("<|im_start|>", "<|im_end|>")
@@ -59,7 +59,7 @@ class ChatMl(Renderer):
     def _messages(self, messages: list[NormalMessage]) -> list[Part]:
         parts: list[Part] = []
         for role, group in itertools.groupby(messages, key=lambda message: message.role):
-            if role == "tool":  # the results of parallel calls are in one message
+            if role == "tool":  # one message contains the results of parallel calls
                 parts.append(_message("user", _results(group)))
             elif role == "assistant":
                 for message in group:

@@ -1,4 +1,4 @@
-"""Chooses a model's renderer by its vocabulary, and compares the renderer with the model's chat template."""
+"""Selects the renderer for a model's vocabulary, and compares the renderer with the model's chat template."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ PROBES: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, An
     "tools": ([_SYSTEM, _USER], [_TOOL]),
     "tool calls": ([_SYSTEM, _USER, _CALLING, _RESULT], [_TOOL]),
 }
-"""Conversations with tools, for the comparison of a renderer with a template."""
+"""Conversations with tools that are used to compare a renderer with a template."""
 
 
 def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Renderer:
     """Return the renderer for a vocabulary.
 
-    template: the model's chat template. The renderer also adds the template's default system message, and its text for
-    answers without reasoning. Raises ConfigError if no family has these tokens, or the template cannot be rendered.
+    If the model's chat template is given, the renderer uses the template's default system message and its text for
+    replies without reasoning. Raises ConfigError if no family has these tokens, or if the template cannot be rendered.
     """
     for family in FAMILIES:
         if all(tokenizer.token(name) is not None for name in family.required):
@@ -54,15 +54,15 @@ def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Rende
             return family(tokenizer, family.system_in(thinking), no_thinking)
     families = [f"{family.family} ({', '.join(family.required)})" for family in FAMILIES]
     raise ConfigError(
-        f"The tokenizer has no supported layout; expected the tokens of {' or '.join(families)}.",
-        hint="Choose a model of one of these families.",
+        f"The tokenizer supports none of the chat formats {' or '.join(families)}.",
+        hint="Choose a model of one of these families, whose vocabulary contains the tokens.",
     )
 
 
 def differences(renderer: Renderer, template: str) -> list[str]:
     """Return the names of the PROBES that the model's template renders differently, or not at all.
 
-    A policy that is trained with one layout and served with another loses part of what it learned.
+    A policy that is served with a different chat format than in training loses part of its improvement.
     """
     return [name for name, (messages, tools) in PROBES.items() if not _agree(renderer, template, messages, tools)]
 
@@ -99,7 +99,7 @@ def _rendered(
                 "bos_token": Llama3.required[0],
             }
         )
-    except Exception as error:  # a template's code may raise any exception
+    except Exception as error:  # the code in a template may raise any exception
         raise ConfigError(f"The model's chat template cannot be rendered: {error}.") from None
 
 

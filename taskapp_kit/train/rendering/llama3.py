@@ -1,6 +1,6 @@
-"""The layout of Llama 3 and 3.1: `<|start_header_id|>role<|end_header_id|>`, two newlines, the text, `<|eot_id|>`.
+"""The chat format of Llama 3 and 3.1: `<|start_header_id|>role<|end_header_id|>`, two newlines, the text, `<|eot_id|>`.
 
-Tools precede the first user message. A call is an answer that consists of one JSON object.
+The list of tools precedes the first user message. A call is a reply that consists of one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOOLS = (
 
 
 class Llama3(Renderer):
-    """Llama 3. Llama 3.1 has a `default_system` (`Cutting Knowledge Date: …`) before the text of each system message."""
+    """The renderer for Llama 3. Llama 3.1 adds `default_system` (`Cutting Knowledge Date: …`) before each system message."""
 
     family = "llama3"
     required = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

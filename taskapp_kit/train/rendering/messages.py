@@ -1,4 +1,4 @@
-"""Converts the messages of a chat-completions request into a normal form."""
+"""Normalizes the messages of a chat-completions request."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ UNSUPPORTED = "unsupported_message"
 """The code of a request with a message that cannot be rendered."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _NO_ARGUMENTS = ("", "null")
-"""Values that endpoints use for the arguments of a call without arguments."""
+"""Values of `arguments` that endpoints return for a call without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call in an assistant's message. arguments: an object, or the client's value if it is not one."""
+    """A call in an assistant's message. `arguments` is an object, or the client's original value if it is not an object."""
 
     name: str
     arguments: Any
 
     def arguments_json(self) -> str:
-        """Return the arguments as chat templates write them."""
+        """Return the arguments as JSON in the format of chat templates."""
         return self.arguments if isinstance(self.arguments, str) else to_json(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class NormalMessage:
-    """A message in normal form. role: one of ROLES, with `developer` replaced by `system`."""
+    """A normalized message. `role` is one of ROLES, with `developer` replaced by `system`."""
 
     role: str
     text: str
@@ -41,14 +41,14 @@ class NormalMessage:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON as the `tojson` of chat templates writes it: members in order, non-ASCII characters unescaped."""
+    """Return JSON in the format of `tojson` in chat templates: fields in order, non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def read_json_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a string, None if the string is anything else.
+    """Return the JSON object in a string, or None if the string is not a JSON object.
 
-    Sampled text is no more trusted than a request, so the limits of a request's body apply (nesting, NaN, surrogates).
+    Sampled text is as untrusted as a request, so the limits for request bodies apply (nesting, NaN, surrogates).
     """
     try:
         return read_object(without_surrogates(text).encode())
@@ -57,23 +57,23 @@ def read_json_object(text: str) -> dict[str, Any] | None:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """Return the reasoning of an assistant's message that is separate from its content, "" without any."""
+    """Return the reasoning of an assistant's message that is separate from its content, or "" if there is none."""
     return next((text for name in _REASONING if isinstance(text := message.get(name), str) and text.strip()), "")
 
 
 def read_call(text: str, member: str) -> FunctionCall | None:
-    """Return the call in a sampled string: an object with a `name` and its arguments in `member`; None for other strings."""
+    """Return the call in a sampled string: an object with a `name` and arguments in `member`. Return None for other strings."""
     call = read_json_object(text) or {}
     name, arguments = call.get("name"), call.get(member, {})
     return FunctionCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
 
 
 def normal_messages(messages: Sequence[Mapping[str, Any]]) -> list[NormalMessage]:
-    """Return the messages in their normal form.
+    """Return the normalized messages.
 
-    `content` may be null, a string or a list of text parts, which are joined by newlines. Members that no template renders
-    (`name`, `tool_call_id`, `reasoning_content`, …) are ignored, so messages that differ only in them are equal. Raises
-    RequestError, with the location, for an unknown role or a part that is not text.
+    `content` may be null, a string or a list of text parts, which are joined by newlines. Fields that no template
+    renders (`name`, `tool_call_id`, `reasoning_content`, …) are ignored, so messages that differ only in these fields
+    are equal. Raises RequestError, with the location, for an unknown role or a part that is not text.
     """
     return [_normal(message, index) for index, message in enumerate(messages)]
 
@@ -99,7 +99,7 @@ def _text(part: Any, index: int) -> str:
     text = part.get("text") if isinstance(part, Mapping) else part
     if not isinstance(text, str):
         raise _unsupported(
-            index, "content", "expected text parts only, because this policy reads neither images nor audio"
+            index, "content", "expected only text parts, because this policy accepts neither images nor audio"
         )
     return text
 

@@ -1,13 +1,13 @@
-"""The interface and the common part of renderers.
+"""The interface of renderers, and the code that all renderers share.
 
-A prompt is a list of pieces: strings, and tokens of the model's layout. Strings are encoded with a vocabulary without layout
-tokens, so `<|im_end|>` in a message remains text.
+A prompt is a list of strings and layout tokens, which are the special tokens of a chat format. Strings are encoded with
+a vocabulary without layout tokens, so `<|im_end|>` in a message remains text.
 
-    ids = renderer.prompt(messages, tools)                  # of the first call
-    sampled = ...                                           # token ids, including the stop token if one was sampled
+    ids = renderer.prompt(messages, tools)                  # the prompt of the first call
+    sampled = ...                                           # token ids, including the stop token if it was sampled
     answer = renderer.parse(sampled, tools)                 # the assistant's message
     ids = renderer.answer(message)                          # the tokens that a policy would sample for a message
-    ids = renderer.extend(ids + sampled, new_messages)      # of the next call: begins with ids + sampled
+    ids = renderer.extend(ids + sampled, new_messages)      # the prompt of the next call, starting with ids + sampled
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TextTokenizer(Protocol):
         ...
 
     def token(self, name: str) -> int | None:
-        """Return the id of a layout token such as `<|im_end|>`, None if the vocabulary does not have it."""
+        """Return the id of a layout token such as `<|im_end|>`, or None if the vocabulary does not contain it."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -41,46 +41,49 @@ class TextTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayoutToken:
-    """A token of the layout. It is written as text if the vocabulary does not have it."""
+    """A layout token. If the vocabulary does not contain it, it is written as text."""
 
     name: str
 
 
 REASONING = ("<think>", "</think>")
-"""The tokens around an answer's reasoning."""
+"""The tokens around the reasoning in a reply."""
 CALLS = ("<tool_call>", "</tool_call>")
-"""The tokens around a call in an answer."""
+"""The tokens around a call in a reply."""
 
 Part = Sequence[str | LayoutToken]
-"""A message, or a piece of a message. Adjacent strings of a part are encoded together, different parts separately."""
+"""A message or a piece of a message. Adjacent strings in a part are encoded together. Parts are encoded separately."""
 
 
 class Renderer(ABC):
-    """Renders conversations of one family of models. `stop_ids` are the tokens that end an answer.
+    """Renders conversations of one family of models. `stop_ids` are the tokens that end a reply.
 
-    default_system: the system message that the model's template adds to a conversation without one, "" for none.
-    no_thinking: the template's text at the start of an answer without reasoning (`enable_thinking` false), such as an empty
-    block of reasoning; "" if the model does not support this option.
+    Args:
+        tokenizer: The model's tokenizer.
+        default_system: The system message that the model's template adds to a conversation without a system message, or
+            "".
+        no_thinking: The template's text at the start of a reply without reasoning (`enable_thinking` false), such as an
+            empty block of reasoning. "" means that the model does not support this option.
     """
 
     family: str
     """The family's name."""
     required: tuple[str, ...]
-    """The tokens that a vocabulary of this family must have."""
+    """The tokens that a vocabulary of this family must contain."""
     closing: tuple[str, ...]
-    """The tokens that end a message. The first one is added to an answer that was cut."""
+    """The tokens that end a message. The first token is added to a reply that was cut."""
     stops: tuple[str, ...]
-    """Additional tokens that end an answer."""
+    """Additional tokens that end a reply."""
     system_message: re.Pattern[str]
-    """Matches a system message at the start of a rendered conversation. Group 1 is its text."""
+    """Matches a system message at the start of a rendered conversation. Group 1 is the message's text."""
 
     def __init__(self, tokenizer: TextTokenizer, default_system: str = "", no_thinking: str = "") -> None:
         missing = [name for name in self.required if tokenizer.token(name) is None]
         if missing:
             raise ConfigError(
-                f"The tokenizer has no token {', '.join(missing)}; the layout {self.family!r} needs "
+                f"The tokenizer has no token {', '.join(missing)}. The chat format {self.family!r} requires "
                 f"{', '.join(self.required)}.",
-                hint="Choose the layout of the model's chat template.",
+                hint="Choose the chat format of the model's chat template.",
             )
         self.tokenizer = tokenizer
         self.default_system = default_system
@@ -90,7 +93,7 @@ class Renderer(ABC):
 
     @classmethod
     def system_in(cls, rendered: str) -> str:
-        """Return the system message at the start of a rendered conversation, "" without one."""
+        """Return the system message at the start of a rendered conversation, or "" if there is none."""
         found = cls.system_message.match(rendered)
         return found[1] if found else ""
 
@@ -101,19 +104,20 @@ class Renderer(ABC):
         *,
         thinking: bool = True,
     ) -> tuple[int, ...]:
-        """Return the ids of a conversation up to the model's answer. Raises RequestError if it cannot be rendered.
+        """Return the ids of a conversation up to the model's next reply.
 
-        messages, tools: as in a chat-completions request. thinking: False for an answer without reasoning.
+        `messages` and `tools` have the format of a chat-completions request. If `thinking` is False, the reply has no
+        reasoning. Raises RequestError if the conversation cannot be rendered.
         """
         return self._encode([*self._opening(normal_messages(messages), tools), *self._answer_begins(thinking)])
 
     def extend(
         self, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], *, thinking: bool = True
     ) -> tuple[int, ...]:
-        """Return `ids` and the new messages up to the model's answer. Raises RequestError as `prompt`.
+        """Return `ids`, followed by the new messages up to the model's next reply. Raises RequestError as `prompt` does.
 
-        ids: a prompt and the tokens sampled after it. The layout's tokens between them and the messages are added, such as
-        the end of a cut answer.
+        `ids` are a prompt and the tokens sampled after it. Layout tokens between `ids` and the messages are added, such
+        as the end of a reply that was cut.
         """
         ended = bool(ids) and ids[-1] in self._closing_ids
         return (
@@ -126,8 +130,8 @@ class Renderer(ABC):
     def answer(self, message: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the ids that a policy samples for this assistant's message, including the stop token.
 
-        `reasoning_content` comes first, or is left out if the vocabulary has no tokens for reasoning. Marks of reasoning and
-        calls in the content are also encoded as tokens. Raises RequestError as `prompt`.
+        `reasoning_content` comes first. It is omitted if the vocabulary has no tokens for reasoning. Marks of reasoning
+        and calls in the content are also encoded as tokens. Raises RequestError as `prompt` does.
         """
         (normal,) = normal_messages([message])
         reasoning = reasoning_of(message)
@@ -148,10 +152,10 @@ class Renderer(ABC):
     def parse(
         self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]] = (), *, call_prefix: str = "call"
     ) -> dict[str, Any]:
-        """Return the sampled assistant message, with `role`, `content`, and, if any, `tool_calls` and `reasoning_content`.
+        """Return the sampled assistant message: `role`, `content`, and `tool_calls` and `reasoning_content` if sampled.
 
-        tools: the tools of the prompt; without any, nothing is parsed as a call. call_prefix: the prefix of the calls' ids,
-        which must be unique in a conversation.
+        `tools` are the tools of the prompt. If there are none, nothing is parsed as a call. `call_prefix` is the prefix
+        of the calls' ids, which must be unique in a conversation.
         """
         stopped = bool(token_ids) and token_ids[-1] in self.stop_ids
         reasoning, text = self._split_reasoning(self.tokenizer.decode(token_ids[: len(token_ids) - stopped]))
@@ -167,7 +171,7 @@ class Renderer(ABC):
         return message
 
     def _answer_begins(self, thinking: bool) -> list[Part]:
-        """Return the start of an answer: its header, and the text for an answer without reasoning."""
+        """Return the start of a reply: the header and, if `thinking` is False, the text for a reply without reasoning."""
         return [self._answer_follows(), *([] if thinking or not self._no_thinking else [self._no_thinking])]
 
     def _encode(self, parts: Iterable[Part]) -> tuple[int, ...]:
@@ -186,39 +190,39 @@ class Renderer(ABC):
 
     @abstractmethod
     def _opening(self, messages: list[NormalMessage], tools: Sequence[Mapping[str, Any]]) -> list[Part]:
-        """Return a whole conversation: the layout's start, the tools, the messages."""
+        """Return a complete conversation: the start, the tools and the messages."""
 
     @abstractmethod
     def _messages(self, messages: list[NormalMessage]) -> list[Part]:
-        """Return messages that follow others."""
+        """Return messages that follow earlier messages."""
 
     @abstractmethod
     def _after_answer(self, ended: bool) -> Part:
-        """Return the tokens between an answer and the next message. ended: whether the answer's last token closes it."""
+        """Return the tokens between a reply and the next message. `ended` is whether the reply's last token closes it."""
 
     @abstractmethod
     def _answer_follows(self) -> Part:
-        """Return the header of an answer."""
+        """Return the header of a reply."""
 
     @abstractmethod
     def _answer(self, message: NormalMessage, *, sampled: bool = False) -> Part:
-        """Return an assistant's message without header and end token. sampled: in the form that the policy samples."""
+        """Return an assistant's message without header and end token. `sampled` selects the format that the policy samples."""
 
     @abstractmethod
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
-        """Return an answer's content and calls. If a call cannot be read, the whole text is content."""
+        """Return the content and the calls of a reply. If a call cannot be parsed, the whole text is content."""
 
     def _reasoning(self, text: str) -> Part:
-        """Return an answer's reasoning as it precedes the content, [] if the layout has none."""
+        """Return the reasoning that precedes the content of a reply, or [] if the chat format has no reasoning."""
         return []
 
     def _split_reasoning(self, text: str) -> tuple[str | None, str]:
-        """Return an answer's reasoning, None without any, and the rest."""
+        """Return the reasoning of a reply (None if it has none), and the rest of the text."""
         return None, text
 
 
 def with_tokens(text: str) -> Part:
-    """Return a sampled string with its marks of reasoning and calls as tokens."""
+    """Return a sampled string in which the marks of reasoning and calls are layout tokens."""
     return [
         LayoutToken(piece) if piece in REASONING + CALLS else piece
         for piece in re.split(f"({'|'.join(REASONING + CALLS)})", text)

@@ -1,4 +1,4 @@
-"""A tokenizer of the Hugging Face file format, `tokenizer.json`."""
+"""A tokenizer in the Hugging Face file format `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from taskapp_kit.records.content import without_surrogates
 
 
 class JsonTokenizer:
-    """A tokenizer in `tokenizer.json`. Its added tokens are the layout tokens.
+    """A tokenizer from `tokenizer.json`. Its added tokens are the layout tokens.
 
-    A copy without layout tokens encodes text. A tokenizer whose ordinary text could produce them is rejected. Raises
-    ConfigError if the definition is invalid.
+    A copy without layout tokens encodes text. A tokenizer that could produce layout tokens from ordinary text is
+    rejected. Raises ConfigError if the definition is invalid.
     """
 
     def __init__(self, definition: str) -> None:
@@ -31,7 +31,7 @@ class JsonTokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> JsonTokenizer:
-        """Read a `tokenizer.json`. Raises ConfigError."""
+        """Read a `tokenizer.json`. Raises ConfigError if it cannot be read."""
         try:
             return cls(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -43,7 +43,7 @@ class JsonTokenizer:
         return ids
 
     def token(self, name: str) -> int | None:
-        """Return the id of a layout token, None if it does not exist."""
+        """Return the id of a layout token, or None if it does not exist."""
         return self._added.get(name)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -53,7 +53,7 @@ class JsonTokenizer:
 
 
 def _text_only(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition without special tokens. Reading it fails if merges of ordinary text lead to one."""
+    """Return the definition without special tokens. If merges of ordinary text produce a special token, reading it fails."""
     special = {token["content"] for token in definition["added_tokens"] if token["special"]}
     model = dict(definition["model"])
     if isinstance(model["vocab"], dict):

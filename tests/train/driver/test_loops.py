@@ -95,7 +95,7 @@ def test_with_credit_per_turn_a_turn_is_compared_by_the_rewards_after_it(
 
 def test_a_task_app_that_rewards_episodes_only_gives_no_credit_per_turn() -> None:
     job = failed_job(CallingApp(), "", settings=PER_TURN)
-    assert "the answer has no trajectory" in str(job.error)
+    assert "the response has no trajectory" in str(job.error)
     assert job.learner.batches == []
 
 

@@ -33,13 +33,13 @@ def test_flags_say_where_it_listens_and_what_task_apps_are_given(given: dict, op
     [
         ({"url": "https://gateway.example.org"}, "--gateway-listen HOST:PORT"),
         ({"url": "http://10.0.0.5:9000", "listen": "0.0.0.0:0"}, "0.0.0.0:9000"),
-        ({"url": "http://10.0.0.5", "tunnel": True}, "expected one of them"),
+        ({"url": "http://10.0.0.5", "tunnel": True}, "only one of them"),
         ({"url": "ftp://10.0.0.5"}, "does not begin with http"),
         ({"url": "http://user:secret@10.0.0.5"}, "contains a user"),
         ({"listen": "0.0.0.0:9000"}, "--gateway-url http://ADDRESS"),
-        ({"listen": "9000"}, "expected HOST:PORT"),
-        ({"listen": "127.0.0.1:99999"}, "expected HOST:PORT"),
-        ({"listen": "127.0.0.1"}, "expected HOST:PORT"),
+        ({"listen": "9000"}, "Expected HOST:PORT"),
+        ({"listen": "127.0.0.1:99999"}, "Expected HOST:PORT"),
+        ({"listen": "127.0.0.1"}, "Expected HOST:PORT"),
     ],
     ids=str,
 )

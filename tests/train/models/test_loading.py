@@ -77,7 +77,7 @@ def test_a_checkpoint_is_loaded_without_its_base(tmp_path: Path) -> None:
 def test_what_would_need_code_or_another_adapter_is_refused(tmp_path: Path) -> None:
     model_folder(tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
-    for member, said in (("auto_map", "its own code"), ("quantization_config", "quantized")):
+    for member, said in (("auto_map", "requires custom code"), ("quantization_config", "quantized")):
         (tmp_path / "config.json").write_text(json.dumps({**plain, member: {}}))
         with pytest.raises(ConfigError, match=said):
             load_model(find_model(str(tmp_path), tmp_path))
@@ -117,5 +117,5 @@ def test_a_vocabulary_larger_than_the_weights_is_refused(tmp_path: Path) -> None
     for number, token in enumerate(enlarged["added_tokens"]):
         token["id"] = len(shifted) + number
     (tmp_path / "tokenizer.json").write_text(json.dumps(enlarged))
-    with pytest.raises(ConfigError, match="no row for its token"):
+    with pytest.raises(ConfigError, match="no row for the token"):
         load_model(find_model(str(tmp_path), tmp_path))
