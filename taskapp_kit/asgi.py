@@ -1,4 +1,4 @@
-"""The server of a task app. Only this module connects service, store, HTTP, protocols and viewer."""
+"""The server of a task app. Only this module connects the service, store, HTTP routes, protocols and viewer."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def build(
         app: The task app to serve. It is frozen by this call.
         settings: The server's settings. Defaults to the values in the process environment.
         exposure: Who can reach the server: `local` or `public`.
-        store: Where rollouts are saved. Defaults to the store named in `settings`; without one nothing is saved.
-        clock: The clock of timestamps and limits. Defaults to the system's.
-        coordinator: Where idempotency records are stored. Defaults to the store, or without one this process's memory.
-        skip_judges: Score without judges, which are then reported as skipped.
+        store: Where rollouts are saved. Defaults to the store named in `settings`. If `settings` names no store,
+            nothing is saved.
+        clock: The clock for timestamps and time limits. Defaults to the system clock.
+        coordinator: Where idempotency records are stored. Defaults to the store, or to this process's memory if there
+            is no store.
+        skip_judges: Score rollouts without judges. The scorecards report the judges as skipped.
 
     Raises:
         DeclarationError: A declaration is invalid; the message lists every problem.
@@ -70,10 +72,10 @@ def build(
 def create(
     service: Service, settings: Settings, *, exposure: Exposure = "public", coordinator: IdempotencyStore | None = None
 ) -> FastAPI:
-    """Return the application that serves `service`, with the protocols of `settings`.
+    """Return the application that serves `service`, with the protocols listed in `settings`.
 
-    The viewer is at `/ui` if `settings.ui` is set, or if it is None and the exposure is `local`. Otherwise as
-    `serve.app.create_app`.
+    The viewer is at `/ui` if `settings.ui` is true, or if `settings.ui` is None and the exposure is `local`. The other
+    arguments are described at `serve.app.create_app`.
 
     Raises:
         ConfigError: The key file cannot be read, or a protocol cannot be loaded.
@@ -91,7 +93,7 @@ def create(
             clock=service.clock,
             on_answer=lambda method, status: metrics.answered(method, UI, status),
         )
-        # outside CORS: no other site may read these pages
+        # mounted outside the CORS middleware, because no other site may read these pages
         app.state.viewer, app.gate = viewer, UiMount(viewer, app.gate or app.routed)
     return app
 

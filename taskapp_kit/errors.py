@@ -1,7 +1,7 @@
 """Every error that taskapp-kit raises, as a tree.
 
     KitError
-    ├── DeclarationError        the author's file is invalid; has every Problem with file:line
+    ├── DeclarationError        the author's file is invalid; lists every Problem with file:line
     ├── LateRegistration        a decorator was used after the app was frozen
     ├── DiscoveryError          no app with that name, or the author's file failed during its import
     │   └── FileMissing         a file does not exist (also a FileNotFoundError)
@@ -11,33 +11,33 @@
     ├── RequestError            the caller's request is invalid (HTTP 422)
     ├── Saturated               no capacity now; retry later (HTTP 503, for a key's own quota 429)
     ├── SessionError            a session does not exist, or the call does not fit its state (HTTP 404, 409)
-    ├── IdempotencyKeyReused    an Idempotency-Key was sent again with another request (HTTP 409)
+    ├── IdempotencyKeyReused    an Idempotency-Key was sent again with a different request (HTTP 409)
     ├── SandboxError            a box could not run a program, or read or write a file
     │   └── SandboxTooWeak      this machine confines untrusted code less than required
     ├── StoreError              the store could not save or load a rollout
     │   └── StoreRefusal        the store rejects this one rollout; it accepts others
-    ├── EvaluationStopped       an evaluation ended early because rollouts fail for one reason
-    │   └── EvaluationLimitReached  or because it reached a limit
-    ├── JobError                a job, its backend or a task app was unreachable, rejected a request or broke (`client/`)
-    │   ├── JobConfigError      an RL config is invalid; has every problem (also a ConfigError and a ValueError)
-    │   ├── BackendError        the backend rejected a request or broke, with its HTTP status
+    ├── EvaluationStopped       an evaluation ended early because all rollouts fail for the same reason
+    │   └── EvaluationLimitReached  an evaluation ended early because it reached a limit
+    ├── JobError                a job failed, or a backend or task app was unreachable or rejected a request (`client/`)
+    │   ├── JobConfigError      an RL config is invalid; lists every problem (also a ConfigError and a ValueError)
+    │   ├── BackendError        the backend rejected a request or failed, with the HTTP status
     │   │   └── BackendUnreachable
-    │   ├── TaskAppError        the task app rejected a request or broke, with its HTTP status, code and boundary
+    │   ├── TaskAppError        the task app rejected a request or failed, with the HTTP status, code and boundary
     │   │   └── TaskAppUnreachable
-    │   ├── TunnelError         no tunnel to a task app on this machine
+    │   ├── TunnelError         no tunnel could be opened to a task app on this machine
     │   ├── JobFailed           the job ended with a status other than succeeded
     │   └── JobTimeout          the job ran longer than the caller waits (also a TimeoutError)
-    ├── TrainingError           the learning engine's sampler or update broke (`train/`)
+    ├── TrainingError           the learning engine's sampler or update failed (`train/`)
     │   └── CheckpointError     a checkpoint cannot be saved, read, exported or imported
     ├── ServiceError            a service could not complete a call (`services/`)
     │   ├── ReplicaStartFailed  a replica could not be started
-    │   ├── ReplicaDied         its replica ended during the call, or with the session
+    │   ├── ReplicaDied         the replica ended during the call or the session
     │   ├── CallTimeout         the call exceeded its time limit (also a TimeoutError)
-    │   └── EndpointRaised      the method itself raised
+    │   └── EndpointRaised      the method raised an exception
     └── RolloutFailed           a rollout failed at exactly one `boundary`
-        └── UndefinedReward     it was played, and a part of its reward is undefined
+        └── UndefinedReward     the rollout was played, but a part of its reward is undefined
 
-    InvalidAction               not a failure: an environment refuses an action, and the policy reads why
+    InvalidAction               not a failure: an environment rejects an action, and the policy reads the reason
 
 A message states what happened, to what, what was expected and what to do. No message ever contains a key.
 """
@@ -68,8 +68,8 @@ class Problem:
     """One mistake in an author's file.
 
     Attributes:
-        place: `file:line`, or the app's name if no line is known.
-        found: What is wrong there.
+        place: `file:line`, or the app's name if the line is unknown.
+        found: What is wrong at this location.
         expected: What the kit accepts.
         fix: What to change.
     """
@@ -84,7 +84,7 @@ class Problem:
 
 
 class DeclarationError(KitError):
-    """The declarations of one app are invalid. `problems` lists every mistake, in order of place."""
+    """The declarations of one app are invalid. `problems` lists every mistake, ordered by location."""
 
     def __init__(self, app: str, problems: list[Problem]) -> None:
         self.app = app
@@ -115,12 +115,18 @@ class BadArgument(ConfigError, ValueError):
 
 
 class Unavailable(KitError):
-    """A requested feature is not installed or not in this version. The message names what it needs."""
+    """A requested feature is not installed, or this version does not have it. The message names what is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One field of a request: `loc` as in JSON (`("body", "env", "seed")`), a sentence, and a machine-readable type."""
+    """One invalid field of a request.
+
+    Attributes:
+        loc: The path to the field in the request, such as `("body", "env", "seed")`.
+        message: A clause that follows the field's name.
+        type: A machine-readable code.
+    """
 
     loc: tuple[str | int, ...]
     message: str
@@ -139,9 +145,9 @@ class RequestError(KitError):
 
 
 class Saturated(KitError):
-    """The server has no capacity for the rollout now. Retry after `retry_after_seconds`.
+    """The server has no capacity for another rollout at the moment. Retry after `retry_after_seconds`.
 
-    code: `saturated` (the server's limit is reached), `key_quota_reached` (the key's own limit is), `draining` (the
+    code: `saturated` (the server's limit is reached), `key_quota_reached` (the key's quota is used up), `draining` (the
     server is stopping), `store_failing` (the last write to the store failed).
     """
 
@@ -152,10 +158,11 @@ class Saturated(KitError):
 
 
 class SessionError(KitError):
-    """A call does not fit its session.
+    """A call is not possible in the current state of its session.
 
-    code: `session_not_found` (closed, expired, or another key's), `session_busy` (another call is running), `no_episode`
-    (nothing was reset yet), `episode_over` (a step after the end).
+    code: `session_not_found` (the session was closed, has expired or belongs to another key), `session_busy` (another
+    call is running), `no_episode` (the session was not reset yet), `episode_over` (a step was requested after the
+    episode ended).
     """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
@@ -164,7 +171,7 @@ class SessionError(KitError):
 
 
 class IdempotencyKeyReused(KitError):
-    """The caller sent an Idempotency-Key again with another request."""
+    """The caller sent an Idempotency-Key again with a different request."""
 
 
 class StoreError(KitError):
@@ -172,7 +179,7 @@ class StoreError(KitError):
 
 
 class StoreRefusal(StoreError):
-    """The store works but rejects one rollout: it would not be read back equal, contains a key, or is too large."""
+    """The store works but rejects one rollout: it is too large, contains a key, or would not be equal when read back."""
 
 
 class EvaluationStopped(KitError):
@@ -180,13 +187,13 @@ class EvaluationStopped(KitError):
 
 
 class EvaluationLimitReached(EvaluationStopped):
-    """An evaluation reached a limit on its failures, cost or tokens. The rollouts that were played are stored."""
+    """An evaluation reached its limit on failures, cost or tokens. The rollouts played so far are stored."""
 
 
 class JobError(KitError):
-    """A job, its backend or its task app could not do what was requested over HTTP.
+    """An HTTP request to a training backend or a task app failed, or a job failed.
 
-    code: The reason for programs, such as `no_rewards`; "" if there is no code for it.
+    code: A machine-readable reason, such as `no_rewards`, or "" if the reason has no code.
     """
 
     def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
@@ -198,8 +205,8 @@ class JobConfigError(JobError, ConfigError, ValueError):
     """An RL config is invalid.
 
     Attributes:
-        problems: Every message, with its line if it has one.
-        places: The location of each problem in the config, such as ("training", "batch_size"), or ().
+        problems: The message of each problem, with its line in the config if the line is known.
+        places: The path of each problem in the config, such as ("training", "batch_size"), or () if it has none.
     """
 
     def __init__(
@@ -217,11 +224,11 @@ class JobConfigError(JobError, ConfigError, ValueError):
 
 
 class BackendError(JobError):
-    """The backend rejected a request or broke.
+    """The backend rejected a request or failed.
 
     Attributes:
-        status: Its HTTP status, 0 without a response.
-        fields: The fields of the request that it names, and what is wrong with them.
+        status: The HTTP status of the response, or 0 if there was no response.
+        fields: The invalid fields of the request, as the backend reported them.
     """
 
     def __init__(self, message: str, *, status: int = 0, fields: tuple[FieldProblem, ...] = (), hint: str = "") -> None:
@@ -231,16 +238,16 @@ class BackendError(JobError):
 
 
 class BackendUnreachable(BackendError):
-    """The backend's address does not respond."""
+    """The backend does not respond at its address."""
 
 
 class TaskAppError(JobError):
-    """The task app rejected a request or broke.
+    """The task app rejected a request or failed.
 
     Attributes:
-        status: Its HTTP status, 0 without a response.
-        code: The stable code of the response, or "".
-        boundary: Where a rollout failed, None if the request was rejected.
+        status: The HTTP status of the response, or 0 if there was no response.
+        code: The error code in the response, or "".
+        boundary: Where a rollout failed, or None if the request was rejected.
         rollout_id: The id of the failed rollout, or "".
     """
 
@@ -261,15 +268,15 @@ class TaskAppError(JobError):
 
 
 class TaskAppUnreachable(TaskAppError):
-    """The task app's address does not respond, or the connection broke and could not be restored."""
+    """The task app does not respond, or the connection to it broke and could not be restored."""
 
 
 class TunnelError(JobError):
-    """A task app on this machine could not be reached from outside."""
+    """No tunnel could be opened through which other machines reach a task app on this machine."""
 
 
 class JobFailed(JobError):
-    """The job ended with a status other than succeeded. `job` is its last status as the backend reported it."""
+    """The job ended with a status other than succeeded. `job` is the last status that the backend reported."""
 
     def __init__(self, message: str, *, job: dict[str, object] | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -285,7 +292,7 @@ class TrainingError(KitError):
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint cannot be saved, read, exported or imported. What was stored before is unchanged."""
+    """A checkpoint cannot be saved, read, exported or imported. Existing checkpoints are unchanged."""
 
 
 class ServiceError(KitError):
@@ -293,23 +300,23 @@ class ServiceError(KitError):
 
 
 class ReplicaStartFailed(ServiceError):
-    """A replica of a service could not be started; the message includes the replica's error."""
+    """A replica of a service could not be started. The message includes the replica's error."""
 
 
 class ReplicaDied(ServiceError):
-    """The replica of a call or a session has ended. Whether the call was completed is unknown."""
+    """The replica ended during a call or a session. Whether the call was completed is unknown."""
 
 
 class CallTimeout(ServiceError, TimeoutError):
-    """A call exceeded its service's time limit. Its replica was replaced."""
+    """A call exceeded the service's time limit. The replica was replaced."""
 
 
 class EndpointRaised(ServiceError):
-    """The method of a service raised.
+    """A method of a service raised an exception.
 
     Attributes:
-        error_type: The exception's class, such as `ValueError`.
-        error_text: The exception's text.
+        error_type: The name of the exception's class, such as `ValueError`.
+        error_text: The exception's message.
         traceback: The traceback in the replica.
     """
 
@@ -321,24 +328,27 @@ class EndpointRaised(ServiceError):
 
 
 class SandboxError(KitError):
-    """A box could not be created, start a program, or read or write a file. A program's own failure is not this error."""
+    """A box could not be created, start a program, or read or write a file.
+
+    A program that fails does not raise this error.
+    """
 
 
 class SandboxTooWeak(SandboxError):
-    """This machine cannot confine untrusted code at the required level; the message names what is missing."""
+    """This machine cannot confine untrusted code at the required level. The message names the missing features."""
 
 
 @dataclass(slots=True)
 class Failure:
-    """The record of a failed rollout, without the exception's own text, which may contain anything.
+    """The record of a failed rollout. It omits the exception's message, which may contain secrets.
 
     Attributes:
         boundary: Where the rollout failed.
         code: A stable code, such as `environment_raised` or `deadline`.
         message: What happened.
         hint: What to do; may be empty.
-        error_id: The opaque id of the traceback in the log.
-        metadata: Additional text by name.
+        error_id: The opaque id that marks the traceback in the log.
+        metadata: Additional strings by name.
     """
 
     boundary: Boundary
@@ -364,22 +374,23 @@ class RolloutFailed(KitError):
 
 
 class UndefinedReward(RolloutFailed):
-    """A rollout was played and its reward is undefined; raised only where a caller needs a number."""
+    """A rollout was played, but its reward is undefined. It is raised only if the caller needs a number."""
 
     def __init__(self, *, rollout_id: str = "") -> None:
         message = "The episode was played, but a part of its reward is undefined."
-        hint = "A criterion or judge with weight > 0 was not applicable; see the scorecard of such a rollout."
+        hint = "A criterion or judge with weight > 0 was not applicable. The rollout's scorecard shows which one."
         super().__init__(Failure("scoring", "reward_undefined", message, hint), rollout_id=rollout_id)
 
 
 class InvalidAction(Exception):
-    """Raised by an author's action to refuse the call: "not in the word list".
+    """An author's action rejects the call, for example with "not in the word list".
 
-    The text is the policy's next observation. The refusal is counted and costs a step; it is not a failure.
+    The text becomes the policy's next observation. A rejected call is counted and uses a step, but the rollout does not
+    fail.
 
     Args:
-        text: What the policy reads.
-        end: Whether the episode ends here, terminated with stop reason `invalid_action`, and is scored.
+        text: The observation for the policy.
+        end: End the episode as terminated, with stop reason `invalid_action`, and score it.
     """
 
     def __init__(self, *text: object, end: bool = False) -> None:
@@ -388,10 +399,10 @@ class InvalidAction(Exception):
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that a misspelled name resembles most, for *did you mean*; None if no name is close.
+    """Return the known name that is most similar to a misspelled name, or None if no known name is similar enough.
 
-    cutoff: The required similarity, from 0 to 1 (`difflib.get_close_matches`).
+    cutoff: The required similarity, from 0 to 1, as in `difflib.get_close_matches`.
     """
-    import difflib  # late: a tenth of the time that `import taskapp_kit.config` takes
+    import difflib  # imported here, because it would add a tenth to the time of `import taskapp_kit.config`
 
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)

@@ -1,11 +1,11 @@
-"""Log records as text or JSON, one record per line, with the id of their rollout.
+"""Log records as text or JSON, one record per line, with the id of the rollout that wrote them.
 
 text    2026-03-01 12:00:00,123 INFO rollout rollout_id=4f… environment=adder seed=3 …
 json    {"time":"2026-03-01T11:00:00.123Z","level":"INFO","logger":"taskapp_kit.serve","message":"rollout",
          "rollout_id":"4f…","environment":"adder","seed":3,…}
 
-A library never configures logging: commands and worker processes call `handler`. A caller's text cannot forge a line:
-control characters are escaped, and every further line of a record (a traceback) begins with `    | `.
+A library never configures logging: commands and worker processes call `handler`. A string from a client cannot
+forge a log line: control characters are escaped, and every line of a record after the first begins with `    | `.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ROLLOUT: ContextVar[str] = ContextVar("taskapp_kit.rollout_id", default="")
 """The id of the current rollout; "" outside of rollouts."""
 
 CONTINUED = "\n    | "
-"""Begins each further line of a record, so that only a record's first line begins with a time."""
+"""The prefix of every line of a record after its first, so that only first lines begin with a time."""
 MAX_VALUE = 500
-"""The maximum length of a field in text form, in characters."""
+"""The maximum length of a field in the text format, in characters."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _PLAIN = re.compile(r"[\w.:/@+,;*%#$^~<>!?()\[\]{}&|-]+", re.ASCII)
@@ -42,7 +42,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 @contextmanager
 def rollout(rollout_id: str) -> Iterator[None]:
-    """Add this id to the log records made inside the block, in this thread or task."""
+    """Add this id to the log records that this thread or task creates inside the `with` block."""
     token = ROLLOUT.set(rollout_id)
     try:
         yield
@@ -51,10 +51,10 @@ def rollout(rollout_id: str) -> Iterator[None]:
 
 
 class LogMessage:
-    """A log message with fields: `log.info(LogMessage("rollout", seed=3))` is written as `rollout seed=3`, or as JSON.
+    """A log message with fields: `log.info(LogMessage("rollout", seed=3))` writes `rollout seed=3`, or JSON.
 
-    As text, a value that is not a plain word is quoted, so no field can imitate another. In JSON the message is only the
-    name.
+    The text format quotes values that are not plain words, so that a value cannot imitate another field. In JSON,
+    `message` is only the name.
     """
 
     __slots__ = ("fields", "name")
@@ -74,7 +74,7 @@ def _word(value: Any) -> str:
     kind = type(value)
     if kind is str:
         if value.isalnum() and len(value) <= MAX_VALUE and value.isascii():
-            return value  # type: ignore[no-any-return]  # it is a str; the fast path for most
+            return value  # type: ignore[no-any-return]  # the fast path for most values
         return value if len(value) <= MAX_VALUE and _PLAIN.fullmatch(value) else json.dumps(_short(value))
     if kind is float:
         return f"{value:.6g}"
@@ -88,17 +88,20 @@ def _short(text: str) -> str:
 
 
 class RolloutIdFilter(logging.Filter):
-    """Adds to each record the id of its rollout, as `rollout_id`; drops no record."""
+    """Adds `rollout_id`, the id of the current rollout, to each record. It does not filter out any record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True."""
+        """Set `rollout_id` and return True."""
         if not hasattr(record, "rollout_id"):
             record.rollout_id = ROLLOUT.get()
         return True
 
 
 class TextFormatter(logging.Formatter):
-    """Formats as `time LEVEL message`, then ` rollout_id=…` unless the message has it. worker: a process id to show."""
+    """Formats a record as `time LEVEL message`, followed by ` rollout_id=…` unless the message already contains it.
+
+    worker: The process id to show.
+    """
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
@@ -106,7 +109,7 @@ class TextFormatter(logging.Formatter):
         self._second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line, followed by the lines of its traceback."""
+        """Return the record as one line, followed by its traceback."""
         message = record.getMessage()
         if not isinstance(record.msg, LogMessage):  # which is already quoted
             message = _safe(message)
@@ -127,9 +130,13 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats as JSON: time (UTC, ISO 8601), level, logger, message; rollout_id, the record's fields, error_id, traceback.
+    """Formats a record as a JSON object.
 
-    Fields come from a `LogMessage`, from `extra=`, and from each `name=%s` of the message. worker: a process id to add.
+    It has `time` (UTC, ISO 8601), `level`, `logger` and `message`, and if they exist, `rollout_id`, the record's
+    fields, `error_id` and `traceback`. Fields come from a `LogMessage`, from `extra=`, and from each `name=%s` in the
+    message.
+
+    worker: The process id to add.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -176,7 +183,7 @@ class _Stderr(logging.StreamHandler[TextIO]):
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> TextIO:  # type: ignore[override]  # the base class holds the stream that it was created with
+    def stream(self) -> TextIO:  # type: ignore[override]  # the base class stores the stream from its construction
         """Return the current `sys.stderr`."""
         return sys.stderr
 
@@ -184,12 +191,12 @@ class _Stderr(logging.StreamHandler[TextIO]):
 def handler(
     log_format: LogFormat = "text", *, worker: int | None = None, stream: TextIO | None = None
 ) -> logging.StreamHandler[TextIO]:
-    """Return a log handler that writes records with their rollout's id.
+    """Return a log handler that writes records with the id of the current rollout.
 
     Args:
         log_format: `text` or `json`.
-        worker: The number of the worker process that writes, None for the server.
-        stream: Where to write. Defaults to stderr.
+        worker: The process id of the worker that writes, or None for the server.
+        stream: The stream to write to. Defaults to stderr.
     """
     made = _Stderr() if stream is None else logging.StreamHandler(stream)
     made.setFormatter(JsonFormatter(worker) if log_format == "json" else TextFormatter(worker))
@@ -198,9 +205,9 @@ def handler(
 
 
 def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | None = None) -> None:
-    """Log one line for each record to stderr: the kit's from `log_level` up, other loggers' from WARNING up.
+    """Log to stderr: the kit's records from `log_level` up, and the records of other libraries from WARNING up.
 
-    Other libraries may log addresses that contain keys at INFO, so their INFO records are dropped.
+    INFO records of other libraries are dropped, because they may contain addresses with keys.
     """
     made = handler(log_format, worker=worker)
     level = logging.getLevelNamesMapping()[log_level.upper()]
@@ -220,7 +227,7 @@ def configure(log_level: str, log_format: LogFormat = "text", *, worker: int | N
 
 
 def _safe(text: str) -> str:
-    """Escape control characters and mark each further line."""
+    """Escape control characters, and prefix every line after the first with CONTINUED."""
     if text.isascii() and text.isprintable():
         return text
     escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}" if ord(found[0]) > 255 else _hex(found[0]), text)
@@ -232,7 +239,7 @@ def _hex(letter: str) -> str:
 
 
 def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """Return the traceback and the stack of a record, if it has them."""
+    """Return the traceback and the stack of a record; the list is empty if the record has neither."""
     found = []
     if record.exc_info and record.exc_info[0] is not None:
         found.append(formatter.formatException(record.exc_info))
@@ -251,14 +258,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         found = {name: record.args[at] for at, name in _named(record.msg) if at < len(record.args)}
     elif isinstance(record.args, Mapping):
         found = dict(record.args)
-    for name in record.__dict__.keys() - _STANDARD:  # what came as extra=
+    for name in record.__dict__.keys() - _STANDARD:  # fields passed as extra=
         found[name] = record.__dict__[name]
     return found
 
 
 @lru_cache(maxsize=512)
 def _named(template: str) -> tuple[tuple[int, str], ...]:
-    """Return the named arguments of a message template: (index, name) of each `name=%s`."""
+    """Return the index and the name of each `name=%s` in a message template."""
     conversions = [found for found in _CONVERSION.finditer(template) if found[2]]
     return tuple((at, found[1]) for at, found in enumerate(conversions) if found[1])
 
@@ -266,7 +273,7 @@ def _named(template: str) -> tuple[tuple[int, str], ...]:
 def _json(entry: dict[str, Any]) -> str:
     try:
         return orjson.dumps(entry, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # an integer beyond 64 bits, a lone surrogate: `json` writes both
+    except TypeError:  # for integers beyond 64 bits and lone surrogates, which `json` can write
         return json.dumps({name: _written(value) for name, value in entry.items()})
 
 

@@ -9,10 +9,10 @@ __version__ = "0.2.0"
 
 
 def git_commit(file: Path) -> str | None:
-    """Return the commit (40 hex digits) of the checkout that contains `file`, None outside a checkout. Runs no program."""
+    """Return the commit (40 hex digits) of the checkout that contains `file`, or None outside a checkout."""
     for folder in file.resolve().parents:
         git = folder / ".git"
-        if git.exists():  # as a file in a worktree or a submodule, whose commit is not the outer checkout's commit
+        if git.exists():  # a file in a worktree or submodule, whose commit is not the outer checkout's commit
             return _head(git) if git.is_dir() else None
     return None
 

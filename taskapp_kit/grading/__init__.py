@@ -1,7 +1,7 @@
-"""Strict graders of an answer's text: equality, choice, number.
+"""Strict graders for text answers: equality, choice, number.
 
-Each takes the whole answer. Text around the answer, a second candidate, or a hedge earns nothing, because a grader that
-finds the right words anywhere also pays a list of all words.
+Each grader compares the whole answer. Additional text, a second candidate or a hedge scores 0.0, because a grader that
+searched for the expected words would also reward a list of all possible words.
 
     @app.rubric
     def correct(answer_text: str, task: Row) -> Grade:

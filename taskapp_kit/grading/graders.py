@@ -1,4 +1,4 @@
-"""Graders that compare a whole answer with the expected text, option or number."""
+"""Graders that compare a whole answer with the expected string, option or number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Grade:
     """A score with its reason. If a rubric returns a grade, the scorecard shows both.
 
     Attributes:
-        score: 1.0 for a right answer, 0.0 for a wrong one. Grades that a rubric creates may use its whole scale.
+        score: 1.0 for a right answer and 0.0 for a wrong answer. A rubric that creates grades may use any value of its
+            scale.
         reason: A short reason. The graders of this package never repeat the expected answer in it.
     """
 
@@ -24,7 +25,7 @@ class Grade:
 
     def __float__(self) -> float:
         """Return the score, so that grades can be added and weighted as numbers."""
-        return float(self.score)  # an author's grade may hold an int, a bool or a NumPy number
+        return float(self.score)  # the score of an author's grade may be an int, a bool or a NumPy number
 
     def __bool__(self) -> bool:
         """Return whether the score is above 0."""
@@ -32,32 +33,35 @@ class Grade:
 
 
 def right(reason: str) -> Grade:
-    """Return full marks."""
+    """Return a grade with score 1.0."""
     return Grade(1.0, reason)
 
 
 def wrong(reason: str) -> Grade:
-    """Return no marks."""
+    """Return a grade with score 0.0."""
     return Grade(0.0, reason)
 
 
 _WRAPPERS = {('"', '"'), ("'", "'"), ("`", "`"), ("*", "*"), ("_", "_"), ("“", "”"), ("‘", "’"), ("«", "»")}
 _TYPOGRAPHIC = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "‐": "-", "‑": "-"})
 _MOST_MARKS = 16
-"""Limit on removed layers of marks around an answer. Each removal copies the text, and a policy may send a million."""
+"""How many layers of quotes and emphasis are removed.
+
+Each removal copies the string, and a policy may send a million.
+"""
 _LONGEST_WORD = 1_000
-"""Limit on the length of a word whose characters are composed. For a word of accents, time is quadratic in its length."""
-# A "!" after a digit or a single letter is a factorial.
+"""The maximum length of a word that is normalized to NFC. The time is quadratic in the number of combining accents."""
+# a "!" after a digit or a one-letter name is a factorial
 _END = re.compile(r"[.。]$|(?<=[^\W\d_]{2})!$")
 
 
 def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool = True) -> Grade:
-    """Grade whether the whole answer is the expected text.
+    """Grade whether the whole answer equals the expected string.
 
-    On both sides, these differences are ignored: case, leading and trailing white space, the amount of white space between
-    words, quotation marks and Markdown emphasis around the whole text, a final period or exclamation mark, invisible
-    characters, and composed or decomposed accents (in words of up to 1,000 characters). Everything else counts:
-    `Paris Tokyo`, `not Paris` and `Paris?` are not equal to `Paris`, and `-5` and `5%` are not equal to `5`.
+    On both sides, these differences are ignored: case, leading and trailing white space, the amount of white space
+    between words, quotation marks and Markdown emphasis around the whole text, a final period or exclamation mark,
+    invisible characters, and how accents are encoded (for words of up to 1,000 characters). All other differences
+    count: `Paris Tokyo`, `not Paris` and `Paris?` are not equal to `Paris`, and `-5` and `5%` are not equal to `5`.
 
     Args:
         answer: The policy's answer.
@@ -80,14 +84,14 @@ def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool 
 
 
 def normalize(text: str, ignore_case: bool = True) -> str:
-    """Return the text without the differences that `equal_text` ignores."""
+    """Return the text in a normal form, without the differences that `equal_text` ignores."""
     visible = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cc") or char.isspace())
     plain = _composed(visible)
     for _ in range(_MOST_MARKS):
         shorter = _END.sub("", plain).rstrip()
         if len(shorter) > 1 and (shorter[0], shorter[-1]) in _WRAPPERS:
             shorter = shorter[1:-1].strip()
-        if shorter in ("", plain):  # a text that consists of marks keeps them
+        if shorter in ("", plain):  # do not remove the last characters of an answer that consists of marks
             break
         plain = shorter
     plain = plain.translate(_TYPOGRAPHIC)
@@ -95,7 +99,7 @@ def normalize(text: str, ignore_case: bool = True) -> str:
 
 
 def _composed(text: str) -> str:
-    """Return the text with composed characters and single spaces."""
+    """Return the text in NFC, with single spaces between words."""
     words = (unicodedata.normalize("NFC", word) if len(word) <= _LONGEST_WORD else word for word in text.split())
     return " ".join(words)
 
@@ -103,8 +107,8 @@ def _composed(text: str) -> str:
 def choice(answer: str, expected: str, options: Sequence[str] | Mapping[str, str]) -> Grade:
     """Grade whether the whole answer chooses the expected option.
 
-    `B`, `(b)`, `B.`, `**B**`, `Paris`, `B) Paris` and `B: Paris` all choose option B with the text `Paris`. An answer that
-    names two options, or combines the label of one with the text of another, does not choose any option.
+    `B`, `(b)`, `B.`, `**B**`, `Paris`, `B) Paris` and `B: Paris` all choose option B with the text `Paris`. An answer
+    that names two options, or combines one option's label with another option's text, is wrong.
 
     Args:
         answer: The policy's answer.
@@ -130,7 +134,7 @@ def choice(answer: str, expected: str, options: Sequence[str] | Mapping[str, str
 
 
 def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each option by label, both normalized."""
+    """Return a mapping from normalized label to normalized text. Raises ValueError for ambiguous options."""
     if not isinstance(options, Mapping):
         if isinstance(options, str) or len(options) > len(ascii_uppercase):
             raise ValueError("The options must be a list of at most 26 strings, or a mapping from label to text.")
@@ -159,7 +163,7 @@ def _chosen(answer: str, texts: Mapping[str, str]) -> str | None:
 
 
 LONGEST_NUMBER = 400
-"""Limit on the characters of an answer that is read as a number."""
+"""The maximum length of an answer that is parsed as a number, in characters."""
 
 _EXACT = Context(prec=500, Emax=10**6, Emin=-(10**6), traps=[])
 _GROUP_SPACE = re.compile(r"(?<=[0-9])[\u00a0\u202f](?=[0-9]{3}(?![0-9]))")
@@ -176,17 +180,17 @@ def number(
     absolute_tolerance: float = 0.0,
     relative_tolerance: float = 0.0,
 ) -> Grade:
-    """Grade whether the whole answer is one number that is close enough to the expected number.
+    """Grade whether the whole answer is one number within the tolerance of the expected number.
 
-    Accepted formats are `42`, `-3.5`, `1,234.5`, `.5`, `6.02e23`, `6.02 × 10^23` and `3/4`. A unit, a currency or percent
-    sign, other words or a second number make the answer wrong.
+    Accepted formats are `42`, `-3.5`, `1,234.5`, `.5`, `6.02e23`, `6.02 × 10^23` and `3/4`. A unit, a currency or
+    percent sign, other words or a second number make the answer wrong.
 
     Args:
         answer: The policy's answer.
-        expected: The right number. A string is read exactly, with all its digits.
-        absolute_tolerance: Largest accepted difference, in units of the number.
-        relative_tolerance: Largest accepted difference, as a fraction of the expected number. The larger of the two
-            tolerances applies. Without tolerances, the numbers must be equal.
+        expected: The right number. A string is parsed without rounding.
+        absolute_tolerance: The largest accepted difference.
+        relative_tolerance: The largest accepted difference, as a fraction of the expected number. The larger of the two
+            tolerances applies. If both are 0, the numbers must be equal.
 
     Returns:
         A grade of 1.0 or 0.0 with the reason.
@@ -214,7 +218,7 @@ def number(
 
 
 def _read(text: str) -> Decimal | None:
-    """Return the number that the whole text represents, or None."""
+    """Return the number that the whole text represents, or None if it is not a number."""
     if len(text) > LONGEST_NUMBER:
         return None
     plain = normalize(_GROUP_SPACE.sub(",", text)).replace("\N{MINUS SIGN}", "-")
