@@ -179,7 +179,7 @@ class StoreError(KitError):
 
 
 class StoreRefusal(StoreError):
-    """The store works but rejects one rollout: it is too large, contains a key, or would not be equal when read back."""
+    """The store works but rejects one rollout: it is too big, contains a key, or would not be equal when read back."""
 
 
 class EvaluationStopped(KitError):

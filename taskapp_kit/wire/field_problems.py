@@ -1,4 +1,4 @@
-"""Conversion of pydantic's errors to field problems, which never repeat a client's input."""
+"""Converts pydantic's errors to field problems, which never repeat a client's input."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ if TYPE_CHECKING:
 
 
 def invalid_member(body: str, member: str, message: str, *path: str, hint: str = "") -> RequestError:
-    """Return the error of a member of a body. path: from the body to the member."""
+    """Return the error for an invalid field of a body. path: the names of the fields that contain it."""
     fields = (FieldProblem(("body", *path, member), message),)
     return RequestError(f"The {body} is invalid: {member} {message}.", fields=fields, hint=hint)
 
 
 def body_problems(error: pydantic.ValidationError, body: Any) -> tuple[FieldProblem, ...]:
-    """Return the problems of a body that does not match its model. body: distinguishes field names from union tags."""
+    """Convert pydantic's error for a request body to field problems.
+
+    body: the invalid body, which distinguishes field names from union tags.
+    """
     errors = error.errors(include_url=False, include_input=False)
     return problems_of([{**item, "loc": ("body", *_path(item["loc"], body))} for item in errors])
 
 
 def problems_of(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldProblem, ...]:
-    """Convert pydantic's errors: alternatives of a union are merged, and inputs are not repeated."""
+    """Convert pydantic's errors, merging the alternatives of a union."""
     merged: dict[tuple[str | int, ...], FieldProblem] = {}
     for item in errors:
         loc = tuple(item["loc"])
@@ -39,7 +42,7 @@ def problems_of(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldProblem, ...]
 
 
 def _path(loc: tuple[str | int, ...], body: Any) -> tuple[str | int, ...]:
-    """Return the path without the tags of unions, which are not part of the body."""
+    """Return the path without union tags, which are not part of the body."""
     path: list[str | int] = []
     value = body
     for index, part in enumerate(loc):
@@ -72,11 +75,11 @@ WORDS = {
     "less_than_equal": "should be at most {le}",
     "string_too_short": "should have at least {min_length} character(s)",
     "string_too_long": "should have at most {max_length} characters",
-    "string_pattern_mismatch": "should have no control characters",  # the only pattern of the wire
+    "string_pattern_mismatch": "should have no control characters",  # the only pattern in a request
     "too_short": "should have at least {min_length} item(s)",
     "too_long": "should have at most {max_length} items",
     "none_required": "should be null",
-    "value_error": "{error}",  # from a validator of the kit
+    "value_error": "{error}",  # raised by one of the kit's validators
     "extra_forbidden": "is not a known field",
 }
 

@@ -1,4 +1,4 @@
-"""The model's address in a request: its location, its public parts, and the correlation id in its query."""
+"""A model's address in a request: the field that contains it, the secret parts, and the correlation id in the query."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from taskapp_kit.errors import FieldProblem, RequestError
 INFERENCE_URL = ("body", "policy", "config", "inference_url")
 HIDDEN = "(hidden)"
 _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNORECASE)
-# The key is in the path, because OpenAI clients preserve paths, but not headers and queries. So an address may only be
-# shown or stored without the key.
+# A gateway's key is in the path, because OpenAI clients preserve paths, but not headers and queries. Such an address
+# must only be shown or stored without the key.
 CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
-"""The secret part of a training gateway's address, which is enough to sample (`train/gateway/gateway_server.py`)."""
+"""The secret part of a training gateway's address. Whoever has it can sample (`train/gateway/gateway_server.py`)."""
 SERVED_HERE = "/served-here/v1"
-"""The path of a model that a command serves while it runs (`train/serving/`), each time on another port."""
-# a resumed evaluation must be the same although its model has another port
+"""The path of a model that a command serves while the command runs (`train/serving/`). The port differs each time."""
+# addresses are compared without the port, because a resumed evaluation uses a new port
 _SERVED_HERE = re.compile(rf"^http://127\.0\.0\.1:\d+(?={SERVED_HERE})")
 _HERE = re.compile(rf"http://127\.0\.0\.1(?::\d+)?{SERVED_HERE}")
 CORRELATION_MEMBERS = ("trace_correlation_id", "trace")
-"""Members of `policy.config`; the first that is present wins."""
+"""Fields of `policy.config` with a correlation id. The first field that is present is used."""
 CORRELATION_NAMES = ("cid", "trace_correlation_id", "trace")
 
 
 GivenUrl = tuple[str, tuple[str, ...]]
-"""A model's address as the caller sent it, and its location in the request."""
+"""A model's address as the caller sent it, and the path of its field in the request."""
 
 
 def given_url(config: Mapping[str, Any], top_level: str | None) -> GivenUrl | None:
-    """Return the caller's address and its location: `policy.config.inference_url`, else the top level's.
+    """Return the address in the request and the path of its field, or None if the request has no address.
 
-    Raises RequestError if it is not a string, for every policy.
+    `policy.config.inference_url` takes precedence over the top-level `inference_url`. Raises RequestError if the
+    address is not a string, even if the policy does not use it.
     """
     for given, loc in ((config.get("inference_url"), INFERENCE_URL), (top_level, ("body", "inference_url"))):
         if given is None or given == "":
@@ -47,27 +48,27 @@ def given_url(config: Mapping[str, Any], top_level: str | None) -> GivenUrl | No
 
 
 def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
-    """Return the caller's address without passwords and keys. Raises RequestError as `given_url`.
+    """Return the address in the request without passwords and keys, or None. Raises RequestError if it is not a string.
 
-    The correlation id of `policy.config`, if any, replaces the secret part of a gateway's address.
+    If `policy.config` has a correlation id, the id replaces the secret part of a gateway's address.
     """
     given = given_url(config, top_level)
     return None if given is None else shown_url(given[0], config)
 
 
 def where(url: str) -> str:
-    """Return where a model is, for readers: `at https://…`, or `on this machine` if a command serves it while it runs."""
+    """Return where a model is, as a phrase: `at https://…`, or `on this machine` if a running command serves it."""
     return "on this machine" if _HERE.fullmatch(url) else f"at {url}"
 
 
 def shown_url(url: str, config: Mapping[str, Any]) -> str:
-    """Return the address as `inference_url` returns it."""
+    """Return the address without passwords and keys."""
     return _without_capability(_without_keys(without_userinfo(url)), correlation_id(config, None, None))
 
 
 def without_userinfo(url: str) -> str:
-    """Return the address without `user:password@`. Never raises, because callers may send any text."""
-    # `urlsplit` raises for some texts, and does not find a user without a scheme
+    """Return the address without `user:password@`. Never raises, because callers may send any string."""
+    # not `urlsplit`, which raises for some strings and does not find a user if the scheme is missing
     mark = "://" if "://" in url else "//" if url.startswith("//") else ""  # "": `user:password@host/v1`, no scheme
     before, slashes, rest = url.partition(mark) if mark else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
@@ -75,7 +76,7 @@ def without_userinfo(url: str) -> str:
 
 
 def _without_keys(url: str) -> str:
-    """Return the address with `(hidden)` instead of each query value whose name suggests a key."""
+    """Replace each query value whose name suggests a key with `(hidden)`."""
     address, mark, query = url.partition("?")
     query, fragment_mark, fragment = query.partition("#")
     parts = [(part, part.partition("=")[0]) for part in query.split("&")]
@@ -88,9 +89,9 @@ def _without_capability(url: str, correlation: str | None) -> str:
 
 
 def stored_url(url: str) -> str:
-    """Return the address as it is stored: without userinfo, a gateway's secret part, and query, except for `cid`.
+    """Return the address for storage: without user, password, a gateway's secret part, and the query except for `cid`.
 
-    A model that a command serves is stored without its port, so that the same evaluation can be resumed.
+    The address of a model that a command serves is stored without the port, so that the evaluation can be resumed.
     """
     bare = _without_capability(without_userinfo(url).partition("#")[0], None)
     bare = _SERVED_HERE.sub("http://127.0.0.1", bare)
@@ -100,7 +101,7 @@ def stored_url(url: str) -> str:
 
 
 def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | None) -> str | None:
-    """Return the trace's id: `policy.config.trace_correlation_id`, `.trace`, the address's query, or the top level's."""
+    """Return the trace's id, or None: from `policy.config`, else from the query of `url`, else the top-level id."""
     for name in CORRELATION_MEMBERS:
         value = config.get(name)
         if isinstance(value, str) and value:
@@ -114,13 +115,14 @@ def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | 
 
 
 def complete_url(url: str) -> str:
-    """Return the chat-completions address of an endpoint: `…/v1/chat/completions`, with its query, without a fragment.
+    """Return the chat completions address of an endpoint, with the query but without the fragment.
 
-    A path ending in `/chat/completions` stays, one ending in `/v1` gets that suffix, any other `/v1/chat/completions`.
-    A path that a client appended after the query, `?cid=x/v1/chat/completions`, is moved before it. Accepts any text.
+    A path that ends in `/chat/completions` is unchanged. `/chat/completions` is appended to a path that ends in `/v1`,
+    and `/v1/chat/completions` to any other path. A path that a client appended to the query
+    (`?cid=x/v1/chat/completions`) is removed from it. Accepts any string.
     """
     path, mark, query = url.partition("#")[0].partition("?")
-    # clients append the path to any base address
+    # clients append the path to the base address, even after its query
     for wrong in ("/v1/chat/completions", "/chat/completions"):
         if query.endswith(wrong):
             query = query.removesuffix(wrong)

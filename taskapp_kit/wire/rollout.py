@@ -1,7 +1,7 @@
 """The HTTP bodies: rollout request and response, with the names of the Synth AI SDK 0.3.x (release 0.3.9).
 
-Only this module uses these names. Unknown keys of a request are ignored, as by the SDK; the kit's additions to the response
-are at its top level. docs/reference/contract.md describes each field.
+Only this module uses these names. Like the SDK, it ignores unknown keys in a request. The kit's additions to the
+response are top-level fields. docs/reference/contract.md describes each field.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from taskapp_kit.records.seeds import SEED_LIMIT
 JsonDict = dict[str, Any]
 Seed = Annotated[StrictInt, Field(ge=0, lt=SEED_LIMIT)]
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f-\x9f]*$"
-"""Ids and names appear in logs, tables and headers, and a database may be unable to store NUL."""
+"""The pattern of ids and names.
+
+They appear in logs and headers, and are stored in databases that may not support NUL.
+"""
 SHORTEST_SECONDS = 0.001
-"""The shortest time limit of a caller. Nothing ends in less time, and clocks round it to zero."""
+"""The shortest time limit that a caller may set. No rollout ends sooner, and clocks would round less to zero."""
 Label = Annotated[StrictStr, Field(max_length=512, pattern=NO_CONTROL_CHARACTERS)]
 ENVIRONMENT: dict[str, JsonValue] = {"type": "string", "format": "environment"}
-"""The schema of an environment's name. The OpenAPI document adds the app's names to schemas with this format."""
+"""The schema of an environment's name. The OpenAPI document adds the app's environments to schemas with this format."""
 SPLIT: dict[str, JsonValue] = {"type": "string", "format": "split"}
-"""The schema of a split's name; the document adds the splits of all environments."""
+"""The schema of a split's name. The OpenAPI document adds the splits of all environments."""
 POLICY: dict[str, JsonValue] = {"type": "string", "format": "policy"}
-"""The schema of a policy's name; the document adds the app's policies."""
+"""The schema of a policy's name. The OpenAPI document adds the app's policies."""
 Split = Annotated[Label, Field(json_schema_extra=SPLIT)]
 EnvironmentName = Annotated[Label, Field(json_schema_extra=ENVIRONMENT)]
 Ignored = Annotated[StrictStr, Field(max_length=512)]
@@ -32,9 +35,9 @@ Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
 def forms(*given: tuple[str, ...], first_only: tuple[str, ...] = ()) -> dict[str, JsonValue]:
-    """Return the JSON Schema of a body with the members of exactly one form, while other members are absent or null.
+    """Return a JSON Schema that requires the fields of exactly one form and allows only null for those of the others.
 
-    first_only: members that only the first form may have.
+    given: the names of the fields of each form. first_only: optional fields that only the first form may have.
     """
     names = [name for form in given for name in form]
     return {
@@ -52,7 +55,7 @@ def forms(*given: tuple[str, ...], first_only: tuple[str, ...] = ()) -> dict[str
 
 
 class EnvSpec(BaseModel):
-    """The environment: `env_name` (default: the app's first), `seed` (default: drawn), `config`."""
+    """The environment. `env_name` defaults to the app's first environment, and `seed` to a random seed."""
 
     env_id: Label | None = None
     env_name: EnvironmentName | None = None
@@ -61,7 +64,7 @@ class EnvSpec(BaseModel):
 
 
 class StructuredConfig(BaseModel):
-    """JSON Schema of the answer in output mode `structured`."""
+    """The JSON Schema of the model's reply in output mode `structured`."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -71,7 +74,7 @@ class StructuredConfig(BaseModel):
 
 
 class PolicySpec(BaseModel):
-    """The policy: `config.policy`, else `policy_name`, else `config.inference_url`."""
+    """The policy, selected by `config.policy`, else by `policy_name`, else by `config.inference_url`."""
 
     policy_id: Label | None = None
     policy_name: Label | None = None
@@ -81,7 +84,7 @@ class PolicySpec(BaseModel):
 
 
 class RecordSpec(BaseModel):
-    """What the response contains, and whether the rollout is stored (`store`, an addition): a trial rollout is not."""
+    """What the response contains, and whether the rollout is stored. `store` is an addition of the kit."""
 
     trajectories: StrictBool = True
     logprobs: StrictBool = False
@@ -92,11 +95,14 @@ class RecordSpec(BaseModel):
 
 
 class SafetySpec(BaseModel):
-    """Limits of one rollout. It fails after `max_time_s` seconds; the other limits truncate it.
+    """Limits of one rollout. The rollout fails after `max_time_s` seconds; the other limits truncate it.
 
-    max_ops: operations, 1 for a turn and 1 for each of its actions. max_refusals: answers in a row without an accepted
-    action; it lowers the environment's limit and never raises it. max_rollout_tokens: prompt and completion tokens of the
-    policy's model and of the environment's models, checked before each call.
+    Attributes:
+        max_ops: The maximum number of operations. Each turn and each action counts as one.
+        max_refusals: The maximum number of consecutive replies without an accepted action. It can only lower the
+            environment's limit.
+        max_rollout_tokens: The maximum number of prompt and completion tokens, summed over the policy's model and the
+            environment's models. It is checked before each call.
     """
 
     max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
@@ -111,7 +117,7 @@ _WEIGHTS: list[JsonValue] = [
 
 
 class RewardSpec(BaseModel):
-    """The request's blend, instead of the app's. At least one weight must be above 0."""
+    """The weights of the reward, which replace the app's weights. At least one must be above 0."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": _WEIGHTS})
 
@@ -122,7 +128,7 @@ class RewardSpec(BaseModel):
     @model_validator(mode="after")
     def _has_weight(self) -> RewardSpec:
         if not (self.env or self.event or self.outcome):
-            raise ValueError("must have a weight above 0, because otherwise no reward would be defined")
+            raise ValueError("must have at least one weight above 0, because otherwise the reward would be undefined")
         return self
 
 
@@ -139,11 +145,14 @@ _POLICIES: list[JsonValue] = [
     _given({"type": "string", "minLength": 1}, "policy", "config", "inference_url"),
     _given({"type": "string", "minLength": 1}, "inference_url"),
 ]
-"""The ways to select a policy. The names are the app's; the environment may lack some of them."""
+"""The alternatives for selecting a policy. The environment may not support every policy of the app."""
 
 
 class RolloutRequest(BaseModel):
-    """`POST /rollout`. `run_id` is the caller's label and may repeat; `ops` [] plays until the end or a limit."""
+    """The body of `POST /rollout`.
+
+    `run_id` is the caller's label and need not be unique. An empty `ops` plays a whole episode.
+    """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": _POLICIES})
 
@@ -164,7 +173,7 @@ class RolloutRequest(BaseModel):
 
 
 class RolloutStep(BaseModel):
-    """One step: the observation after the action, the action, its reward (null if undefined)."""
+    """One step: an action, the observation after it, and its reward, which is null if undefined."""
 
     obs: JsonDict
     tool_calls: list[JsonDict] = Field(default_factory=list)
@@ -177,7 +186,7 @@ class RolloutStep(BaseModel):
 
 
 class RolloutTrajectory(BaseModel):
-    """One episode. The labels are null in a rollout read from the store."""
+    """One episode. `env_id` and `policy_id` are null in a rollout that was read from the store."""
 
     env_id: str | None
     policy_id: str | None
@@ -191,7 +200,7 @@ class RolloutTrajectory(BaseModel):
 
 
 class RolloutMetrics(BaseModel):
-    """Numbers: `mean_return` is the sum of step rewards; the two scores come from the rubrics."""
+    """Metrics of a rollout. `mean_return` is the sum of the step rewards. The rubrics compute the two scores."""
 
     episode_returns: list[float]
     mean_return: float
@@ -203,7 +212,7 @@ class RolloutMetrics(BaseModel):
 
 
 class RolloutResponse(BaseModel):
-    """The answer of `POST /rollout`; the fields from `rollout_id` on are additions."""
+    """The response of `POST /rollout`. The fields from `rollout_id` on are additions of the kit."""
 
     run_id: str
     trajectories: list[RolloutTrajectory]

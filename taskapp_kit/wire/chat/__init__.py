@@ -1,1 +1,1 @@
-"""Requests and answers of chat endpoints: one reader and one writer of each dialect."""
+"""Requests and responses of chat endpoints. Each dialect has one reader and one writer."""

@@ -1,4 +1,4 @@
-"""Completions on the wire: the request, the answer as an object and as a stream, and other APIs for both."""
+"""Chat completions on the wire: requests, responses as an object or a stream, and translations to other APIs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Request = TypeVar("Request", bound=BaseModel)
 
 
 class StreamOptions(BaseModel):
-    """`stream_options`."""
+    """The field `stream_options` of a request."""
 
     model_config = ConfigDict(strict=True)
 
@@ -26,7 +26,7 @@ class StreamOptions(BaseModel):
 
 
 class CompletionRequest(BaseModel):
-    """A request of `completions` or of chat completions. Other members are ignored."""
+    """The fields that `completions` and chat completions share. Other fields of a request are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -36,18 +36,18 @@ class CompletionRequest(BaseModel):
 
     @property
     def usage_event(self) -> bool:
-        """Return whether a stream ends with the number of tokens."""
+        """Return whether the client requested token counts at the end of the stream."""
         return bool(self.stream and self.stream_options and self.stream_options.include_usage)
 
 
 class ChatCompletionRequest(CompletionRequest):
-    """A request of chat completions. Code that reads a message checks its contents."""
+    """A chat completions request. The messages are not checked here, but by the code that reads them."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
 def read_request(model: type[Request], body: Any) -> Request:
-    """Return a body as its model. Raises RequestError, which names the invalid members."""
+    """Validate a request body. Raises RequestError, which names the invalid fields."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -58,10 +58,12 @@ def read_request(model: type[Request], body: Any) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Another API for chat completions: the translation of its requests and answers.
+    """An API that is translated to and from chat completions.
 
-    chat_request: translates a request; raises RequestError for unsupported parts. answer: translates a chat completion,
-    given its request. events: converts an answer to the events of a stream.
+    Attributes:
+        chat_request: Translates a request to a chat completions request. Raises RequestError for unsupported parts.
+        answer: Translates a chat completion to a response of this API, given the request.
+        events: Converts a response of this API to stream events.
     """
 
     chat_request: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -69,9 +71,9 @@ class Dialect:
     events: Callable[[Mapping[str, Any]], Iterable[dict[str, Any]]]
 
 
-# Requests are translated to chat completions first, so that recognition of earlier turns, repeats, limits and counts know
-# one form. Members that need a state or a tool on the server are rejected by name, because ignoring them would train on a
-# conversation that the agent did not have.
+# Requests are translated to chat completions first, so that the code that finds earlier turns, enforces limits and
+# counts calls handles only one format. Fields that need state or tools on the server are rejected, because ignoring
+# them would train on a conversation that the agent did not have.
 DIALECTS: Mapping[str, Dialect] = {
     "responses": Dialect(responses_api.chat_request, responses_api.answer, responses_api.events),
     "messages": Dialect(messages_api.chat_request, messages_api.answer, messages_api.events),
@@ -79,7 +81,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 StreamEvent = tuple[str, bytes]
-"""The name of a server-sent event, empty for none, and its data."""
+"""The name of a server-sent event, or "", and its data."""
 DONE: StreamEvent = ("", b"[DONE]")
 Members = dict[str, Any]
 
@@ -87,7 +89,7 @@ Members = dict[str, Any]
 def completion(
     identity: str, choices: Sequence[Members], usage: Members, *, model: str, text: bool = False, **members: Any
 ) -> Members:
-    """Return a chat completion. text: for `completions`, whose choices have text. members: additional members."""
+    """Return a chat completion, or a text completion if `text` is true. members: additional top-level fields."""
     return {
         "id": f"{'cmpl' if text else 'chatcmpl'}-{identity}",
         "object": "text_completion" if text else "chat.completion",
@@ -100,7 +102,7 @@ def completion(
 
 
 def token_usage(prompt_tokens: int, completion_tokens: int) -> Members:
-    """Return `usage` with the numbers of tokens."""
+    """Return the field `usage`."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -109,19 +111,19 @@ def token_usage(prompt_tokens: int, completion_tokens: int) -> Members:
 
 
 def model_list(models: Iterable[tuple[str, float, str]]) -> Members:
-    """Return the answer of `GET models`. models: name, time (seconds since 1970) and owner of each."""
+    """Return the response of `GET models`. models: the name, creation time (Unix seconds) and owner of each model."""
     cards = [{"id": name, "object": "model", "created": int(at), "owned_by": owner} for name, at, owner in models]
     return {"object": "list", "data": cards}
 
 
 def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_event: bool) -> list[StreamEvent]:
-    """Return the stream of an answer, its text in one piece.
+    """Convert a complete response to stream events. The whole text is in one event.
 
     Args:
-        answer: As it is sent whole, in the API of `dialect`; None for chat completions and `completions`. Its choice may
-            have `logprobs` and `token_ids`, which are in the chunk with the text.
-        dialect: The other API in which it is sent.
-        usage_event: Whether the number of tokens comes at the end.
+        answer: The response in the format of `dialect`. If its choice has `logprobs` or `token_ids`, the chunk with the
+            text contains them.
+        dialect: The API of the response, or None for chat completions and `completions`.
+        usage_event: Whether the stream ends with the token counts.
     """
     if dialect is not None:
         return [(event["type"], orjson.dumps(event)) for event in dialect.events(answer)]
@@ -132,7 +134,7 @@ def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_e
         return chunks(answer, [sampled, {"text": "", **end}], usage_event=usage_event)
     delta = {name: value for name, value in choice["message"].items() if name != "role" and value is not None}
     if "tool_calls" in delta:
-        # clients join the pieces of a call by its index
+        # clients join the parts of a tool call by its index
         delta["tool_calls"] = [{"index": at, **item} for at, item in enumerate(delta["tool_calls"])]
     role = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
     return chunks(answer, [role, {**sampled, "delta": delta}, {"delta": {}, **end}], usage_event=usage_event)
@@ -141,7 +143,10 @@ def answer_events(answer: Mapping[str, Any], dialect: Dialect | None, *, usage_e
 def chunks(
     answer: Mapping[str, Any], choices: Sequence[Members], *, usage_event: bool, last: Mapping[str, Any] | None = None
 ) -> list[StreamEvent]:
-    """Return a chunk with each of the choices, the usage if requested, and the end. last: members of a choice's last chunk."""
+    """Return one chunk for each choice, then the usage if requested, then DONE.
+
+    last: fields of each choice's final chunk.
+    """
     once = {name: answer[name] for name in ("prompt_token_ids",) if name in answer}
     frame = {name: part for name, part in answer.items() if name not in ("choices", "usage", *once)}
     if answer["object"] == "chat.completion":

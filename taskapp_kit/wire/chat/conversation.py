@@ -1,7 +1,8 @@
-"""One call of a language model: the request to a chat-completions endpoint, and its reply.
+"""One call of a language model: the request to a chat completions endpoint, and the reply.
 
 The policy builds the body (`rollout/policy/conversation.py`, in the environment's thread or a worker process); the
-server process sends it (`rollout/models/client.py`, on the event loop), so a worker process has no address and no key.
+server process sends the body (`rollout/models/client.py`, on the event loop), so worker processes have no addresses or
+keys.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from taskapp_kit.records.protocols import View
 from taskapp_kit.records.trajectory import Decision
 
 CONTEXT_OVERFLOW = "context_overflow"
-"""The stop reason if the conversation exceeds the model's context: the episode is truncated, and scored."""
+"""The stop reason if the conversation exceeds the model's context. The episode is truncated and scored."""
 
 
 def role_variable(role: str) -> str:
-    """Return the variable that holds the address of the model with this role, e.g. TASKAPP_JUDGE_URL."""
+    """Return the variable that contains the address of the model with this role, such as TASKAPP_JUDGE_URL."""
     return f"TASKAPP_{role.upper().replace('-', '_')}_URL"
 
 
 def role_variables(role: str) -> tuple[str, str, str]:
-    """Return the variables of the model with this role: the address, the model's name, the key."""
+    """Return the variables that contain the address, the name and the key of the model with this role."""
     start = role_variable(role).removesuffix("URL")
     return f"{start}URL", f"{start}MODEL", f"{start}KEY"
 
@@ -35,11 +36,11 @@ class Endpoint:
     """The address of a model, and how to call it.
 
     Attributes:
-        url: The complete address, `…/chat/completions`, with its query, without user and password.
-        model: The name sent in the body; None omits it.
-        key: The caller's vendor key for this address; None uses the server's key for the host, if any.
-        cache: Whether answers may come from the response cache (never in mode `rl`).
-        sample: The rollout's sample of its seed; samples do not share cached answers.
+        url: The complete address, `…/chat/completions`, with the query but without user and password.
+        model: The value of `model` in the body, or None to omit it.
+        key: The caller's vendor key for this address. If None, the server's key for the host is used, if there is one.
+        cache: Whether replies may come from the response cache; False in mode `rl`.
+        sample: The number of the rollout among the rollouts of its seed. Different samples do not share cached replies.
     """
 
     url: str
@@ -58,15 +59,16 @@ class ChatReply:
         finish_reason: `stop`, `tool_calls`, `length`, …
         model: The name that the endpoint sent.
         usage: `prompt_tokens`, `completion_tokens` and any other counts.
-        cost: In US dollars, if the price is known.
-        prompt_token_ids: As the endpoint sent them, never computed, like the next three.
-        token_ids: One for each sampled token.
-        logprobs: One for each sampled token.
+        cost: The cost in US dollars, or None if the price is unknown.
+        prompt_token_ids: The token ids of the prompt. This and the next three fields are sent by the endpoint and never
+            computed by the kit.
+        token_ids: The id of each sampled token.
+        logprobs: The logprob of each sampled token.
         policy_version: The version of the weights.
         seconds: The duration of the successful attempt.
         attempts: The number of attempts.
         retries: The failed attempts, each as `{"kind", "status"?}`.
-        cached: Whether it came from the response cache.
+        cached: Whether the reply came from the response cache.
     """
 
     message: dict[str, Json]
@@ -85,25 +87,25 @@ class ChatReply:
 
     @property
     def tokens(self) -> float:
-        """Return the prompt and completion tokens as the endpoint counted them; 0 if it reported no usage."""
+        """Return the sum of prompt and completion tokens that the endpoint reported, or 0 if it reported no usage."""
         usage = self.usage
         return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the reply as JSON, to pass it to another process."""
+        """Return the reply as JSON, which another process can decode."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> ChatReply:
-        """Return the inverse of `to_json`."""
+        """Return the reply from the result of `to_json`."""
         return cls(**body)
 
 
 class ModelFailed(Exception):
-    """The model could not be called, or its answer is unusable, after all retries.
+    """After all retries, the model could not be called or its reply is unusable.
 
-    failure: boundary `policy` (or `timeout`). overflow: the conversation is longer than the model's context, which is a
-    limit of the episode, not a failure.
+    failure: the record of the failure, with boundary `policy`, `timeout` or `cancelled`. overflow: the conversation
+    exceeds the model's context, so the episode is truncated and does not fail.
     """
 
     def __init__(self, failure: Failure, *, overflow: bool = False) -> None:
@@ -113,7 +115,7 @@ class ModelFailed(Exception):
 
 
 def stopped_failure(reason: str) -> ModelFailed:
-    """Return the exception for a call whose rollout was stopped. reason: timeout | cancelled."""
+    """Return the exception for a call whose rollout was stopped. reason: `timeout` or `cancelled`."""
     if reason == "timeout":
         failure = Failure("timeout", "deadline", "the rollout reached its deadline during a model call")
     else:
@@ -122,16 +124,22 @@ def stopped_failure(reason: str) -> ModelFailed:
 
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""(role, body) -> the reply or the failure, on the event loop. Raises Unavailable if no model has the role."""
+"""Calls the model with a role, given the body of the request; runs on the event loop.
+
+Raises Unavailable if no model has the role.
+"""
 
 
 @runtime_checkable
 class RemotePolicy(Protocol):
-    """A policy with a model's decisions. One object for each rollout, used in the environment's thread."""
+    """A policy whose decisions a model makes.
+
+    Each rollout has one instance, which is used in the environment's thread.
+    """
 
     @property
     def name(self) -> str:
-        """Return the name under which it was requested."""
+        """Return the policy's name in the request."""
         ...
 
     def ask(self, view: View) -> dict[str, Json]:
@@ -139,20 +147,20 @@ class RemotePolicy(Protocol):
         ...
 
     def read(self, reply: ChatReply) -> Decision:
-        """Parse the model's decision. An unusable answer is reported in `Decision.problem`, not raised."""
+        """Parse the model's decision. An unusable reply does not raise; `Decision.problem` describes it."""
         ...
 
 
 @runtime_checkable
 class AsksModels(Protocol):
-    """An author's loop: a policy that runs in the environment's thread and calls the model itself."""
+    """An author's rollout function: a policy that runs in the environment's thread and calls the model itself."""
 
     def use(self, models: ModelPort) -> None:
         """Set how models are called, before the first decision."""
         ...
 
     def stop(self, reason: str) -> None:
-        """Make a running decision raise. Called in another thread when the rollout is stopped from outside."""
+        """Make a running decision raise. Another thread calls this method when the rollout is stopped."""
         ...
 
     def close(self) -> None:
@@ -161,8 +169,11 @@ class AsksModels(Protocol):
 
 
 class ModelPort(Protocol):
-    """Calls of models (judges, user simulators) from an environment's thread, which each call blocks."""
+    """Calls of judges and user simulators from an environment's thread. Each call blocks the thread."""
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Return a reply of the model with this role. Raises ModelFailed, or Unavailable if none is configured."""
+        """Return a reply of the model with this role.
+
+        Raises ModelFailed, or Unavailable if no such model is configured.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Anthropic's `messages`, translated to chat completions and back. Tools that a server runs are rejected by their type."""
+"""Translates Anthropic's Messages API to chat completions and back. Tools that a server would run are rejected."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from taskapp_kit.wire.chat.dialect_body import (
 
 REFUSED: Mapping[str, str] = {
     "mcp_servers": "Call their tools from the client.",
-    "container": "Leave it out.",
-    "context_management": "Leave it out, and shorten the conversation yourself.",
+    "container": "Omit it.",
+    "context_management": "Omit it, and shorten the conversation yourself.",
 }
 COPIED = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream", "chat_template_kwargs", "return_token_ids")
 CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 STOP_REASONS: Mapping[str, str] = {"length": "max_tokens", "tool_calls": "tool_use"}
 THOUGHTS = ("thinking", "redacted_thinking")
 UNREADABLE = "unreadable"
-"""The member of a call's `input` with its arguments, if they are not a JSON object."""
+"""The field in a call's `input` that contains the arguments if they are not a JSON object."""
 
 
 def chat_request(body: Body) -> dict[str, Any]:
-    """Return the equivalent chat-completions request. Raises RequestError for parts that cannot be expressed."""
+    """Return the equivalent chat completions request. Raises RequestError for unsupported parts."""
     refuse(body, REFUSED)
     request = {**copied(body, COPIED), "messages": [*_system(body), *_messages(body)]}
     if body.get("stop_sequences"):
@@ -78,8 +78,8 @@ def _messages(body: Body) -> list[dict[str, Any]]:
     if given[-1].get("role") == "assistant":
         raise wrong(
             ("messages", len(given) - 1),
-            "is the assistant's: an answer that is begun cannot be continued",
-            "End with the user's message.",
+            "has the role assistant, but a reply cannot be continued",
+            "Make the last message the user's.",
         )
     found: list[dict[str, Any]] = []
     for index, message in enumerate(given):
@@ -112,12 +112,12 @@ def _assistant(message: Body, place: Place) -> dict[str, Any]:
             arguments = unreadable if isinstance(unreadable, str) else orjson.dumps(given or {}).decode()
             calls.append(chat_call(text_of(block, "id", inner), text_of(block, "name", inner), arguments))
         elif kind not in THOUGHTS:
-            raise wrong((*inner, "type"), unknown(kind), "Send text and tool uses.")
+            raise wrong((*inner, "type"), unknown(kind), "Send blocks of type text or tool_use.")
     return assistant_message(texts, calls)
 
 
 def _user(message: Body, place: Place) -> Iterator[dict[str, Any]]:
-    """Yield the results of tools, then the user's text."""
+    """Yield the tool results as chat messages, then the user's text."""
     if isinstance(message.get("content"), str):
         yield {"role": "user", "content": message["content"]}
         return
@@ -133,7 +133,7 @@ def _user(message: Body, place: Place) -> Iterator[dict[str, Any]]:
         elif kind == "text":
             texts.append(text_of(block, "text", inner))
         else:
-            raise wrong((*inner, "type"), unknown(kind), "Send text and results of tools.")
+            raise wrong((*inner, "type"), unknown(kind), "Send blocks of type text or tool_result.")
     if texts or not results:
         yield {"role": "user", "content": chat_content(texts or [""])}
 
@@ -164,7 +164,7 @@ def _tool(tool: Body, place: Place) -> dict[str, Any]:
 
 
 def answer(completion: Body, _: Body) -> dict[str, Any]:
-    """Return a chat completion as a message."""
+    """Convert a chat completion to a response of the Messages API."""
     choice = completion["choices"][0]
     message = choice["message"]
     prompt, sampled = token_counts(completion)
@@ -206,7 +206,7 @@ def _input(call: Body) -> dict[str, Any]:
 
 
 def events(whole: Body) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream that sends a message, each block in one piece."""
+    """Yield the stream events of a message. Each content block has a single delta."""
     usage = whole["usage"]
     begun = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}}
     yield {"type": "message_start", "message": begun}
@@ -228,6 +228,6 @@ def events(whole: Body) -> Iterator[dict[str, Any]]:
 
 
 def error_body(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error in the shape of this API; a `shape` of ErrorWriter."""
+    """Return an error in the format of this API, as the `shape` of an ErrorWriter."""
     kind = {404: "not_found_error", 413: "request_too_large"}.get(status, "invalid_request_error")
     return {"type": "error", "error": {"type": kind if status < 500 else "api_error", **error}}

@@ -1,7 +1,7 @@
-"""OpenAI's `responses`, translated to chat completions and back.
+"""Translates OpenAI's Responses API to chat completions and back.
 
-Stateless: a call has its whole conversation as `input`. Features with state on a server (earlier responses, conversations,
-stored prompts, background work, tools that a server runs) are rejected by name.
+The translation is stateless: each call sends the whole conversation as `input`. Features that need state on the server
+(earlier responses, conversations, stored prompts, background requests, tools that the server runs) are rejected.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from taskapp_kit.wire.chat.dialect_body import (
 REFUSED: Mapping[str, str] = {
     "previous_response_id": "Send the conversation as `input`.",
     "conversation": "Send the conversation as `input`.",
-    "background": "Leave it out, and wait for the answer.",
+    "background": "Omit it, and wait for the response.",
     "prompt": "Send its text as `instructions` or `input`.",
-    "context_management": "Leave it out, and shorten the conversation yourself.",
+    "context_management": "Omit it, and shorten the conversation yourself.",
 }
 COPIED = ("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_tool_calls", "seed", "chat_template_kwargs",
           "return_token_ids")  # fmt: skip
 TEXTS = ("input_text", "output_text", "text")
 SHOWN = ("instructions", "max_output_tokens", "temperature", "top_p", "tools", "tool_choice", "text", "reasoning",
          "parallel_tool_calls", "user")  # fmt: skip
-"""Members of a request that the response repeats."""
+"""The request's fields that the response repeats."""
 
 
 def chat_request(body: Body) -> dict[str, Any]:
-    """Return the equivalent chat-completions request. Raises RequestError for parts that cannot be expressed."""
+    """Return the equivalent chat completions request. Raises RequestError for unsupported parts."""
     refuse(body, REFUSED)
     if body.get("truncation") not in (None, "disabled"):
         raise wrong(("truncation",), "should be disabled", "Shorten the conversation yourself.")
@@ -70,9 +70,9 @@ def _messages(body: Body) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
-        raise wrong(("input",), "should be a text, or a list with at least one item")
+        raise wrong(("input",), "should be a string, or a list with at least one item")
     messages: list[dict[str, Any]] = []
-    answer: tuple[list[str], list[Body]] | None = None  # text parts and calls of the assistant's current message
+    answer: tuple[list[str], list[Body]] | None = None  # text parts and tool calls of the assistant's current message
     for index, item in enumerate(entries(body, "input")):
         place: Place = ("input", index)
         kind = item.get("type", "message")
@@ -136,7 +136,7 @@ def _format(body: Body) -> Any:
 
 
 def answer(completion: Body, request: Body) -> dict[str, Any]:
-    """Return a chat completion as the response to `request`."""
+    """Convert a chat completion to the response to `request`."""
     choice = completion["choices"][0]
     message = choice["message"]
     cut = choice.get("finish_reason") == "length"
@@ -211,7 +211,7 @@ def _output(choice: Body, message: Body, identity: str, status: str) -> list[dic
 
 
 def events(whole: Body) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream that sends a response, each text in one piece."""
+    """Yield the stream events of a response. Each text has a single delta."""
     for number, event in enumerate(_events(whole)):
         yield {**event, "sequence_number": number}
 
