@@ -1,1 +1,1 @@
-"""HTTP in both directions: requests, responses, addresses, keys, errors, event streams."""
+"""HTTP for clients and servers: requests, responses, addresses, keys, errors and event streams."""

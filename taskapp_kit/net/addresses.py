@@ -1,8 +1,8 @@
-"""The addresses that a server may call. A client chose the address, so it is parsed strictly and checked before a connection.
+"""The rules for addresses that a server may call. Clients choose these addresses, so they are parsed strictly.
 
-`check_address` checks what is known before a rollout: the form, the scheme, a numeric address. A name leads to addresses
-only when it is resolved. Then the resolver calls `AddressPolicy.refusal` for each address, and again for the address of
-the socket (`GuardedResolver` in `http.py`).
+Before a rollout, `check_address` checks the syntax, the scheme and numeric addresses. A host name is checked when it is
+resolved: the resolver calls `AddressPolicy.refusal` for each IP address, and again for the address of the socket
+(`GuardedResolver` in `http.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from taskapp_kit.wire.inference_url import INFERENCE_URL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# clouds give their machines credentials at these addresses, so a client that makes a server call them could read them
+# clouds serve credentials to their machines at these addresses; a client could make a server call them to obtain the
+# credentials
 METADATA = frozenset(
     ipaddress.ip_address(address)
     for address in (
         "169.254.169.254",  # AWS, Google, Azure, Oracle, DigitalOcean, Hetzner, …
         "169.254.169.253",  # AWS's resolver
-        "169.254.170.2",  # credentials of an ECS task
-        "169.254.170.23",  # credentials of an EKS pod
+        "169.254.170.2",  # the credentials of an ECS task
+        "169.254.170.23",  # the credentials of an EKS pod
         "169.254.0.23",  # Tencent
         "100.100.100.200",  # Alibaba
         "168.63.129.16",  # Azure's host
@@ -45,7 +46,7 @@ METADATA_NAMES = frozenset(
      "metadata.platformequinix.com", "metadata.packet.net", "instance-data.ec2.internal")
 )  # fmt: skip
 
-# `ipaddress` calls this network neither private nor global; carriers and clouds use it for their own machines
+# for `ipaddress`, this network is neither private nor global; carriers and clouds use it for their own machines
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 _UNIQUE_LOCAL = ipaddress.ip_network("fc00::/7")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -65,24 +66,24 @@ def embedded(address: Address) -> ipaddress.IPv4Address | None:
     if address.teredo is not None:
         return address.teredo[1]
     last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    # 5efe marks ISATAP; the bit outside the mask only states whether the IPv4 address is unique
+    # 5efe marks ISATAP; the masked bit only states whether the IPv4 address is globally unique
     if address in _NAT64 or address in _NAT64_LOCAL or (int(address) >> 32) & 0xFDFFFFFF == 0x5EFE:
         return last
     return last if address in _COMPATIBLE and address not in _NO_NETWORK else None
 
 
 def is_metadata(address: Address) -> bool:
-    """Return whether a cloud serves credentials to its machines at this address."""
+    """Return whether a cloud serves credentials to machines at this address."""
     return address in METADATA or embedded(address) in METADATA
 
 
 def is_metadata_name(host: str) -> bool:
-    """Return whether a cloud serves credentials under this name (as `read_url` writes it)."""
+    """Return whether a cloud serves credentials at this host name. host: normalized by `read_url`."""
     return host in METADATA_NAMES
 
 
 def kind_of(address: Address) -> str | None:
-    """Return the kind as a phrase ("a private address"), or None for a public address."""
+    """Return the kind of an address as a phrase ("a private address"), or None for a public address."""
     if address.is_unspecified:
         return "an unspecified address"
     if address.is_loopback:
@@ -110,7 +111,7 @@ Place = tuple[str | int, ...]
 ALLOW = "TASKAPP_INFERENCE_ALLOW"
 MAX_URL_LETTERS = 4096
 NEVER = "a metadata or link-local address"
-"""The reason of a policy that never calls link-local addresses."""
+"""The reason that `AddressPolicy(link_local=False)` returns for metadata, link-local and multicast addresses."""
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?(#.*)?")
 _UNSEEN = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
@@ -120,12 +121,17 @@ _PRINTED = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class NotAnAddress(ValueError):
-    """The text is not an address that can be called; `str()` is a clause that follows the name of a field."""
+    """The string is not a valid address. The exception's message is a clause that follows the name of a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """A parsed address. host: in ASCII, lower case, without brackets. url: the normalized address, for requests."""
+    """A parsed address.
+
+    Attributes:
+        host: The host in ASCII and lower case, without brackets.
+        url: The normalized address, which requests use.
+    """
 
     scheme: str
     host: str
@@ -134,17 +140,17 @@ class ParsedUrl:
 
     @property
     def place(self) -> str:
-        """Return `host`, or `host:port` if the port is not the scheme's default, for messages."""
+        """Return `host:port` for messages, or `host` if the port is the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _port_of(self.scheme) else f"{host}:{self.port}"
 
     def same_origin(self, other: ParsedUrl) -> bool:
-        """Return whether both addresses belong to the same server."""
+        """Return whether the other address has the same scheme, host and port."""
         return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
 
 
 def read_url(url: str) -> ParsedUrl:
-    """Return the address in a form that every later parser parses the same way. Raises NotAnAddress."""
+    """Parse and normalize an address, so that all later parsers parse it identically. Raises NotAnAddress."""
     if len(url) > MAX_URL_LETTERS:
         raise NotAnAddress(f"has {len(url)} characters; expected at most {MAX_URL_LETTERS}")
     if _UNSEEN.search(url):
@@ -155,9 +161,9 @@ def read_url(url: str) -> ParsedUrl:
     scheme = parts["scheme"].lower()
     if scheme not in ("http", "https"):
         raise NotAnAddress(f"has the scheme {scheme[:20]!r}; expected http or https")
-    # normalized first, because another parser may read a full-width @ as @
+    # normalized first, because another parser may treat a full-width @ as @
     if "@" in unicodedata.normalize("NFKC", parts["netloc"]):
-        raise NotAnAddress("contains a user before its host; put a key into policy.config.api_key instead")
+        raise NotAnAddress("contains a user before the host; send a key in policy.config.api_key instead")
     host, port = _host_and_port(parts["netloc"], scheme)
     # escapes stay unchanged: %2F in a gateway's path is not a slash, and a signed query must match its signature
     rest = quote((parts["path"] or "/") + (parts["query"] or ""), safe=_PRINTED)
@@ -167,7 +173,10 @@ def read_url(url: str) -> ParsedUrl:
 
 
 def server_url(text: str) -> str:
-    """Return a server's address without a trailing slash. Raises NotAnAddress, which does not repeat the address."""
+    """Validate a server's address and remove a trailing slash.
+
+    Raises NotAnAddress, which does not repeat the address.
+    """
     text = text.strip()
     if not text.isprintable() or re.search(r'[\s\\"<>]', text):
         raise NotAnAddress("contains white space, a control character, a backslash, a quote or a bracket")
@@ -175,16 +184,19 @@ def server_url(text: str) -> str:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        raise NotAnAddress("cannot be read") from None
+        raise NotAnAddress("is not a valid URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NotAnAddress("does not begin with http://HOST or https://HOST")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise NotAnAddress("contains a user, a query or a fragment; expected only a server's address")
+        raise NotAnAddress("contains a user, a query or a fragment; expected only the address of a server")
     return text.rstrip("/")
 
 
 def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
-    """Return a server's address without a trailing slash. Raises ConfigError, which does not repeat the address."""
+    """Validate a server's address and remove a trailing slash.
+
+    Raises ConfigError, which does not repeat the address.
+    """
     try:
         return server_url(url)
     except NotAnAddress as wrong:
@@ -205,9 +217,9 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
             host = str(ipaddress.IPv6Address(host))
         except ValueError:
             raise NotAnAddress("has a host in brackets that is not an IPv6 address") from None
-        # `IPv6Address` accepts a zone, which would select the interface
+        # `IPv6Address` accepts a zone, which would select a network interface
         if "%" in host:
-            raise NotAnAddress("names an interface of this machine in its host; expected an address without %")
+            raise NotAnAddress("has a host with a network interface (%…); expected an address without %")
     else:
         host, _, port = netloc.partition(":")
         host = _name(host)
@@ -217,36 +229,38 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
 
 
 def _name(host: str) -> str:
-    """Return a host name, or an IPv4 address of four decimal numbers, in ASCII and lower case."""
-    # like browsers and resolvers, for which 127。0。0。1 is also an address
+    """Validate a host name or an IPv4 address, and return it in ASCII and lower case."""
+    # as in browsers and resolvers, which accept 127。0。0。1 as an address
     plain = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().removesuffix(".")
     if not plain.isascii():
         try:
             plain = plain.encode("idna").decode("ascii").lower()
         except UnicodeError:
             raise NotAnAddress("has an invalid host name") from None
-    if _NUMBER.fullmatch(plain.rpartition(".")[2]):  # a resolver reads such a host as an IPv4 address
+    if _NUMBER.fullmatch(plain.rpartition(".")[2]):  # resolvers treat such a host as an IPv4 address
         try:
             return str(ipaddress.IPv4Address(plain))
         except ValueError:
-            raise NotAnAddress("has an IPv4 address in a form other than four decimal numbers") from None
+            raise NotAnAddress("has an invalid IPv4 address; expected four decimal numbers") from None
     if len(plain) > 253 or not _NAME.fullmatch(plain):
         raise NotAnAddress("has an invalid host; expected a host name or an IP address")
     return plain
 
 
 class AddressPolicy:
-    """The rules of one server. Metadata addresses are never called.
+    """The rules for the addresses that one server may call. Metadata addresses are never called.
 
-    exposure: `local` also calls private and loopback addresses. allow: host names (`*.example.org` for subdomains),
-    addresses and networks that are called in any case. setting: where `allow` comes from, for messages. link_local: False
-    never calls link-local or multicast addresses.
+    Args:
+        exposure: With `local`, private and loopback addresses are also called.
+        allow: Host names (`*.example.org` for subdomains), addresses and networks that are always called.
+        setting: The name of the setting that contains `allow`, for messages.
+        link_local: If False, link-local and multicast addresses are never called.
     """
 
     def __init__(
         self, exposure: Exposure, allow: Sequence[str] = (), *, setting: str = ALLOW, link_local: bool = True
     ) -> None:
-        """Raise ConfigError if an entry of `allow` is invalid."""
+        """Create the policy. Raises ConfigError if `exposure` or an entry of `allow` is invalid."""
         self._setting, self._link_local = setting, link_local
         if exposure not in ("public", "local"):
             raise ConfigError(f"The exposure {exposure!r} is unknown.", hint="Use public or local.")
@@ -269,7 +283,7 @@ class AddressPolicy:
             raise ConfigError(
                 f"{self._setting} contains {entry[:80]!r}, which is not a host or a network.",
                 hint="Write a host (gpu.example.org, *.example.org), an address (10.0.0.5) or a network (10.0.0.0/8), without "
-                "scheme, port and path; separate several with commas.",
+                "scheme, port and path. Separate several entries with commas.",
             ) from None
         if below:
             self._below.append("." + name)
@@ -277,11 +291,14 @@ class AddressPolicy:
             self._names.add(name)
 
     def allows_name(self, host: str) -> bool:
-        """Return whether the host is allowed by name, for every address except metadata."""
+        """Return whether `allow` contains this host name.
+
+        If so, all its addresses except metadata addresses may be called.
+        """
         return host in self._names or any(host.endswith(end) for end in self._below)
 
     def allows(self, host: str) -> bool:
-        """Return whether `allow` contains this host, as a name or as an address."""
+        """Return whether `allow` contains this host name or IP address."""
         if self.allows_name(host):
             return True
         try:
@@ -290,22 +307,25 @@ class AddressPolicy:
             return False
 
     def refusal(self, host: str, address: str) -> str | None:
-        """Return why `address`, to which `host` leads, is not called ("a loopback address"), or None if it may be."""
+        """Return why `address`, to which `host` resolves, may not be called, or None if it may be called.
+
+        The reason is a phrase such as "a loopback address".
+        """
         try:
             found: Address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return "no address"
         inner = embedded(found)
-        # first, because an operator who allows a network does not want to give away the machine's credentials
+        # checked first, because an operator who allows a network does not mean to expose the machine's credentials
         if is_metadata(found) or is_metadata_name(host):
             return "a cloud's metadata address" if self._link_local else NEVER
         if not self._link_local and any(one.is_link_local or one.is_multicast for one in (found, inner or found)):
             return NEVER
         if self.exposure == "local" or self.allows_name(host) or self._in_networks(found):
             return None
-        # even with a public address inside, because a translator decides where it leads
+        # rejected even if the inner address is public, because a translator decides where the packets go
         if inner is not None:
-            return f"an IPv4 address inside an IPv6 one ({kind_of(inner) or 'a public address'})"
+            return f"an IPv4 address inside an IPv6 address ({kind_of(inner) or 'a public address'})"
         return kind_of(found)
 
     def _in_networks(self, address: Address) -> bool:
@@ -313,7 +333,7 @@ class AddressPolicy:
         return any(one in network for network in self._networks for one in (address, mapped) if one is not None)
 
     def refusal_of(self, called: ParsedUrl) -> str | None:
-        """Return the same for a parsed address, before its name is resolved."""
+        """Return why a parsed address may not be called, or None. A host name is not resolved."""
         if is_metadata_name(called.host):
             return "a cloud's metadata address"
         try:
@@ -327,16 +347,19 @@ class AddressPolicy:
         return self.refusal(called.host, called.host)
 
     def hint(self, host: str, why: str) -> str:
-        """Return what to do about it, with the exact setting."""
+        """Return a hint for a rejected host: what to do, with the exact setting. why: the result of `refusal`."""
         if "metadata" in why:
-            return "No setting allows it. Use the address of a model."
-        return f"Use a public address, or set {ALLOW}={host} (a comma list; keep its other entries) on this server."
+            return "No setting allows it. Use the address of a model endpoint."
+        return f"Use a public address, or set {ALLOW}={host} (comma-separated; keep other entries) on this server."
 
 
 def check_address(
     url: str, exposure: Exposure, allow: Sequence[str] | AddressPolicy = (), *, loc: Place = INFERENCE_URL
 ) -> str:
-    """Return the normalized address, for requests. Raises RequestError naming `loc`; a name is not resolved here."""
+    """Validate and normalize an address in a request. Raises RequestError, which names `loc`, if it may not be called.
+
+    A host name is not resolved.
+    """
     rules = allow if isinstance(allow, AddressPolicy) else AddressPolicy(exposure, allow)
     field = ".".join(str(part) for part in loc if part != "body")
     try:
@@ -346,7 +369,7 @@ def check_address(
         raise RequestError(message, fields=(FieldProblem(loc, message, "address"),), code="invalid_address") from None
     why = rules.refusal_of(called)
     if why is not None:
-        message = f"{field} leads to {why} ({called.place}), which this server does not call."
+        message = f"{field} is {why} ({called.place}), which this server does not call."
         raise RequestError(
             message,
             fields=(FieldProblem(loc, message, "address_refused"),),

@@ -1,7 +1,8 @@
-"""The checks of API keys and sites, as ASGI middleware before routing: a body is read only after they pass.
+"""ASGI middleware that checks API keys, Host and Origin before routing, so that unauthorized bodies are not read.
 
-`candidates` finds the keys in a request: X-API-Key, Authorization and, for task apps, X-API-Keys. `SiteRules` decides which
-Host and Origin headers are accepted. Programs send no Origin, and the address that they call is the Host.
+`candidates` finds the keys in a request: in X-API-Key, Authorization and, for task apps, X-API-Keys. `SiteRules`
+decides which Host and Origin headers are accepted. Programs other than browsers send no Origin, and their Host is the
+address that they call.
 """
 
 from __future__ import annotations
@@ -25,15 +26,20 @@ if TYPE_CHECKING:
 
 MAX_CANDIDATES = 16
 MAX_BASIC_BYTES = 2048
-"""The maximum length of the base64 text of HTTP Basic."""
+"""The maximum length of the base64 string in HTTP Basic."""
 
 
 def candidates(headers: Headers, challenge: Headers | None = None, *, more_schemes: bool = True) -> list[bytes]:
-    """Return the possible keys in the headers, each once, at most 16 of at most 512 bytes.
+    """Return the distinct possible keys in the headers: at most 16 keys of at most 512 bytes.
 
-    headers: lower-case names, as in ASGI. challenge: the header of an error response. more_schemes: also X-API-Keys and the
-    password of HTTP Basic. Raises RequestRefused for a second X-API-Key or Authorization header, because two readers of
-    a request must not see different callers.
+    Args:
+        headers: The request's headers, with lower-case names as in ASGI.
+        challenge: Headers to send with an error response.
+        more_schemes: Also read X-API-Keys and the password of HTTP Basic.
+
+    Raises:
+        RequestRefused: X-API-Key or Authorization occurs twice. Different programs could read different headers and
+            disagree about the caller.
     """
     found: list[bytes] = []
     seen: set[bytes] = set()
@@ -43,14 +49,14 @@ def candidates(headers: Headers, challenge: Headers | None = None, *, more_schem
                 raise RequestRefused(
                     "unauthorised",
                     f"The request has two {'X-API-Key' if name == b'x-api-key' else 'Authorization'} headers.",
-                    hint="Send one header; it may contain several keys, separated by commas.",
+                    hint="Send one header. It may contain several keys, separated by commas.",
                     headers=challenge,
                 )
             seen.add(name)
             found += _authorization(value, more_schemes) if name == b"authorization" else _listed(value)
         elif name == b"x-api-keys" and more_schemes:
             found += _listed(value)
-    # bounded, because each candidate is compared with every key of the server
+    # limited, because each candidate is compared with every key of the server
     fitting = [item for item in found[:MAX_CANDIDATES] if 0 < len(item) <= MAX_KEY_BYTES]
     return list(dict.fromkeys(fitting)) if len(fitting) > 1 else fitting
 
@@ -75,20 +81,21 @@ def _authorization(value: bytes, basic: bool) -> list[bytes]:
 
 
 POLICY_VIOLATION = 1008
-"""The close code of a websocket without a valid key, or from a page of another site."""
+"""The close code for a websocket that has no valid key or comes from a page of another site."""
 
 
 class ApiKeyMiddleware:
-    """Passes a request on if its key (unless its path is open), its Host and its Origin are accepted.
+    """Forwards requests whose key, Host and Origin are accepted, and rejects all others.
 
-    It also answers an exception that reaches it before a response has begun.
+    If an exception reaches the middleware before a response has begun, the middleware sends the error response.
 
     Args:
         app: The application.
-        authenticate: Returns the error for a request, or None; it may note the caller in the scope.
-        is_open: Whether a request needs no key.
-        sites: The accepted Host and Origin, also at open paths.
-        errors: Writes the responses.
+        authenticate: Returns the error for a request, or None if its key is valid. It may store the caller in the
+            scope.
+        is_open: Returns whether a request needs no key.
+        sites: The accepted Host and Origin headers. They are also checked for open paths.
+        errors: Writes the error responses.
         on_refusal: Called with the code of every rejected request.
     """
 
@@ -120,8 +127,8 @@ class ApiKeyMiddleware:
         elif scope["type"] == "http" and self._is_open(scope):
             refusal = None
         if refusal is None:
-            # even at open paths: a page of another site must not call a server on its reader's machine, even if a name
-            # of that site resolves to this machine (DNS rebinding)
+            # checked even for open paths: a page of another site must not call a server on the machine of its visitor,
+            # even if that site's host name resolves to this machine (DNS rebinding)
             refusal = self._sites.refusal(scope)
         if refusal is not None:
             await self._refuse(refusal, scope, receive, send)
@@ -136,7 +143,7 @@ class ApiKeyMiddleware:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:
-            # a response that has begun can only be cut off, which the server does when the application returns
+            # a response that has begun can only be cut off; the server does this when the application returns
             if not started and scope["type"] == "http":
                 await self._errors.response(error, "(unknown)")(scope, receive, send)
 
@@ -153,27 +160,30 @@ class ApiKeyMiddleware:
 
 HOSTS = "TASKAPP_HOSTS"
 _HOST = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
-"""Nothing else, because the system's functions that parse addresses ignore what follows a space."""
+"""The only accepted characters.
+
+Spaces are excluded, because the system's address parsers ignore everything after a space.
+"""
 _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host in a header. name: lower case, without brackets and trailing dot."""
+    """A host in a header. name: in lower case, without brackets and without a trailing dot."""
 
     name: str
     port: int | None
 
 
 class SiteRules:
-    """The rules of one server.
+    """The rules for the Host and Origin headers of requests to one server.
 
     Args:
-        hosts: Names (`*.example.org` for subdomains), addresses and networks under which it may be called. The address at
-            which a connection arrived is always accepted.
-        local: Only this machine can reach the server, so every loopback name is accepted.
-        any_host: Accept every Host. The Origin must still equal it.
-        origins: Other sites whose pages may call; `*` for all.
+        hosts: Accepted hosts: names (`*.example.org` for subdomains), addresses and networks. The address at which a
+            connection arrived is always accepted.
+        local: Whether only this machine can reach the server. If so, every loopback name is accepted.
+        any_host: Accept every Host. The Origin must still be the same host.
+        origins: Other sites whose pages may call the server; `*` accepts all sites.
 
     Raises:
         ConfigError: An entry of `hosts` is invalid.
@@ -198,14 +208,14 @@ class SiteRules:
         if not self._any_host and (host is None or not self._is_ours(host, scope)):
             return RequestRefused(
                 "host_not_allowed",
-                "The name in the Host header is not a name of this server.",
-                hint=f"Call the server at its bound address, or add the name to {HOSTS}.",
+                "The Host header does not contain a known name or address of this server.",
+                hint=f"Call the server at the address that it listens on, or add the name to {HOSTS}.",
             )
         if "*" in self._origins or all(origin in self._origins or _same_host(origin, host) for origin in origins):
             return None
         return RequestRefused(
             "origin_not_allowed",
-            "Another site sent this request: its Origin header differs from its Host header.",
+            "A page of another site sent this request: the Origin header differs from the Host header.",
             hint="Add the page's origin to TASKAPP_CORS_ORIGINS. The pages at /ui never accept other sites.",
         )
 
@@ -214,9 +224,9 @@ class SiteRules:
             return True
         try:
             address = ipaddress.ip_address((scope.get("server") or ("",))[0])
-        except ValueError:  # a name: some servers take it from the request
+        except ValueError:  # not an address: some servers copy the name from the request
             return False
-        # only programs on this machine reach such a server, by any loopback name
+        # only programs on this machine can reach a loopback address, under any loopback name
         if address.is_loopback and is_loopback(host.name):
             return True
         try:
@@ -226,8 +236,8 @@ class SiteRules:
 
 
 def read_host(values: Sequence[bytes]) -> Host | None:
-    """Return the Host header, or None unless it occurs exactly once and is valid."""
-    # a proxy might read one of two Host headers and this server the other
+    """Return the Host header, or None if it is absent, repeated or invalid."""
+    # with two Host headers, a proxy might read one and this server the other
     return _host(values[0].decode("latin-1").lower()) if len(values) == 1 else None
 
 
@@ -239,7 +249,7 @@ def _host(text: str) -> Host | None:
 
 
 def _same_host(origin: str, host: Host | None) -> bool:
-    """Return whether an Origin is this host. Its scheme may differ, because TLS may end at a proxy."""
+    """Return whether an Origin has this host. The scheme may differ, because a proxy may terminate TLS."""
     scheme, separator, rest = origin.partition("://")
     page, usual = _host(rest), _PORTS.get(scheme)
     if not separator or usual is None or page is None or host is None:

@@ -1,8 +1,8 @@
-"""Reading of request bodies: headers first, then bytes, counted and timed, then strict JSON, until the client has gone.
+"""Reads request bodies with limits on size and time, parses strict JSON, and notices when the client disconnects.
 
-JSON that two parsers could understand differently is rejected, with its location. A valid body takes one C parse, one walk
-over the result, and one count of colons. Only if one of them finds something, a second parser that knows its location reads
-the body again, and names the field or finds nothing wrong.
+JSON that two parsers could interpret differently is rejected, and the error names the location. A valid body is parsed
+once in C, walked once, and its colons are counted. Only if one of these steps finds something suspicious, a slower
+parser, which tracks its location, reads the body again: it either names the invalid field or accepts the body.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
-from json.decoder import scanstring  # type: ignore[attr-defined]  # C, knows every escape
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the C implementation, which handles every escape
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -27,16 +27,16 @@ T = TypeVar("T")
 Place = tuple[str | int, ...]
 
 ARRIVAL_SECONDS = 10.0
-"""How long a whole body may take to arrive."""
+"""The time within which the whole body must arrive."""
 THREAD_BYTES = 256 * 1024
-"""A longer body is parsed in a thread, so that it does not block the event loop."""
+"""Longer bodies are parsed in a thread, so that they do not block the event loop."""
 LENGTH_DIGITS = 12
 FORM = b"application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 64
 WATCH_AFTER_SECONDS = 0.1
-"""Work that ends within this time does not start a task to watch for disconnects."""
+"""The task that watches for disconnects is started after this time."""
 MAX_VALUES = 500_000
-"""The maximum number of values in a body: 4 MB of `[],[],…` would be 100 MB of lists."""
+"""The maximum number of values in a body. 4 MB of `[],[],…` would become 100 MB of Python lists."""
 
 
 async def read_json(
@@ -48,10 +48,23 @@ async def read_json(
     max_values: int = MAX_VALUES,
     required: bool = True,
 ) -> dict[str, Any]:
-    """Return the body's JSON object. Raises RequestRefused (408, 413, 415), RequestError (422), ClientGone.
+    """Read a request's JSON object.
 
-    A Content-Length beyond `max_bytes` is rejected before the body is read, a chunked body once it exceeds the limit.
-    max_values: the maximum number of values in the JSON. required: reject an empty body; else it is an empty object.
+    A Content-Length above `max_bytes` is rejected before the body is read. A chunked body is rejected when it exceeds
+    the limit.
+
+    Args:
+        scope: The ASGI scope of the request.
+        receive: The ASGI function that receives the body.
+        max_bytes: The maximum size of the body.
+        arrival_seconds: The time within which the whole body must arrive.
+        max_values: The maximum number of values in the JSON.
+        required: Whether an empty body is rejected. If False, an empty body is read as {}.
+
+    Raises:
+        RequestRefused: The body is late (408), too large (413), or has an unsupported type or encoding (415).
+        RequestError: The body is not a valid JSON object (422).
+        ClientGone: The client disconnected.
     """
     _check_type(scope, b"application/json")
     raw = await read_body(scope, receive, max_bytes, arrival_seconds)
@@ -61,37 +74,37 @@ async def read_json(
 
 
 async def parse_json(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return a body's JSON object. Raises RequestError."""
+    """Parse a body that must be a JSON object. Raises RequestError if it is invalid."""
     if len(raw) > THREAD_BYTES:
         return await asyncio.to_thread(read_object, raw, max_values)
     return read_object(raw, max_values)
 
 
 async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, str]:
-    """Return the fields of a form (`application/x-www-form-urlencoded`), the first one of each name.
+    """Read a form (`application/x-www-form-urlencoded`). Of several fields with the same name, the first is returned.
 
-    Raises RequestRefused (408, 413, 415, 422 for what is not UTF-8), ClientGone.
+    Raises RequestRefused (408, 413, 415), RequestError (422) if the form is not valid UTF-8, and ClientGone.
     """
     _check_type(scope, FORM)
     raw = await read_body(scope, receive, max_bytes)
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict")
     except ValueError:
-        raise RequestError("The form cannot be read.", code="invalid_form") from None
+        raise RequestError("The form cannot be decoded.", code="invalid_form") from None
     return dict(reversed(pairs))
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS) -> bytes:
-    """Return a body of any type. Raises RequestRefused (408, 413, 415 for an encoded body), ClientGone."""
+    """Read a body of any type. Raises RequestRefused (408, 413, or 415 for a compressed body) and ClientGone."""
     for name, value in scope["headers"]:
-        # a few compressed bytes may be gigabytes
+        # a few compressed bytes may expand to gigabytes
         if name == b"content-encoding":
             raise RequestRefused(
                 "unsupported_content_encoding",
-                "The request body is encoded, but compressed bodies are not supported.",
+                "The request has a Content-Encoding, but compressed bodies are not supported.",
                 hint="Send plain JSON, without Content-Encoding.",
             )
-        # digits are counted first, because Python raises for a number with thousands of digits
+        # limit the digits first, because `int` raises for a number with thousands of digits
         if name == b"content-length" and (len(value) > LENGTH_DIGITS or not value.isdigit() or int(value) > max_bytes):
             raise _too_large(max_bytes)
     return await _read(receive, max_bytes, arrival_seconds)
@@ -129,7 +142,7 @@ async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> byt
                 if length > max_bytes:
                     raise _too_large(max_bytes)
                 if not message.get("more_body", False):
-                    # most bodies arrive in one chunk, which is not copied
+                    # most bodies arrive in a single chunk, which need not be copied
                     return chunk if not chunks else b"".join([*chunks, chunk])
                 if chunk:
                     chunks.append(chunk)
@@ -142,31 +155,32 @@ async def _read(receive: Receive, max_bytes: int, arrival_seconds: float) -> byt
 
 
 _FLOAT_SUSPECT = float(INT_LIMIT)
-"""The C parser turns an integer beyond 64 bits into a float of at least this size."""
+"""The C parser converts an integer beyond 64 bits to a float of at least this size."""
 _SUSPECT = -(2**40)
-"""Less than the number of colons of any body."""
+"""A count so low that the sum of all counts stays negative."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _FOREIGN = re.compile(r"-?(?:NaN|Infinity|nan|inf)\b")
 
 
 def read_object(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the body's object. Raises RequestError (code `invalid_json`) that names the field or the position.
+    """Parse a body that must be a JSON object. Raises RequestError (code `invalid_json`), which names the location.
 
-    Rejected: empty or not an object, invalid UTF-8, text after the end, nesting beyond 64, a name twice in one object,
-    NaN, Infinity, numbers that overflow, integers outside [-2⁶³, 2⁶³), lone surrogates, more than `max_values` values.
+    These are rejected: a body that is empty, not an object or not UTF-8; text after the object; nesting deeper than 64;
+    a name that occurs twice in an object; NaN, Infinity, numbers that overflow a double, and integers outside [-2⁶³,
+    2⁶³); lone surrogates; more than `max_values` values.
     """
-    # before the parse, whose lists may use 25 times the memory of the text
+    # checked before parsing, because the parsed lists may use 25 times as much memory as the body
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > max_values:
         raise _refused((), f"has more than {max_values} values", "too_many_values", "Send fewer values in one request.")
     try:
-        # a parse by the standard library with `object_pairs_hook` was measured at 1.4 times the time for a rollout
-        # request and at 3 times for a list of integers (2026-11-22), and it cannot name the field of a syntax error
+        # the standard library's parser with `object_pairs_hook` takes 1.4 times as long for a rollout request and 3
+        # times as long for a list of integers (measured 2026-11-22), and cannot name the field of a syntax error
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
         value = _LocatingParser(raw).document()
     else:
-        # an escaped colon could hide a dropped name
+        # an escaped colon could compensate for the colon of a dropped duplicate name
         if _colons(value, 1) != raw.count(b":") or b"\\u003" in raw:
             value = _LocatingParser(raw).document()
     if not isinstance(value, dict):
@@ -186,12 +200,15 @@ def _refused(place: Place, found: str, kind: str, hint: str = "") -> RequestErro
 
 
 def _colons(value: Any, depth: int) -> int:
-    """Return how many `:` the value's text had if no name was dropped; less than 0 for anything else that is suspect."""
+    """Return how many `:` the JSON of a value contains if the parser dropped no name.
+
+    The result is negative if the value is suspect for another reason.
+    """
     kind = type(value)
     if kind is str:
         return value.count(":") if ":" in value else 0
     if kind is int:
-        # the C parser also accepts unsigned integers of 64 bits
+        # the C parser also accepts unsigned 64-bit integers
         return 0 if value < INT_LIMIT else _SUSPECT
     if kind is float:
         return 0 if -_FLOAT_SUSPECT < value < _FLOAT_SUSPECT else _SUSPECT
@@ -216,22 +233,22 @@ def _colons(value: Any, depth: int) -> int:
 
 
 class _LocatingParser:
-    """A parser that knows the field it is in. Recursion is bounded by MAX_DEPTH."""
+    """A JSON parser that tracks the path of the current field. MAX_DEPTH limits its recursion."""
 
     def __init__(self, raw: bytes) -> None:
         self.text = raw.decode("utf-8", "surrogateescape")
 
     def document(self) -> Any:
-        """Return the value of the whole text."""
+        """Return the value of the whole document."""
         if self.text.startswith("\ufeff"):
-            raise _refused((), "begins with a byte order mark", "byte_order_mark", "Send UTF-8 without it.")
+            raise _refused((), "begins with a byte order mark", "byte_order_mark", "Send UTF-8 without a BOM.")
         start = self._space(0)
         if start == len(self.text):
             raise _refused((), "is empty", "empty_body", "Send a JSON object.")
         value, end = self._value(start, (), 1)
         end = self._space(end)
         if end != len(self.text):
-            raise _refused((), f"has text after its end (character {end})", "trailing_text")
+            raise _refused((), f"has additional text after the JSON value (at character {end})", "trailing_text")
         return value
 
     def _space(self, at: int) -> int:
@@ -242,7 +259,7 @@ class _LocatingParser:
         letter = self.text[at : at + 1]
         if letter in ("{", "["):
             if depth > MAX_DEPTH:
-                raise _refused(place[:4], f"is nested more than {MAX_DEPTH} deep", "too_deep")
+                raise _refused(place[:4], f"is nested more than {MAX_DEPTH} levels deep", "too_deep")
             return (self._object if letter == "{" else self._list)(at + 1, place, depth)
         if letter == '"':
             return self._string(at, place)
@@ -262,7 +279,7 @@ class _LocatingParser:
             name, at = self._string(at, place)
             inner = (*place, name)
             if name in result:
-                raise _refused(inner, "occurs twice in its object", "duplicate_name", "Name each field once.")
+                raise _refused(inner, "occurs twice in the same object", "duplicate_name", "Send each field once.")
             at = self._space(at)
             if self.text[at : at + 1] != ":":
                 raise self._syntax(at, inner, "a colon")
@@ -299,7 +316,7 @@ class _LocatingParser:
             raise self._syntax(
                 getattr(error, "pos", at), place, "a string without control characters or bad escapes"
             ) from None
-        # invalid UTF-8 was decoded to lone surrogates, so one check finds both
+        # invalid UTF-8 was decoded to lone surrogates, so the same check finds both errors
         if has_surrogate(value):
             escaped = "\\u" in self.text[at:end]
             found = "contains a lone surrogate" if escaped else "is not valid UTF-8"
@@ -314,7 +331,7 @@ class _LocatingParser:
         if not match:
             raise self._syntax(at, place, "a value")
         if match[1] is None and match[2] is None:
-            # before `int`, which takes quadratic time for long numbers
+            # checked before calling `int`, which takes quadratic time for long numbers
             if len(match[0]) > 20 or not -INT_LIMIT <= int(match[0]) < INT_LIMIT:
                 raise _refused(place, "is an integer beyond 64 bits", "integer_too_large", "Send it as a string.")
             return int(match[0]), match.end()
@@ -326,13 +343,16 @@ class _LocatingParser:
     def _syntax(self, at: int, place: Place, wanted: str) -> RequestError:
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
-        end = ", the end of the text" if at >= len(self.text) else ""
+        end = " (the end of the body)" if at >= len(self.text) else ""
         found = f"is invalid at line {line}, column {column}{end}: expected {wanted}"
         return _refused(place, found, "json_syntax")
 
 
 async def while_connected(work: Awaitable[T], receive: Receive) -> T:
-    """Await `work`. If the client disconnects, cancel it and raise ClientGone. The body has been received."""
+    """Await `work`. If the client disconnects, cancel `work` and raise ClientGone.
+
+    Call this only after the whole body was received.
+    """
     task = asyncio.current_task()
     assert task is not None
     gone = False
@@ -352,7 +372,7 @@ async def while_connected(work: Awaitable[T], receive: Receive) -> T:
     timer = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, start)
     try:
         done = await work
-    # cancelled work may report the cancellation as an error of the kit
+    # cancelled work may convert the cancellation to one of the kit's errors
     except (asyncio.CancelledError, KitError):
         if not gone:
             raise
@@ -363,6 +383,6 @@ async def while_connected(work: Awaitable[T], receive: Receive) -> T:
         timer.cancel()
         if watcher is not None:
             watcher.cancel()
-    # otherwise an enclosing timeout would regard this cancellation as its own, and swallow it
+    # otherwise an enclosing timeout would mistake this cancellation for its own and swallow it
     task.uncancel()
     raise ClientGone

@@ -1,4 +1,7 @@
-"""The error envelope of a response, read with limits and cleaned. `error_response.py` writes it."""
+"""Reads the error envelope of a response, with size limits and without keys.
+
+`error_response.py` writes the envelope.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ MAX_FIELDS = 10
 
 @dataclass(frozen=True, slots=True)
 class ErrorMembers:
-    """The members of the kit's error envelope, `{"detail": {"error": {…}}}`; empty if the server omits them."""
+    """The fields of the kit's error envelope, `{"detail": {"error": {…}}}`. Omitted fields are empty."""
 
     code: str
     message: str
@@ -28,15 +31,18 @@ class ErrorMembers:
     error_id: str = ""
     fields: tuple[FieldProblem, ...] = ()
     field_lines: str = ""
-    """A line `body.env.seed: should be less` for each field whose sentence is not in the message."""
+    """One line, such as `body.env.seed: should be less`, for each field that the message does not mention."""
 
 
 def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers | None:
-    """Return the envelope of a response, or None. key: removed, even in part, from every text."""
+    """Return the error fields of a response, or None if the response has no error envelope.
+
+    key: every part of this key is removed from all strings.
+    """
     body = answer.json_object()
     detail = body.get("detail") if body is not None else None
     error = detail.get("error") if isinstance(detail, Mapping) else None
-    # frameworks also answer with `detail`, in their own forms
+    # frameworks also send `detail`, with other contents
     if not isinstance(error, Mapping) or not isinstance(error.get("code"), str) or "message" not in error:
         return None
 
@@ -58,10 +64,10 @@ def error_members(answer: HttpResponse, key: str | None = None) -> ErrorMembers 
 
 
 def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> str:
-    """Return a server's text as one line of limited length, without control characters and without any part of the key."""
+    """Clean a string from a server: one line of limited length, without control characters or parts of the key."""
     if not isinstance(text, str):
         return ""
-    # cut first, because a hostile server may send a sentence of megabytes
+    # cut first, because a hostile server may send megabytes
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * MAX_MESSAGE]).split())
     line = without_key(line, key, least)
     return cut(line, MAX_MESSAGE)
@@ -73,7 +79,7 @@ def ended(text: str) -> str:
 
 
 def _fields(error: Mapping[str, Any], key: str | None) -> tuple[tuple[FieldProblem, ...], str]:
-    """Return the fields that the error names, with a sentence for each, and `field_lines`."""
+    """Return the invalid fields that the error names, and the value of `field_lines`."""
     given, message = error.get("fields"), error.get("message")
     fields, lines = [], ""
     for item in given[:MAX_FIELDS] if isinstance(given, list) else ():

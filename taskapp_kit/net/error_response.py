@@ -1,8 +1,8 @@
-"""The error envelope of every server, and the only place that maps errors to HTTP statuses.
+"""Writes the error envelope of every server. Only this module maps errors to HTTP statuses.
 
     {"detail": {"error": {"code", "message", "hint", "rollout_id"?, "boundary"?, "error_id"?, "fields"?: [...]}}}
 
-An exception's own text never leaves the log. `error_id` is the opaque id of the traceback in the log.
+Only the log contains exception messages. `error_id` is the opaque id that marks the traceback in the log.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class ErrorWriter:
     """Writes the errors of one server.
 
     Attributes:
-        server: Its name in sentences.
-        log: The log for unexpected errors.
-        stored: What its store contains.
-        routes: Where its routes are listed.
-        unavailable_status: The status of `Unavailable`.
-        framework_codes: Codes for the statuses of the framework's own errors.
+        server: The server's name, as the subject of messages.
+        log: The logger for unexpected errors.
+        stored: What the server's store contains, for messages.
+        routes: Where the server's routes are listed, for messages.
+        unavailable_status: The HTTP status for `Unavailable`.
+        framework_codes: The error codes for the statuses of errors that the web framework raises.
         max_fields: The maximum number of fields in an error.
-        shape: Makes the body from the status and the error's members, if it is not the kit's envelope.
+        shape: Returns the body, given the status and the error's fields. None writes the kit's envelope.
     """
 
     server: str
@@ -110,16 +110,16 @@ class ErrorWriter:
     shape: Callable[[int, dict[str, Any]], dict[str, Any]] | None = None
 
     def for_model_route(self, path: str) -> ErrorWriter:
-        """Return the writer in the shape that clients of a model's route, such as `/v1/messages`, expect."""
-        # the SDKs of these APIs only show errors in the shape of their own servers
+        """Return a writer of errors in the format that clients of a model route, such as `/v1/messages`, expect."""
+        # the SDKs of these APIs only show errors in the format of their vendors' servers
         return replace(self, shape=messages_api.error_body if path.endswith("/messages") else openai_error)
 
     def response(self, error: BaseException, where: str = "") -> EncodedResponse:
-        """Return the response to any exception, and log what the operator needs. where: the route, for the log."""
+        """Return the response for an exception, and log an unexpected one. where: the route, for the log."""
         if isinstance(error, RequestRefused):
             status = REFUSAL_STATUS[error.code]
             return self.envelope(status, error.code, error.message, error.hint, headers=error.headers)
-        # a config is checked as a whole, so all its problems are reported together
+        # a config is checked completely, so all problems are reported together
         if isinstance(error, JobConfigError):
             problems = zip(error.places, error.problems, strict=True)
             fields = tuple(FieldProblem(("body", "data", "config", *place), text) for place, text in problems)
@@ -133,7 +133,7 @@ class ErrorWriter:
             return self.envelope(409, "idempotency_key_reused", error.message, error.hint)
         if isinstance(error, Saturated):
             after = [(b"retry-after", b"%d" % error.retry_after_seconds)]
-            # 429: the caller should send less; 503: others fill the server
+            # 429: this caller sends too much; 503: other callers use the server's capacity
             status = 429 if error.code == "key_quota_reached" else 503
             return self.envelope(status, error.code, error.message, error.hint, headers=after)
         if isinstance(error, RolloutFailed):
@@ -155,11 +155,11 @@ class ErrorWriter:
         headers: Headers | None = None,
         **more: str,
     ) -> EncodedResponse:
-        """Return the response with an error. more: optional members; empty ones are omitted."""
+        """Return a response with an error. more: optional fields; empty fields are omitted."""
         error: dict[str, Any] = {"code": code, "message": message, "hint": hint}
         error.update({name: value for name, value in more.items() if value})
         if fields:
-            # bounded: a list of 200 000 wrong operations would be an answer of megabytes
+            # limited, because 200 000 invalid operations would make the response megabytes long
             error["fields"] = [
                 {"loc": [short_part(part) for part in problem.loc], "message": problem.message, "type": problem.type}
                 for problem in fields[: self.max_fields]
@@ -168,12 +168,12 @@ class ErrorWriter:
         return json_answer(body, status, headers)
 
     def method_not_allowed(self, allowed: list[str]) -> EncodedResponse:
-        """Return the 405 that names the methods of the route."""
+        """Return a 405 response that names the methods of the route."""
         methods = ", ".join(sorted(allowed))
         return self.envelope(
             405,
             self.framework_codes.get(405, "http_405"),
-            "The route exists, but not for this method.",
+            "The route does not support this method.",
             f"Use {methods}.",
             headers=[(b"allow", methods.encode())],
         )
@@ -181,7 +181,7 @@ class ErrorWriter:
     def _failed(self, error: RolloutFailed) -> EncodedResponse:
         failure = error.failure
         error_id = failure.error_id or new_error_id()
-        if not (error.rollout_id and failure.error_id):  # otherwise `serve.app.log_ended` logged it with this error_id
+        if not (error.rollout_id and failure.error_id):  # else `serve.app.log_ended` logged the failure with this id
             self.log.error(
                 "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
                 error.rollout_id or "-",
@@ -194,7 +194,7 @@ class ErrorWriter:
             failure.code,
             failure.message,
             failure.hint,
-            # a server that shuts down cancels its rollouts, and the next server can play them
+            # a server that shuts down cancels its rollouts; a retry may reach another server
             headers=[(b"retry-after", b"1")] if failure.boundary == "cancelled" else None,
             rollout_id=error.rollout_id,
             boundary=failure.boundary,
@@ -208,32 +208,32 @@ class ErrorWriter:
         code = self.framework_codes.get(status, f"http_{status}")
         if status == 404:
             return self.envelope(404, code, "The route does not exist.", f"Routes are listed in {self.routes}.")
-        words = "The request was rejected." if status < 500 else f"{self.server} failed while answering."
+        words = "The request was rejected." if status < 500 else f"{self.server} failed while handling the request."
         headers: Headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
         return self.envelope(status, code, words, headers=headers)
 
     def _internal(self, error: BaseException, where: str) -> EncodedResponse:
         error_id = new_error_id()
         self.log.error("internal error error_id=%s route=%s", error_id, where or "-", exc_info=error)
-        code, message = "internal_error", f"{self.server} failed while answering; the request itself may be valid."
+        code, message = "internal_error", f"{self.server} failed while handling the request, which may be valid."
         if isinstance(error, StoreError):
             code, message = "store_failed", f"The store could not save or read {self.stored}."
         return self.envelope(500, code, message, f"Search the server's log for {error_id}.", error_id=error_id)
 
 
 def openai_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return the members in the shape of OpenAI's APIs; a `shape` of ErrorWriter."""
+    """Return an error in the format of OpenAI's APIs, as the `shape` of an ErrorWriter."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"type": kind, "param": None, **error}}
 
 
 def new_error_id() -> str:
-    """Return an opaque id that connects a response to a log line."""
+    """Return a new opaque id, which connects an error response to its log line."""
     return "err_" + secrets.token_hex(6)
 
 
 def short_part(part: str | int) -> str | int:
-    """Return a part of a field's location that is safe in a response, because clients may send any name."""
+    """Return a part of a field's location, shortened for a response. Clients may send names of any length."""
     if isinstance(part, int):
         return part
     safe = without_surrogates(part)

@@ -1,6 +1,8 @@
-"""HTTP requests: the key goes only to one address, every connection is checked, and every response has a limit.
+"""HTTP requests.
 
-Callers retry and follow redirects (`retry.py`, `rollout/models/attempts.py`), not this module.
+The key is only sent to one address, every connection can be checked, and every response has a size limit.
+
+This module does not retry or follow redirects; its callers do (`retry.py`, `rollout/models/attempts.py`).
 """
 
 from __future__ import annotations
@@ -33,51 +35,64 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 3.0
-"""How long an idle connection is reused: many servers close connections after 5 s, and a request that arrives at that moment
-counts as sent."""
+"""How long an idle connection is reused.
+
+Many servers close idle connections after 5 s. If a request arrives at that moment,
+it is unknown whether the server handled it."""
 CHUNK_BYTES = 256 * 1024
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 30, 10, 6
-"""A socket notices within about 90 seconds that the other machine is gone, because a rollout may take an hour without a byte
-on the line."""
+"""TCP keepalive.
+
+A rollout may take an hour without any traffic, so the socket must notice by itself that the other machine
+is gone. It takes about 90 seconds."""
 AGENT = f"taskapp-kit/{__version__}"
 MAX_DEPTH = 254
-"""The maximum nesting of JSON in a response; deeper JSON cannot be written, and crashes recursive programs."""
+"""The maximum nesting depth of JSON in a response.
+
+Deeper JSON could not be written again, and could crash recursive code.
+"""
 
 Guard = Callable[[str, str], str | None]
-"""Called before a connection with a host name ("" if unknown) and an IP address; returns why it is rejected, or None."""
-CHECK_PROXY = "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY names the hosts that are reached without a proxy."
+"""Checks a connection before it is opened.
+
+Given the host name ("" if unknown) and the IP address, it returns why the address
+is rejected, or None."""
+CHECK_PROXY = "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY lists the hosts that are called without a proxy."
 
 
 class Trouble(Enum):
     """Why a response is missing or incomplete."""
 
     REFUSED = "refuses connections"
-    CONNECT_TIMEOUT = f"could not be connected to within {CONNECT_SECONDS:g} s"
+    CONNECT_TIMEOUT = f"did not accept a connection within {CONNECT_SECONDS:g} s"
     UNKNOWN_HOST = "has a name that cannot be resolved"
     CERTIFICATE = "has a certificate that this machine does not trust"
     TLS = "does not support this machine's TLS"
-    CONNECT = "cannot be connected to"
-    PROXY = "is behind a proxy that cannot be connected to"
-    FORBIDDEN = "is not called"
-    UNSENDABLE = "cannot be sent this request: a header or the address contains characters that HTTP does not allow"
+    CONNECT = "cannot be reached"
+    PROXY = "is behind a proxy that cannot be reached"
+    FORBIDDEN = "has an address that must not be called"
+    UNSENDABLE = "cannot receive this request: a header or the address contains characters that HTTP does not allow"
     TIMEOUT = "did not answer in time"
     DROPPED = "dropped the connection before it had answered"
-    TRUNCATED = "dropped the connection before its answer was complete"
+    TRUNCATED = "dropped the connection before the response was complete"
     NOT_HTTP = "answered with something that is not HTTP"
-    TOO_LARGE = "answered with too much"
+    TOO_LARGE = "sent a response that is too large"
 
 
 NO_CONNECTION = frozenset(
     {Trouble.CONNECT_TIMEOUT, Trouble.UNKNOWN_HOST, Trouble.CERTIFICATE, Trouble.TLS, Trouble.CONNECT}
 )
-"""No connection was made, although something may listen."""
+"""No connection was opened, but a server may be listening."""
 _NOT_SENT = NO_CONNECTION | {Trouble.REFUSED, Trouble.PROXY, Trouble.UNSENDABLE, Trouble.FORBIDDEN}
 
 
 class NoAnswer(Exception):
     """A response is missing or incomplete.
 
-    kind: the reason. why: a clause that follows the server's name. status: the status of a response that was too large.
+    Attributes:
+        kind: The reason.
+        why: A clause that follows the server's name in messages.
+        status: The HTTP status, if the response was too large.
     """
 
     def __init__(self, kind: Trouble, why: str = "", *, status: int = 0) -> None:
@@ -88,13 +103,18 @@ class NoAnswer(Exception):
 
     @property
     def sent(self) -> bool:
-        """Return whether the server may have received the request, and may be acting on it."""
+        """Return whether the server may have received the request and may be processing it."""
         return self.kind not in _NOT_SENT
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A complete response. headers: names in lower case. url: the address as it was sent."""
+    """A complete response.
+
+    Attributes:
+        headers: The headers, with lower-case names.
+        url: The address that was requested.
+    """
 
     status: int
     body: bytes = field(repr=False)
@@ -102,7 +122,7 @@ class HttpResponse:
     url: str = ""
 
     def json(self) -> Any:
-        """Return the body. Raises ValueError if it is not JSON or is nested deeper than 254 levels."""
+        """Parse the body as JSON. Raises ValueError if it is not JSON or is nested deeper than 254 levels."""
         return read_json(self.body)
 
     def json_object(self) -> dict[str, Any] | None:
@@ -115,16 +135,16 @@ class HttpResponse:
 
     @property
     def retry_after(self) -> float | None:
-        """Return the seconds in Retry-After, or None."""
+        """Return the number of seconds in the header Retry-After, or None if it is absent or a date."""
         seconds = self.headers.get("retry-after", "").strip()
         return float(seconds) if seconds.isdecimal() and len(seconds) <= 6 else None
 
 
 def read_json(text: bytes | str) -> Any:
-    """Return the JSON. Raises ValueError if it is not JSON, or is nested too deep (254) to be written again."""
+    """Parse JSON. Raises ValueError for invalid JSON and for JSON that is nested deeper than 254 levels."""
     value = orjson.loads(text)
     opening: tuple[Any, Any] = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    # only JSON with that many opening brackets can be that deep, which is rare
+    # only JSON with that many opening brackets can be nested that deep, so the slow check is rarely needed
     if sum(map(text.count, opening)) > MAX_DEPTH:
         try:
             orjson.dumps(value)
@@ -134,7 +154,7 @@ def read_json(text: bytes | str) -> Any:
 
 
 def header_key(key: str | None, name: str) -> str | None:
-    """Return the key if a header can contain it; None for an empty key. Raises ConfigError, which does not repeat it."""
+    """Return the key, or None if it is empty. Raises ConfigError, without the key, if a header cannot contain it."""
     if key is None or not key.strip():
         return None
     key = key.strip()
@@ -144,7 +164,7 @@ def header_key(key: str | None, name: str) -> str | None:
 
 
 class AddressRefused(OSError):
-    """The guard rejects an address. why: the guard's reason."""
+    """The guard rejected an address. why: the guard's reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EACCES, "address refused")
@@ -154,19 +174,22 @@ class AddressRefused(OSError):
 class GuardedResolver:
     """Resolves names, and creates sockets only for addresses that the guard accepts.
 
-    A name is rejected if one of its addresses is. The connection uses the address that was checked, not the name again, so
-    changing the name's addresses between check and connection has no effect.
+    A name is rejected if any of its addresses is rejected. The connection uses the checked address and does not resolve
+    the name again, so it does not matter if the name's addresses change in between.
     """
 
     def __init__(self, resolver: AbstractResolver, guard: Guard | None) -> None:
         self._resolver, self._guard = resolver, guard
         self._by_name: set[str] = set()
-        """The addresses that are only accepted because of the name that led to them."""
+        """The addresses that are accepted only because their host name is allowed."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the addresses, after checking all of them. Raises AddressRefused, OSError."""
+        """Resolve a host name and check all its addresses.
+
+        Raises AddressRefused, or OSError if the name cannot be resolved.
+        """
         # one rejected address rejects the name, because aiohttp may connect to any of its addresses
         found = await self._resolver.resolve(host, port, family)
         if self._guard is not None:
@@ -183,9 +206,12 @@ class GuardedResolver:
         await self._resolver.close()
 
     def socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """Return the socket for a connection to this address, after the last check, which includes numeric hosts."""
+        """Create the socket for a connection to this address. Raises AddressRefused if the guard rejects the address.
+
+        This check also covers hosts that are IP addresses, which are not resolved.
+        """
         family, kind, protocol, _, target = address
-        # a name's addresses can change after the first check; this is the address of the connection
+        # a name's addresses can change after they were resolved, but this is the address of the connection
         if self._guard is not None and target[0] not in self._by_name:
             why = self._guard("", target[0])
             if why is not None:
@@ -200,7 +226,7 @@ class GuardedResolver:
             ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_SECONDS),
             ("TCP_KEEPCNT", KEEPALIVE_PROBES),
         ):
-            # macOS does not have all three
+            # macOS does not have all three options
             option = getattr(socket, name, None)
             if option is not None:
                 made.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -208,7 +234,7 @@ class GuardedResolver:
 
 
 _refusals: ContextVar[list[AddressRefused]] = ContextVar("_refusals")
-"""The rejected addresses of the current request: several addresses of one name may fail in different ways."""
+"""The addresses that were rejected during the current request. A name's addresses may fail for different reasons."""
 
 
 @dataclass(slots=True)
@@ -217,13 +243,13 @@ class Transport:
 
     Args:
         headers: The headers of every request, including the key.
-        max_body_bytes: A larger body is an error.
-        max_error_bytes: The body of a response other than 200 is cut to this size.
+        max_body_bytes: The maximum size of a response body. Larger bodies raise NoAnswer.
+        max_error_bytes: The size to which the body of a response with a status other than 200 is cut.
         guard: Checks the address of every connection.
-        resolver: Replaces the system's resolver.
+        resolver: Replaces the system's DNS resolver.
         idle_seconds: How long an idle connection is reused.
-        check_tls: False accepts any certificate.
-        unix_socket: The socket of the only server, whose address is then just a name.
+        check_tls: If False, any certificate is accepted.
+        unix_socket: Send every request to this Unix socket. The host in the address is then ignored.
     """
 
     headers: Mapping[str, str] = field(repr=False)
@@ -248,7 +274,10 @@ class Transport:
         seconds: float | None,
         silence_seconds: float | None = None,
     ) -> HttpResponse:
-        """Send one request and read the response within `seconds`, with pauses up to `silence_seconds`. Raises NoAnswer."""
+        """Send one request and read the complete response. Raises NoAnswer if no complete response arrives.
+
+        seconds: the time limit. silence_seconds: the longest allowed pause between two reads.
+        """
         limits: dict[str, float | None] = {"seconds": seconds, "silence_seconds": silence_seconds}
         async with self.open(verb, url, body=body, headers=headers, **limits) as response:
             content = await self._body(response)
@@ -260,7 +289,7 @@ class Transport:
         if response.status != 200 and self.max_error_bytes is not None:
             limit, cut = self.max_error_bytes, True
         length = response.content_length
-        # an encoded body's declared size is not its decoded size
+        # the Content-Length of a compressed body is not its decoded size
         if length is not None and length <= limit and "Content-Encoding" not in response.headers:
             return await response.read()
         parts, size = [], 0
@@ -268,7 +297,7 @@ class Transport:
             size += len(chunk)
             parts.append(chunk)
             if size > limit:
-                # the first bytes of an error describe it, so the rest is not read
+                # the first bytes of an error response are enough to describe the error
                 if cut:
                     break
                 too_large = f"answered with more than {limit // (1 << 20)} MiB"
@@ -286,9 +315,12 @@ class Transport:
         seconds: float | None,
         silence_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the head of a response, whose body is read inside the block, which also raises NoAnswer.
+        """Send one request and yield the response before its body was read.
 
-        seconds: the time for everything. silence_seconds: the longest pause between two reads.
+        The caller reads the body in the `with` block.
+
+        seconds: the time limit, including the body. silence_seconds: the longest allowed pause between two reads.
+        Raises NoAnswer, also for errors while the body is read.
         """
         refusals: list[AddressRefused] = []
         _refusals.set(refusals)
@@ -297,14 +329,14 @@ class Transport:
             proxy = self._proxy_for(url)
             to_proxy = {} if proxy is None else proxy.headers
             if proxy is not None and url.startswith("http:"):
-                sent |= to_proxy  # without a tunnel the proxy reads the request
+                sent |= to_proxy  # a proxy reads plain http requests, which are not tunneled
             async with self._connections().request(
                 verb,
                 _url(url),
                 data=body,
                 headers={**sent, **self.headers, **(headers or {})},
                 timeout=_timeout(seconds, silence_seconds),
-                # aiohttp would send X-API-Key to the target of any redirect
+                # aiohttp would send X-API-Key to the target of every redirect
                 allow_redirects=False,
                 proxy=None if proxy is None else proxy.url,
                 proxy_headers=to_proxy or {"User-Agent": AGENT},  # otherwise aiohttp would send the key to the proxy
@@ -314,14 +346,17 @@ class Transport:
             raise _no_answer(error, refusals, seconds, silence_seconds) from None
 
     async def aclose(self) -> None:
-        """Close the connections. A later request opens new ones."""
+        """Close all connections. A later request opens new connections."""
         session, self._session = self._session, None
-        # connections of an ended loop can no longer be closed
+        # connections of an event loop that has ended can no longer be closed
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
     def _proxy_for(self, url: str) -> Proxy | None:
-        """Return the proxy of this server, looked up once; None with a guard, which has to see the address itself."""
+        """Return the proxy for this server, or None.
+
+        A guard must check the server's address, so it excludes a proxy.
+        """
         if self.guard is not None or self.unix_socket is not None:
             return None
         parts = urlsplit(url)
@@ -335,7 +370,7 @@ class Transport:
 
     def _connections(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        # connections of aiohttp belong to the loop on which they were opened
+        # aiohttp connections belong to the event loop in which they were opened
         if self._session is None or self._loop is not loop or self._session.closed:
             import aiohttp
 
@@ -355,7 +390,7 @@ class Transport:
             return aiohttp.UnixConnector(str(self.unix_socket), limit=0, keepalive_timeout=self.idle_seconds)
         guarded = GuardedResolver(self.resolver or aiohttp.ThreadedResolver(), self.guard)
         return aiohttp.TCPConnector(
-            # with aiohttp's default of 100 connections, a call that waits for one would seem to hang
+            # with aiohttp's default limit of 100 connections, a call that waits for a connection would appear to hang
             limit=0,
             keepalive_timeout=self.idle_seconds,
             resolver=cast("AbstractResolver", guarded),
@@ -367,26 +402,29 @@ class Transport:
 def _no_answer(
     error: Exception, refusals: list[AddressRefused], seconds: float | None, silence_seconds: float | None
 ) -> NoAnswer:
-    """Return the NoAnswer of an aiohttp exception, without its text, which may contain the address with its query."""
+    """Convert an aiohttp exception to NoAnswer.
+
+    The exception's message is omitted, because it may contain a secret query.
+    """
     import aiohttp
 
     inner = getattr(error, "os_error", None)
     if isinstance(inner, AddressRefused):
         refusals = [inner]
-    # aiohttp's error may concern another address of the same name
+    # aiohttp's error may be about another address of the same host name
     if refusals and isinstance(error, aiohttp.ClientConnectorError):
         return NoAnswer(Trouble.FORBIDDEN, refusals[0].why)
     match error:
         case aiohttp.ClientProxyConnectionError():
             return NoAnswer(Trouble.PROXY)
         case aiohttp.ClientHttpProxyError():
-            return NoAnswer(Trouble.PROXY, f"is behind a proxy that answers {error.status}")
+            return NoAnswer(Trouble.PROXY, f"is behind a proxy that answered with status {error.status}")
         case aiohttp.ConnectionTimeoutError():
             return NoAnswer(Trouble.CONNECT_TIMEOUT)
         case TimeoutError():
             waited = silence_seconds if isinstance(error, aiohttp.SocketTimeoutError) else seconds
             return NoAnswer(Trouble.TIMEOUT, f"did not answer within {waited:g} s" if waited is not None else "")
-        # subclasses of ClientConnectorError come before it
+        # subclasses of ClientConnectorError must come before ClientConnectorError
         case aiohttp.ClientConnectorCertificateError():
             return NoAnswer(Trouble.CERTIFICATE)
         case aiohttp.ClientConnectorDNSError():
@@ -394,12 +432,12 @@ def _no_answer(
         case aiohttp.ClientConnectorSSLError():
             return NoAnswer(Trouble.TLS)
         case aiohttp.ClientConnectorError():
-            # if several addresses fail, asyncio joins their errors into one without a number
+            # if several addresses fail, asyncio combines their errors into an error without an errno
             if error.errno is None or error.errno == errno.ECONNREFUSED:
                 return NoAnswer(Trouble.REFUSED)
-            return NoAnswer(Trouble.CONNECT, f"cannot be connected to: {os.strerror(error.errno)}")
+            return NoAnswer(Trouble.CONNECT, f"cannot be reached: {os.strerror(error.errno)}")
         case aiohttp.InvalidURL():
-            return NoAnswer(Trouble.UNSENDABLE, "is not an address that requests can be sent to")
+            return NoAnswer(Trouble.UNSENDABLE, "is not a valid address")
         case aiohttp.ClientPayloadError():
             return NoAnswer(Trouble.TRUNCATED)
         case aiohttp.ClientResponseError():
@@ -411,7 +449,7 @@ def _no_answer(
 
 @lru_cache(maxsize=1)
 def _aiohttp() -> Any:
-    """Return aiohttp, imported at the first request, so that commands without requests start faster."""
+    """Import and return aiohttp at the first request, so that commands that send no requests start faster."""
     import aiohttp
 
     return aiohttp
@@ -419,10 +457,10 @@ def _aiohttp() -> Any:
 
 @lru_cache(maxsize=256)
 def _url(url: str) -> Any:
-    """Return the address for aiohttp, unchanged."""
+    """Convert an address to aiohttp's type without normalizing it."""
     from yarl import URL
 
-    # yarl would normalize the escapes, which would invalidate a signed query
+    # yarl would normalize escapes, which would invalidate a signed query
     return URL(url, encoded=True)
 
 

@@ -1,7 +1,7 @@
-"""The proxy of a request, from the usual variables; requests to this machine use no proxy.
+"""Selects the proxy for a request from the usual environment variables. Requests to this machine use no proxy.
 
-HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, in either case, are read as by the standard library (on macOS, the system's
-settings are the fallback). NO_PROXY may also name networks: `10.0.0.0/8`. netrc is not read.
+The standard library reads HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, in upper or lower case. On macOS, the system
+settings are the fallback. NO_PROXY may also contain networks, such as `10.0.0.0/8`. netrc is not read.
 """
 
 from __future__ import annotations
@@ -15,19 +15,27 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy. url: without user and password. headers: sent to the proxy, including its user and password."""
+    """A proxy.
+
+    Attributes:
+        url: The address, without user and password.
+        headers: The headers for the proxy, which contain the user and password.
+    """
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def proxy_for(url: str) -> Proxy | None:
-    """Return the proxy for an address, or None. Raises ValueError (a clause about `url`) for an unusable proxy."""
+    """Return the proxy for an address, or None. Raises ValueError if the proxy is unusable.
+
+    The exception's message is a clause that follows the name of the server.
+    """
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
     host = parts.hostname or ""
-    # a proxy would look for that server on its own machine
+    # a proxy would look for the server on the proxy's machine
     if is_loopback(host) or _is_unspecified(host):
         return None
     named = getproxies()
@@ -38,10 +46,10 @@ def proxy_for(url: str) -> Proxy | None:
         proxy = urlsplit(found if "://" in found else f"http://{found}")
         where = _netloc(proxy.hostname or "", proxy.port)
     except ValueError:
-        raise ValueError("is behind a proxy whose address cannot be read") from None
+        raise ValueError("is behind a proxy whose address is invalid") from None
     if proxy.scheme not in ("http", "https") or not proxy.hostname:
-        raise ValueError("is behind a proxy of a kind that is not supported (expected http:// or https://)")
-    # not in the address, which errors and logs contain
+        raise ValueError("is behind a proxy with an unsupported scheme; expected http:// or https://")
+    # sent as a header and not in the address, because errors and logs contain the address
     headers = {}
     if proxy.username is not None:
         login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
@@ -50,7 +58,7 @@ def proxy_for(url: str) -> Proxy | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address, in any notation (`127.1`), means this machine."""
+    """Return whether a host name, or an address in any notation such as `127.1`, means this machine."""
     host = host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -59,29 +67,32 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_unspecified(host: str) -> bool:
-    """Return whether it is `0.0.0.0` or `::`, which also reach this machine."""
+    """Return whether the host is `0.0.0.0` or `::`. Connections to these addresses also reach this machine."""
     address = _address(host)
     return address is not None and address.is_unspecified
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an address in any notation; an IPv4 address inside an IPv6 address counts as the IPv4 address."""
+    """Parse an address in any notation, or return None. An IPv4 address inside an IPv6 address is returned as IPv4."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         pass
     else:
-        # a dual-stack socket uses it to reach the IPv4 network
+        # dual-stack sockets use this format for IPv4 addresses
         return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
     try:
-        # the system's resolver also reads 127.1 and 2130706433 as addresses
+        # the system's resolver also accepts 127.1 and 2130706433 as addresses
         return ipaddress.IPv4Address(socket.inet_aton(host)) if host[:1].isdigit() else None
     except OSError:
         return None
 
 
 def _in_networks(host: str, exceptions: str) -> bool:
-    """Return whether the address is in a network of NO_PROXY; the standard library compares only names."""
+    """Return whether the host is an address in a network that NO_PROXY contains.
+
+    The standard library only compares names.
+    """
     address = _address(host)
     for word in exceptions.split(",") if address is not None else ():
         try:

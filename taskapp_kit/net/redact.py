@@ -1,4 +1,4 @@
-"""Removal of keys from foreign text, before it is stored, logged or shown."""
+"""Removes keys from text of other programs before it is stored, logged or shown."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 REDACTED = "(key)"
 LONG = 20_000
-"""Only whole keys are removed from longer strings in JSON."""
+"""From JSON strings longer than this, only complete keys are removed."""
 LEAST_FRAGMENT = 6
-"""Parts of a key of at least this length are removed from a server's sentence."""
+"""The minimum length of the parts of a key that are removed from a server's messages."""
 LEAST_IN_IDS = 12
-"""The same for text with ids and digests, with which a hexadecimal key often shares six characters in a row by chance."""
+"""The minimum length in text with ids and digests, which often share six characters with a hexadecimal key by chance."""
 
 
 def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
-    """Return the text with `(key)` instead of every part of the key of at least `least` characters."""
+    """Replace every part of the key that has at least `least` characters with `(key)`."""
     if not key:
         return text
     if len(key) <= least:
         return text.replace(key, REDACTED)
-    block = (least + 1) // 2  # every part of `least` characters contains one of these blocks, but most texts do not
+    block = (least + 1) // 2  # every part of `least` characters contains one of these blocks; most strings contain none
     if not any(key[start : start + block] in text for start in range(0, len(key) - block + 1, block)):
         return text
     shortest = set(_parts(key, least))
@@ -32,7 +32,7 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
             index += 1
             continue
         end = index + least
-        # as long as the key continues, because no part of it may remain after the mark
+        # extend the match while the key continues, so that no rest of the key follows the mark
         while end < len(text) and text[end - least + 1 : end + 1] in shortest:
             end += 1
         parts.append(REDACTED)
@@ -41,23 +41,26 @@ def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:
 
 
 def holds_key(text: str, key: str, least: int = LEAST_FRAGMENT) -> bool:
-    """Return whether the text contains a part of the key of at least `least` characters, even across words."""
+    """Return whether the text contains at least `least` consecutive characters of the key, ignoring white space."""
     # an endpoint or a terminal may insert a line break into the key
     dense = "".join(text.split())
     return any(part in dense for part in _parts(key, min(least, len(key))))
 
 
 def without_whole(text: str, keys: Iterable[str], mark: str = REDACTED) -> str:
-    """Return the text with `mark` instead of every whole key; a key that contains another key must come first."""
+    """Replace every complete key with `mark`.
+
+    In `keys`, a key that contains another key must come before the other key.
+    """
     for key in keys:
         text = text.replace(key, mark)
     return text
 
 
 def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
-    """Return JSON with `(key)` for every part of the keys that has at least LEAST_IN_IDS characters.
+    """Replace every part of a key that has at least LEAST_IN_IDS characters with `(key)` in a JSON value.
 
-    Names, and strings longer than LONG, are only searched for whole keys.
+    In names, and in strings longer than LONG, only complete keys are replaced.
     """
     if isinstance(value, str):
         if len(value) > LONG:
@@ -73,5 +76,5 @@ def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
 
 
 def _parts(key: str, length: int) -> Iterator[str]:
-    """Yield every part of the key of this length."""
+    """Yield every substring of the key that has this length."""
     return (key[start : start + length] for start in range(len(key) - length + 1))

@@ -1,6 +1,6 @@
 """Encoded responses, and the state of the connections on which they are sent.
 
-A response is a status, headers and bytes that are sent as they are, without a web framework.
+A response consists of a status, headers and bytes, and is sent without a web framework.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 PEER = "taskapp_kit.peer"
-"""Scope key: the connection's Peer; absent under another server."""
+"""The key in the ASGI scope for the connection's Peer. Only the kit's own server sets it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,20 +25,21 @@ class Peer:
     """The state of a connection, shared by the key check, responses and the server.
 
     Attributes:
-        keyed: A request on this connection had a valid key.
-        gone: The connection is closed.
-        left: The client had closed it before the last bytes were written.
-        reset: It broke, as when a client closes before it has read everything.
-        answered: What the application sent last, if it records this.
-        unsent: The object that a response keeps in memory until it is sent; other readers may share it.
-        unsent_bytes: Its size.
+        keyed: Whether a request on this connection had a valid key.
+        gone: Whether the connection is closed.
+        left: Whether the client had closed the connection before the last bytes were written.
+        reset: Whether the connection broke, for example because the client closed it without reading everything.
+        answered: What the application sent last, if the application records this.
+        unsent: An object that must stay in memory until the response is sent. Several readers may share it.
+        unsent_bytes: The size of `unsent` in bytes.
     """
 
     keyed: bool = False
     gone: bool = False
-    # Bytes that the system accepted count as sent, unless the client had closed before (`left`, checked when writing,
-    # because the event loop learns it later) or the connection is then reset, as by closing with unread bytes. Otherwise
-    # answers that clients with short time-outs never read would count as read, in 6 of 8 rollouts on a busy machine.
+    # Bytes that the operating system accepted count as sent, with two exceptions: the client had already closed the
+    # connection (`left`, checked when writing, because the event loop learns of it later), or the connection is reset
+    # afterwards (`reset`). Without them, on a busy machine, 6 of 8 responses that clients with short timeouts never
+    # read counted as read.
     left: bool = False
     reset: bool = False
     answered: object = None
@@ -46,14 +47,14 @@ class Peer:
     unsent_bytes: int = 0
 
     def holds(self, unsent: object, size: int) -> None:
-        """Set what a response keeps in memory until it is sent; None, 0: nothing."""
+        """Record an object that must stay in memory until the response is sent, or None and 0 for no object."""
         self.unsent, self.unsent_bytes = unsent, size
 
 
 def peer_of(scope: Any) -> Peer:
-    """Return the peer of an ASGI scope, or a new one under another server."""
+    """Return the peer in an ASGI scope, or a new peer if another server created the scope."""
     found = scope.get(PEER)
-    # under another server, nothing reads it
+    # under another server, nothing reads the new peer
     return found if isinstance(found, Peer) else Peer()
 
 
@@ -65,26 +66,30 @@ JSON_HEADERS: Headers = [
     (b"x-content-type-options", b"nosniff"),
 ]
 SLICE_BYTES = 64 * 1024
-"""A longer body is sent in slices of this size, each after the client has read enough of the previous ones."""
+"""Longer bodies are sent in slices of this size.
+
+A slice is sent after the client has read enough of the previous slices.
+"""
 NO_CONTENT = 204
-"""This status has no body and no Content-Length."""
+"""A response with this status has no body and no Content-Length."""
 
 
 @dataclass(slots=True)
 class EncodedResponse:
-    """A response, which is an ASGI application, so frameworks can send it.
+    """A response. It is also an ASGI application, so that web frameworks can send it.
 
     Attributes:
         status: The HTTP status.
         body: The bytes of the body.
-        headers: Headers with lower-case names; content-length is added when sent.
-        rollout_id: The rollout whose result is the body; it counts against its key's quota until it is sent.
-        shared: An object that must live until the response is sent, because other readers share it.
+        headers: Headers with lower-case names. content-length is added when the response is sent.
+        rollout_id: The id of the rollout in the body. The rollout counts against its key's quota until the response is
+            sent.
+        shared: An object that must stay in memory until the response is sent, because several readers share it.
     """
 
     status: int
     body: bytes
-    # bytes instead of a framework's response, because a small rollout should cost less than a millisecond of CPU
+    # not a framework's response, because a small rollout should take less than a millisecond of CPU time
     headers: Headers = field(default_factory=lambda: JSON_HEADERS)
     rollout_id: str = ""
     shared: object = None
@@ -99,9 +104,12 @@ class EncodedResponse:
 
 
 def json_answer(payload: Any, status: int = 200, headers: Headers | None = None) -> EncodedResponse:
-    """Return `payload` as JSON; read-only mappings become objects. Raises TypeError for values that are not JSON."""
+    """Return a JSON response.
+
+    Read-only mappings become objects. Raises TypeError if `payload` cannot be encoded as JSON.
+    """
     return EncodedResponse(
-        # as_object: schemas of tools are read-only mappings, which orjson does not support
+        # `as_object` converts read-only mappings, such as schemas of tools, which orjson does not support
         status,
         orjson.dumps(payload, default=as_object),
         [*JSON_HEADERS, *headers] if headers else JSON_HEADERS,
@@ -109,7 +117,10 @@ def json_answer(payload: Any, status: int = 200, headers: Headers | None = None)
 
 
 async def answer_without_http(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer the lifespan and websockets of an application without a framework: accept the first, close the second."""
+    """Handle ASGI events other than HTTP requests, for an application without a framework.
+
+    Lifespan events are acknowledged, and websockets are closed.
+    """
     await receive()
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})

@@ -1,7 +1,7 @@
-"""Retries of requests, with their pauses, and chains of 303 responses.
+"""Retries requests with pauses, and follows chains of 303 redirects.
 
-The caller decides which failures to retry. `Attempts` does the rest: pauses grow, a server's Retry-After counts, and
-attempts and time are limited.
+The caller decides which failures to retry. `Attempts` computes the pauses, which grow and respect a server's
+Retry-After, and limits the number of attempts and the total time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from taskapp_kit.net.http import NO_CONNECTION, HttpResponse, NoAnswer, Transpor
 
 _RANDOM = random.Random()
 JITTER = (0.8, 1.2)
-"""Random factors of a pause, so that callers that failed together do not retry together."""
+"""The range of the random factor of a pause, so that callers that failed together do not retry together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
-"""Errors to retry: not a closed port, nor a wrong request or server."""
+"""The errors that are retried. A closed port, an invalid request or a wrong server is not."""
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
-"""Statuses to retry, unless the response is the task app's own."""
+"""The statuses that are retried, unless the response comes from the task app itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Backoff:
 
 
 class Attempts:
-    """Counts the failed attempts of one call.
+    """Counts the failed attempts of one call and computes the pauses between them.
 
     Args:
-        backoff: The pauses.
-        retries: How many attempts may follow the first; None: as many as the time allows.
-        seconds: The time for all attempts and pauses, from now on; None: no limit.
-        rng: Draws the jitter.
-        clock: Monotonic seconds.
+        backoff: The lengths of the pauses.
+        retries: How many attempts may follow the first attempt. None sets no limit.
+        seconds: The time from now on for all attempts and pauses. None sets no limit.
+        rng: The random generator for the jitter.
+        clock: Returns monotonic time in seconds.
     """
 
     def __init__(
@@ -64,32 +64,33 @@ class Attempts:
 
     @property
     def left(self) -> float:
-        """Return the seconds left for attempts and pauses."""
+        """Return the remaining seconds for attempts and pauses."""
         return self._end - self._clock()
 
     def reset(self) -> None:
-        """Restart the count, after a successful attempt."""
+        """Reset the count of failed attempts, after a successful attempt."""
         self._failed = 0
 
     def pause(self, retry_after: float | None = None) -> float | None:
         """Count a failed attempt. Return the seconds to wait before the next one, or None to stop.
 
-        retry_after: The seconds that the server requests; at most the longest pause is waited.
+        retry_after: The pause in seconds that the server requested. It is limited to the longest pause.
         """
-        # 2.0**1024 would overflow, and a job may wait for days
+        # the exponent is limited, because 2.0**1024 would overflow and a job may retry for days
         grown = self._backoff.first_seconds * self._backoff.growth ** min(self._failed, 64)
         self._failed += 1
         seconds = min(max(retry_after or 0.0, grown), self._backoff.longest_seconds) * self._rng.uniform(*JITTER)
         if self._retries is not None and self._failed > self._retries:
             return None
-        # a pause that leaves no time for another attempt is pointless
+        # do not pause if no time for another attempt would remain
         return seconds if seconds < self.left else None
 
 
 async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng: random.Random) -> HttpResponse:
-    """Send an idempotent request, and retry while its connection breaks or a gateway fails.
+    """Send an idempotent request, and retry if the connection breaks or a gateway fails.
 
-    Returns the first good response, else the last. Raises NoAnswer, immediately if no server listens.
+    Returns the first response that is not a gateway error, or the last response after all retries. Raises NoAnswer if
+    the last attempt got no response, or immediately if no server is listening.
     """
     attempts = Attempts(Backoff(), retries=retries, rng=rng)
     while True:
@@ -108,13 +109,13 @@ async def again(ask: Callable[[], Awaitable[HttpResponse]], *, retries: int, rng
 log = logging.getLogger("taskapp_kit.client")
 
 GATEWAY_SECONDS = 150.0
-"""The time after which Modal's gateway answers with the next 303."""
+"""The time after which Modal's gateway responds with another 303."""
 
 
 class ForeignRedirect(Exception):
-    """A redirect leads to another server, which must not get the key, or nowhere.
+    """A redirect has no valid target, or its target is another server, which must not receive the key.
 
-    place: `host` or `host:port` of that server, "" if it cannot be read.
+    place: `host` or `host:port` of the other server, or "" if the target is invalid.
     """
 
     def __init__(self, why: str, place: str = "") -> None:
@@ -123,23 +124,26 @@ class ForeignRedirect(Exception):
 
 
 class OutOfHops(Exception):
-    """The chain of redirects is longer than the caller's time."""
+    """The chain of redirects exceeds the allowed number of redirects or the caller's time limit."""
 
 
 def hop_budget(timeout_seconds: float) -> int:
-    """Return how many redirects a request of this length may take."""
+    """Return how many redirects a request with this time limit may follow."""
     return math.ceil(timeout_seconds / GATEWAY_SECONDS) + 2
 
 
 def next_address(current: str, location: str | None) -> str:
-    """Return the target of a redirect. Raises ForeignRedirect, whose text is only the reason."""
+    """Return the target of a redirect. Raises ForeignRedirect if the target is invalid or another server.
+
+    current: the address that responded. location: the value of its Location header.
+    """
     if not location:
         raise ForeignRedirect("it has no address")
     try:
         target, here = read_url(urljoin(current, location)), read_url(current)
     except (NotAnAddress, ValueError):  # urljoin raises ValueError
         raise ForeignRedirect("its address cannot be read") from None
-    # the key belongs to the named server, but would be sent to the other one
+    # the key belongs to the current server and must not be sent to another server
     if not target.same_origin(here):
         raise ForeignRedirect("it leads to another server", target.place)
     return target.url
@@ -157,8 +161,19 @@ async def follow(
 ) -> HttpResponse:
     """Return the first response that is not a 303.
 
-    hops: the maximum number of redirects. retries: how often in a row an address may be requested again. hop_seconds: the
-    time for each request. left: seconds until the caller gives up. Raises NoAnswer, ForeignRedirect, OutOfHops.
+    Args:
+        transport: Sends the requests.
+        answer: The first response.
+        hops: The maximum number of redirects.
+        retries: How many times the request to each address may be retried.
+        hop_seconds: The time limit for each request.
+        left: Returns the seconds until the caller's time limit.
+        headers: Headers of each request.
+
+    Raises:
+        NoAnswer: The last attempt at an address got no response.
+        ForeignRedirect: A redirect has an invalid target or another server as its target.
+        OutOfHops: There were too many redirects, or the time limit was reached.
     """
     followed = 0
     while answer.status == 303:
@@ -173,12 +188,12 @@ async def follow(
             if seconds <= 0:
                 raise OutOfHops
             try:
-                # not for a POST, because a second rollout would cost money and count as another episode
+                # only this GET is retried: a second POST would play and pay for another rollout
                 got = await transport.send("GET", address, headers=headers, seconds=seconds)
             except NoAnswer as no_answer:
                 trouble = no_answer
             else:
-                # a response with the kit's envelope is the task app's own, so a retry would not change it
+                # a response with the kit's envelope comes from the task app, so retrying would not help
                 if got.status not in GATEWAY_TROUBLE or error_members(got) is not None:
                     break
             pause = attempts.pause()
@@ -186,7 +201,7 @@ async def follow(
                 if trouble is None:
                     return got
                 raise trouble
-            log.info("redirect %d of a request broke (%s); requesting it again", followed, trouble or got.status)
+            log.info("redirect %d of a request failed (%s); retrying", followed, trouble or got.status)
             await asyncio.sleep(max(0.0, min(pause, left())))
         answer = got
     return answer

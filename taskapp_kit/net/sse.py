@@ -1,4 +1,7 @@
-"""Server-sent events, written and read: frames of `id:`, `event:` and `data:` lines, a blank line after each."""
+"""Writes and reads server-sent events.
+
+A frame consists of `id:`, `event:` and `data:` lines, and ends with a blank line.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ if TYPE_CHECKING:
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 ALIVE_SECONDS = 15.0
-"""After this silence a comment is sent, so that proxies and clients do not regard the stream as dead."""
+"""After this many seconds without an event, a comment is sent, so that proxies and clients do not close the stream."""
 ALIVE = b": alive\n\n"
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    # otherwise nginx holds events back until its buffer is full
+    # otherwise nginx delays events until its buffer is full
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 ]
@@ -28,20 +31,26 @@ EncodedFrame = tuple[bytes, bytes, bytes]
 
 
 def encode_frame(number: int, event: bytes, data: bytes) -> EncodedFrame:
-    """Return one event in three parts. data: JSON without line ends; it is not copied, because other readers share it."""
+    """Encode an event as three parts, without copying `data`, which several readers share.
+
+    data: JSON without line breaks.
+    """
     return b"id: %d\nevent: %s\ndata: " % (number, event), data, b"\n\n"
 
 
 def event_frames(events: Iterable[tuple[str, bytes]]) -> list[bytes]:
-    """Return events as bytes. events: the name of each, or "", and its data, without line ends."""
+    """Encode events. events: the name of each event, or "", and its data, which must not contain line breaks."""
     return [(b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data for name, data in events]
 
 
 class EventStreamResponse:
-    """A response that lasts until its frames end or the client has gone.
+    """A streaming response. It ends when there are no more frames or the client disconnects.
 
-    batches: yields the bytes of frames, several at a time; it is closed at the end, even if the client disconnects. headers:
-    additional headers. alive_seconds: after how many seconds of silence a keep-alive comment is sent.
+    Args:
+        batches: Yields the bytes of one or more frames at a time. It is closed at the end, even if the client
+            disconnects.
+        headers: Additional headers.
+        alive_seconds: After how many seconds without a frame a keep-alive comment is sent.
     """
 
     status = 200
@@ -77,7 +86,7 @@ class EventStreamResponse:
         following = asyncio.ensure_future(anext(self._batches, None))
         try:
             while True:
-                # not `wait_for`, which would cancel the generator after each silence
+                # not `wait_for`, which would cancel the generator at each timeout
                 done, _ = await asyncio.wait((following,), timeout=self._alive_seconds)
                 if not done:
                     await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
@@ -100,11 +109,11 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the joined pieces in parts of at most SLICE_BYTES."""
+    """Join the pieces, and yield them in slices of at most SLICE_BYTES."""
     waiting: list[bytes] = []
     length = 0
     for piece in pieces:
-        # a frame may be as large as a rollout, and sending waits between parts until the client has read
+        # a frame may be as large as a rollout, and a slice is only sent after the client has read previous slices
         for start in range(0, len(piece), SLICE_BYTES):
             part = piece[start : start + SLICE_BYTES]
             if length + len(part) > SLICE_BYTES:
@@ -118,12 +127,12 @@ def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class FrameTooLarge(ValueError):
-    """A frame, or a line of one, is larger than the reader accepts."""
+    """A frame, or a line of a frame, exceeds the reader's size limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event: its name (`message` by default), its id, its data lines joined by line ends."""
+    """One event: the name (`message` by default), the id, and the data lines joined by line breaks."""
 
     event: str
     data: str
@@ -132,7 +141,7 @@ class Frame:
 
 @dataclass(slots=True)
 class SseReader:
-    """Converts bytes to frames, independent of how the bytes are split."""
+    """Converts a stream of bytes to frames. The bytes may be split at any position."""
 
     max_bytes: int = MAX_FRAME_BYTES
     _rest: bytearray = field(default_factory=bytearray)
@@ -143,14 +152,14 @@ class SseReader:
     _size: int = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Return the frames that this piece completes. Raises FrameTooLarge."""
+        """Return the frames that this chunk completes. Raises FrameTooLarge."""
         if not chunk:
             return []
         if self._after_cr:
-            chunk = chunk.removeprefix(b"\n")  # the second half of a split line end
+            chunk = chunk.removeprefix(b"\n")  # the second half of a split CRLF
         self._after_cr = chunk.endswith(b"\r")
         first, *others = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest += first  # in place, because a long line may arrive in very small pieces
+        self._rest += first  # appended in place, because a long line may arrive in very small chunks
         if len(self._rest) > self.max_bytes:
             raise FrameTooLarge(f"a line of an event stream is longer than {self.max_bytes} bytes")
         if not others:
@@ -163,7 +172,7 @@ class SseReader:
     def _line(self, line: bytes) -> Frame | None:
         if not line:
             frame = Frame(self._event or "message", "\n".join(self._data), self._id) if self._data else None
-            # the id stays until the next one, as the standard requires
+            # the id applies until the next id, as the standard requires
             self._event, self._data, self._size = "", [], 0
             return frame
         self._size += len(line)
