@@ -1,1 +1,4 @@
-"""Other frameworks, a package each: what serves an app to them, what imports from them, and what is generated for them."""
+"""Adapters for other frameworks, one package each.
+
+They serve apps to a framework, import from it, or generate files for it.
+"""

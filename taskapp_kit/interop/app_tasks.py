@@ -1,4 +1,4 @@
-"""What verifiers and Inspect need of a task app: its tasks, single episodes and the scores of a rollout."""
+"""Tasks, single episodes and scores of a task app, for the adapters for verifiers and Inspect."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ from taskapp_kit.wire.rollout import RolloutRequest
 log = logging.getLogger("taskapp_kit.verifiers")
 
 CHUNK = 32
-"""How many episodes are begun together for their prompts."""
+"""How many episodes are begun concurrently to read their prompts."""
 NO_PROMPT = "This episode could not begin; the rollout says why."
 CONCURRENT = 4096
-"""Concurrent rollouts in a process. The libraries' own limits are lower."""
+"""The maximum number of concurrent rollouts in a process. The libraries' own limits are lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOfApp:
-    """A task: its prompt, the tools of its first request, and the episode's name. config: JSON text."""
+    """A task: the prompt and the tools of its first request, and the fields that identify the episode.
+
+    config: a JSON string.
+    """
 
     prompt: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -48,9 +51,9 @@ class TaskOfApp:
 
 @dataclass
 class VerifiersApp:
-    """A task app for verifiers, loaded on first use.
+    """A task app for verifiers, which is loaded on first use.
 
-    reference: a path or the name of a bundled app. environment: the app's first if None.
+    reference: a path or the name of a bundled app. environment: the environment's name, or None for the app's first.
     """
 
     reference: str
@@ -61,12 +64,15 @@ class VerifiersApp:
 
     @cached_property
     def app(self) -> TaskApp:
-        """The app. Raises DiscoveryError."""
+        """The loaded app. Raises DiscoveryError if it cannot be found or imported."""
         return find_app(self.reference)
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
-        """The environment. Raises DiscoveryError, DeclarationError, RequestError."""
+        """The environment.
+
+        Raises DiscoveryError or DeclarationError for the app, and RequestError for an unknown name.
+        """
         return find_environment(self.app.freeze(), self.environment)
 
     def has_split(self, split: str) -> bool:
@@ -74,12 +80,15 @@ class VerifiersApp:
         return split in self.spec.split_names
 
     def seeds(self, split: str | None) -> tuple[str, range]:
-        """Return a split's name and seeds; None selects the first split. Raises RequestError."""
+        """Return a split's name and seeds. None selects the first split. Raises RequestError for an unknown split."""
         name = find_instance(self.spec, split, None, random.Random(0)).split
         return name, self.spec.seeds_of(name)
 
     def tasks(self, split: str | None, limit: int | None = None) -> Iterator[TaskOfApp]:
-        """Yield the first `limit` tasks of a split. Episodes are begun in chunks as tasks are read. Raises RequestError."""
+        """Yield the first `limit` tasks of a split, or all. Raises RequestError for an unknown split.
+
+        To read the prompts, episodes are begun in chunks while the caller iterates.
+        """
         name, seeds = self.seeds(split)
         numbers = iter(seeds if limit is None else islice(seeds, limit))
         while chunk := list(islice(numbers, CHUNK)):
@@ -116,7 +125,7 @@ class VerifiersApp:
         return TaskOfApp(prompt, tools, spec.name, split, seed, config, self.output_mode)
 
     def service(self) -> CallerService:
-        """Return the service of the running event loop. Raises Unavailable: a judge has no model."""
+        """Return the service for the running event loop. Raises Unavailable if a judge has no model."""
         return self._services.of(self.app)
 
     async def close(self) -> None:
@@ -125,9 +134,9 @@ class VerifiersApp:
 
 
 def scores_of(rollout: Rollout) -> tuple[float, dict[str, float]]:
-    """Return the reward and named numbers: criteria with a score, metrics, steps, and truncated as 0 or 1.
+    """Return a rollout's reward and its other scores: scored criteria, metrics, `steps`, and `truncated` as 0 or 1.
 
-    Raises UndefinedReward.
+    Raises UndefinedReward if the rollout has no reward.
     """
     if rollout.reward is None:
         raise UndefinedReward(rollout_id=rollout.rollout_id)
@@ -143,6 +152,6 @@ def scores_of(rollout: Rollout) -> tuple[float, dict[str, float]]:
 
 
 def sentence(failed: RolloutFailed) -> str:
-    """Return a failure as text for another library's error: boundary, code and message."""
+    """Return the message for another library's error: a failure's boundary, code and message."""
     failure = failed.failure
     return f"{failure.boundary} ({failure.code}): {failed.message}"

@@ -1,6 +1,6 @@
-"""A session for blocking callers: the environments for Gymnasium and TRL.
+"""A session for blocking callers, which the environments for Gymnasium and TRL use.
 
-Requests and responses are the JSON objects of docs/connect/sessions.md, both in this process and at a URL.
+Requests and responses are the JSON objects in docs/connect/sessions.md, for apps in this process and at a URL.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from taskapp_kit.serve.routes.sessions import (
 
 
 class BlockingSession:
-    """A session of an app in this process or at a URL, with its own thread.
+    """A session with an app in this process or at a URL. It runs in a separate thread.
 
     Attributes:
-        described: The taskset, as in `/task_info`.
+        described: The taskset, as in the response of `/task_info`.
     """
 
     def __init__(self, app: TaskApp | str | Path, environment: str | None, key_variable: str, protocol: str) -> None:
@@ -45,12 +45,13 @@ class BlockingSession:
 
         Args:
             app: An app, a path, the name of a bundled app, or a URL.
-            environment: The name of an environment. None is the app's first.
-            key_variable: The environment variable with the API key for a URL.
-            protocol: The protocol that is stored with the episodes.
+            environment: The name of an environment, or None for the app's first.
+            key_variable: The environment variable that contains the API key for a URL.
+            protocol: The protocol's name, which is stored with the episodes.
 
         Raises:
-            DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError, TaskAppError: The app cannot be used.
+            DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError, TaskAppError: The app cannot be
+            used.
         """
         self._process = os.getpid()
         self._loop = DaemonLoop(f"taskapp-{protocol}")
@@ -71,7 +72,7 @@ class BlockingSession:
         return self._loop.run(self._driver.reset(body))
 
     def step(self, body: dict[str, Json]) -> dict[str, Any]:
-        """Make one decision."""
+        """Apply one decision of the policy."""
         return self._loop.run(self._driver.step(body))
 
     def finish(self) -> dict[str, Any]:
@@ -79,8 +80,8 @@ class BlockingSession:
         return self._loop.run(self._driver.finish())
 
     def close(self) -> None:
-        """Close the session and, for an app in this process, its service."""
-        if os.getpid() != self._process:  # a fork has no copy of the thread
+        """Close the session. For an app in this process, also close its service."""
+        if os.getpid() != self._process:  # in a forked process, the thread does not exist
             return
         try:
             self._loop.run(self._driver.close())
@@ -89,7 +90,7 @@ class BlockingSession:
 
 
 class _Local:
-    """A session of a service in this process, which stores nothing. The code of the routes makes its responses."""
+    """A session with a service in this process, which stores nothing. The HTTP routes' code creates the responses."""
 
     def __init__(self, service: Service, session: EnvironmentSession) -> None:
         self._service, self._session = service, session
@@ -104,8 +105,8 @@ class _Local:
 
     @classmethod
     async def opened(cls, app: TaskApp, environment: str | None, protocol: str) -> _Local:
-        """Open a session. Raises RequestError, Unavailable, DeclarationError."""
-        # one for the session; sessions get at most three quarters of the capacity
+        """Start the service and open a session. Raises RequestError, Unavailable or DeclarationError."""
+        # sessions may use at most three quarters of the capacity, so one session needs a capacity of two
         service = Service.of(app, load(), max_concurrent=2, threads=1, session_idle_seconds=math.inf)
         try:
             return cls(service, await service.sessions.open(environment, protocol=protocol))
@@ -127,7 +128,7 @@ class _Local:
 
 
 class _Remote:
-    """A session of a task app at a URL. `reset` replaces an expired session."""
+    """A session with a task app at a URL. If the session has expired, `reset` opens another one."""
 
     def __init__(self, client: TaskAppClient, environment: str | None) -> None:
         self._client, self._environment = client, environment
@@ -137,7 +138,7 @@ class _Remote:
 
     @classmethod
     async def opened(cls, url: str, environment: str | None, key: str | None) -> _Remote:
-        """Open a session. Raises TaskAppError, TaskAppUnreachable."""
+        """Connect to the task app and open a session. Raises TaskAppError or TaskAppUnreachable."""
         driver = cls(TaskAppClient(url, key), environment)
         query: dict[str, str] = {} if environment is None else {"environment": environment}
         try:

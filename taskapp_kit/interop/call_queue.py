@@ -1,4 +1,4 @@
-"""Concurrent calls of one session, run in order with a limited queue."""
+"""Runs the concurrent calls of a session one after another, with a limited queue."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from taskapp_kit.errors import SessionError
 from taskapp_kit.net.response import Peer
 
 MAX_WAITING = 8
-"""Waiting calls of a session. A model rarely calls more tools in one message."""
+"""The maximum number of waiting calls in a session. A model rarely calls more tools in one message."""
 
 T = TypeVar("T")
 
 
 class CallQueue:
-    """A queue that runs calls in order. A running call continues when its client disconnects; a waiting one is dropped."""
+    """A queue that runs calls in order.
+
+    If a client disconnects, its waiting calls are dropped, but a running call continues.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Task[Any], tuple[asyncio.Future[None], Peer]] = {}
@@ -24,15 +27,15 @@ class CallQueue:
         self._running = False
 
     def start(self, work: Callable[[], Awaitable[T]], peer: Peer) -> asyncio.Task[T]:
-        """Return the task of a call, which begins after the calls before it. Raises SessionError if too many calls wait.
+        """Return a task that runs `work` after all earlier calls. Raises SessionError if too many calls are waiting.
 
-        The task raises SessionError if its client disconnected before the call began, and the work's exceptions.
+        The task raises the exceptions of `work`, or SessionError if the client disconnected before the call began.
         """
         self._drop_abandoned()
         if len(self._waiting) >= MAX_WAITING:
             raise SessionError(
                 "session_busy",
-                f"The session already has {len(self._waiting)} waiting calls, the maximum.",
+                f"The session already has {len(self._waiting)} waiting calls, which is the maximum.",
                 hint="Wait for their results before you send more calls.",
             )
         turn = asyncio.get_running_loop().create_future()
@@ -53,7 +56,7 @@ class CallQueue:
         return task
 
     def join(self, task: asyncio.Task[Any], peer: Peer) -> None:
-        """Assign a waiting call to another connection of its client."""
+        """Assign a waiting call to another connection of the same client."""
         if task in self._waiting:
             self._waiting[task] = self._waiting[task][0], peer
 
@@ -78,4 +81,4 @@ class CallQueue:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved, in case no client waits for it
+            task.exception()  # marks the exception as retrieved, because the client may no longer wait for it

@@ -1,7 +1,7 @@
-"""Rollouts whose policy model is a function of the caller: another library samples while our episode runs.
+"""Rollouts whose policy model is a function of the caller, so that another library samples during the kit's episodes.
 
-Episode, worker processes, limits, judges and scores are the same as in `POST /rollout`. Only the policy's model calls are
-passed to the function, with the parameter `answers` of `Service.run`, which sessions also use.
+Episodes, worker processes, limits, judges and scores are the same as for `POST /rollout`. Only the policy's model calls
+go to the caller's function, through the parameter `answers` of `Service.run`, which sessions also use.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from taskapp_kit.wire.inference_url import complete_url
 from taskapp_kit.wire.rollout import RolloutRequest
 
 ADDRESS = "http://caller.invalid/v1"
-"""The model address that a rollout records; nothing calls it."""
+"""The model address that a rollout records. Nothing calls this address."""
 COLUMNS = ("environment", "split", "seed", "config", "output_mode")
-"""The columns of `taskapp export tasks` that name an episode."""
+"""The columns of `taskapp export tasks` that identify an episode."""
 
 T = TypeVar("T")
 
 
 def env_of_row(row: Mapping[str, Any]) -> dict[str, Json]:
-    """Return `env` of a rollout request for the episode that a row names. `config` is a dict or its JSON text."""
+    """Return the field `env` of a rollout request for a row's episode.
+
+    The row's `config` is a dict or a JSON string.
+    """
     config = row.get("config") or {}
     config = dict(json.loads(config) if isinstance(config, str) else config)
     if row.get("split") is not None:
@@ -48,10 +51,18 @@ def env_of_row(row: Mapping[str, Any]) -> dict[str, Json]:
 
 
 class CallerService:
-    """The rollouts of an app whose models are functions; nothing is stored.
+    """Plays rollouts of an app with functions as models, and stores nothing.
 
-    Create, use and `close` it on one event loop. app: an app, a path or the name of a bundled app. settings: default to the
-    process environment. Raises DiscoveryError, DeclarationError, and Unavailable if a judge with a weight has no model.
+    Create, use and close an instance on the same event loop.
+
+    Args:
+        app: An app, a path or the name of a bundled app.
+        settings: Server settings. Defaults to the values in the process environment.
+
+    Raises:
+        DiscoveryError: The app cannot be found or imported.
+        DeclarationError: A declaration of the app is invalid.
+        Unavailable: A judge with a weight has no model.
     """
 
     def __init__(self, app: TaskApp | str | Path, settings: Settings | None = None, **limits: Any) -> None:
@@ -70,10 +81,10 @@ class CallerService:
         """Play and score one episode.
 
         Args:
-            ask: Answers the body of a chat-completions request, on the event loop.
+            ask: Returns the reply to a chat completions request, given its body. It is called on the event loop.
             env: `env` of a rollout request.
-            output_mode: How the model answers: `tool_calls`, `text` or `structured`.
-            turns: Truncate the episode after this many answers.
+            output_mode: The format of the model's replies: `tool_calls`, `text` or `structured`.
+            turns: Truncate the episode after this many replies.
             label: The `run_id`.
 
         Raises:
@@ -91,7 +102,10 @@ class CallerService:
         return await self.service.rollout(request, answers=ask)
 
     def endpoint(self, url: str, model: str, key: str) -> Answers:
-        """Return a function that calls a chat-completions endpoint with the usual retries. url: up to `/v1`."""
+        """Return a function that calls a chat completions endpoint with the usual retries.
+
+        url: the address, ending in `/v1`.
+        """
         calls = self.service.models.of_rollout(Endpoint(complete_url(url), model, key), DEADLINE_SECONDS)
 
         async def ask(body: dict[str, Json]) -> ChatReply | ModelFailed:
@@ -100,12 +114,12 @@ class CallerService:
         return ask
 
     async def close(self) -> None:
-        """End running rollouts, worker processes and connections."""
+        """Cancel running rollouts, stop the worker processes and close the connections."""
         await self.service.close()
 
 
 class LoopServices:
-    """A service per app on each event loop, opened on first use. limits: passed to `CallerService`."""
+    """One service per app and event loop, created on first use. limits: passed to `CallerService`."""
 
     def __init__(self, **limits: Any) -> None:
         self._limits = limits
@@ -117,22 +131,22 @@ class LoopServices:
         return sum(map(len, self._open.values()))
 
     def of(self, app: TaskApp | str) -> CallerService:
-        """Return the app's service. Raises DiscoveryError, DeclarationError, and Unavailable: a judge has no model."""
+        """Return the app's service on the running event loop. Raises the same exceptions as `CallerService`."""
         services = self._open.setdefault(asyncio.get_running_loop(), {})
         if app not in services:
             services[app] = CallerService(app, **self._limits)
         return services[app]
 
     async def close(self) -> None:
-        """End the services of the running event loop, with their worker processes and connections."""
+        """Close the services on the running event loop."""
         for service in self._open.pop(asyncio.get_running_loop(), {}).values():
             await service.close()
 
 
 class BlockingService:
-    """A `CallerService` in a thread, for blocking callers. It closes when the process ends.
+    """A `CallerService` in a thread, for blocking callers. It is closed when the process ends.
 
-    A fork opens its own service, because threads are not copied.
+    After a fork, the child process opens its own service, because threads are not copied.
     """
 
     def __init__(self, app: TaskApp, thread_name: str) -> None:
@@ -161,7 +175,7 @@ class BlockingService:
             raise
 
     def close(self) -> None:
-        """End the thread and worker processes; another call starts them again."""
+        """Stop the thread and the worker processes. Another call of `run` starts them again."""
         with self._lock:
             running, self._running = self._running, None
         if running is None or running[0] != os.getpid():
@@ -175,19 +189,19 @@ class BlockingService:
 
 
 def truncating(reason: str) -> ModelFailed:
-    """Return the outcome of a model call that truncates and scores the episode."""
+    """Return a model failure that makes the kit truncate and score the episode."""
     return ModelFailed(Failure("policy", "stopped_by_caller", reason), overflow=True)
 
 
 class SteppedRollout:
-    """A rollout whose model calls are answered from outside, one at a time, for libraries that take single turns.
+    """A rollout in which the caller passes each model reply to `next`, for libraries that play one turn at a time.
 
-    Use it on the event loop that created it. If your library can be called, use `CallerService.rollout`, which has the same
-    parameters.
+    Use an instance only on the event loop that created it. If the caller can pass a function that samples, use
+    `CallerService.rollout` instead.
 
     Attributes:
-        request: The body of the waiting model call, or None.
-        answered: How many answers of the model were used.
+        request: The body of the model call that waits for a reply, or None.
+        answered: How many model replies were used.
     """
 
     def __init__(
@@ -212,12 +226,13 @@ class SteppedRollout:
         return await self._answer
 
     async def next(self, answer: ChatReply | ModelFailed | None = None) -> dict[str, Any] | None:
-        """Answer the waiting call, if any, and return the body of the next call, or None at the end of the rollout.
+        """Pass a reply to the waiting call, and return the body of the next call, or None at the end of the rollout.
 
-        Cancelling this method loses no body. Raises as `CallerService.rollout`.
+        If this method is cancelled, the next call returns the body. Raises the same exceptions as
+        `CallerService.rollout`.
         """
         if answer is not None and self._answer is not None:
-            if not self._answer.done():  # cancelled when the rollout reached its deadline
+            if not self._answer.done():  # the future is cancelled if the rollout reached its deadline
                 self._answer.set_result(answer)
             self._answer = self.request = None
             self.answered += isinstance(answer, ChatReply)
@@ -226,7 +241,7 @@ class SteppedRollout:
             await self._changed.wait()
         if self._task.done():
             self.request = None
-            self._task.result()  # raises its failure
+            self._task.result()  # raises the rollout's failure
         return self.request
 
     @property
@@ -235,7 +250,7 @@ class SteppedRollout:
         return self._task.done()
 
     def result(self) -> Rollout:
-        """Return the scored rollout after its end. Raises its failure."""
+        """Return the scored rollout, after it has ended. Raises the rollout's failure."""
         return self._task.result()
 
     async def cancel(self) -> None:

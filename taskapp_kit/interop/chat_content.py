@@ -1,4 +1,4 @@
-"""Conversion of other libraries' chat messages to observations."""
+"""Converts other libraries' chat messages to observations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PNG = "data:image/png;base64,"
 
 
 class UnknownContent(ValueError):
-    """A message contains something that an observation cannot."""
+    """A message contains something that an observation cannot contain."""
 
 
 def block_of(part: Json) -> Text | Image | None:
-    """Return a text part or a PNG data URL of a message as a block, or None for anything else."""
+    """Convert a part of a message to a block, or return None if it is neither text nor a PNG data URL."""
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return Text(part["text"])
     image = part.get("image_url") if isinstance(part, dict) else None
@@ -27,9 +27,11 @@ def block_of(part: Json) -> Text | Image | None:
 
 
 def observation_of(messages: Sequence[Any]) -> str | list[Text | Image]:
-    """Return messages (dicts or pydantic models) as text, separated by blank lines, or as a list if there are images.
+    """Convert messages to text, separated by blank lines, or to a list of blocks if there are images.
 
-    If an assistant's message is among them, as in example conversations, each begins with its role. Raises UnknownContent.
+    If there is an assistant message, as in example conversations, each message begins with its role.
+
+    messages: dicts or pydantic models. Raises UnknownContent for parts other than text and PNG images.
     """
     plain = [item if isinstance(item, dict) else item.model_dump(mode="json") for item in messages]
     labelled = any(item.get("role") == "assistant" for item in plain)

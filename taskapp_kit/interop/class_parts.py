@@ -1,4 +1,4 @@
-"""What adapters share to make a class for `app.environment(...)`: its constructor, and problems at the author's line."""
+"""Helpers for adapters that create a class for `app.environment(...)`: constructors, and errors at the author's line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 def require(adapter: str, package: str, library: str, extra: str) -> None:
-    """Raise Unavailable with the extra to install if a package is missing. library: its display name."""
+    """Raise Unavailable if a package is not installed. The hint names the extra to install.
+
+    adapter: the function's name. library: the package's display name.
+    """
     if importlib.util.find_spec(package) is None:
         raise Unavailable(
             f"{adapter} needs {library}, which is not installed.", hint=f"pip install 'taskapp-kit[{extra}]'"
@@ -25,10 +28,10 @@ def require(adapter: str, package: str, library: str, extra: str) -> None:
 
 
 class ClassParts:
-    """Parts of the class that one call of an adapter makes.
+    """The parts of a class that a call of an adapter creates.
 
-    adapter: the adapter's name (`from_gymnasium`). name: the name of the adapted environment. caller: the author's frame, to
-    whose line problems and tracebacks point.
+    adapter: the adapter's name (`from_gymnasium`). name: the name of the adapted environment. caller: the frame of the
+    author's call; problems and tracebacks point to its line.
     """
 
     def __init__(self, adapter: str, name: str, caller: FrameType) -> None:
@@ -37,7 +40,7 @@ class ClassParts:
         self.module = str(caller.f_globals.get("__name__", __name__))
 
     def wrong(self, found: str, expected: str, fix: str) -> DeclarationError:
-        """Return the error for a mistake in the author's call. `found` follows the adapter's name."""
+        """Return the error for a mistake in the author's call. found: a clause that follows the adapter's name."""
         where = f"{shown_path(self.place[0])}:{self.place[1]}"
         return DeclarationError(self.name, [Problem(where, f"{self.adapter} {found}", expected, fix)])
 
@@ -46,7 +49,7 @@ class ClassParts:
         return type(re.sub(r"\W", "_", name), (base,), {"__module__": self.module, **members})
 
     def without_environment(self, error: DeclarationError, base: type) -> type:
-        """Return a class that only passes the problems on when its app is frozen."""
+        """Return a class that reports the error's problems when its app is frozen, and cannot be instantiated."""
 
         def refuse(*_: Any, **__: Any) -> None:
             raise error
@@ -55,7 +58,10 @@ class ClassParts:
         return type(f"{base.__name__}NotMade", (base,), members)
 
     def defaults(self, configurable: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that env.config may set, with their defaults."""
+        """Return the defaults of the options that env.config may set.
+
+        Raises DeclarationError if `configurable` is not a mapping.
+        """
         if not isinstance(configurable, Mapping):
             raise self.wrong(f"has configurable={configurable!r}", "a mapping from option to default",
                              'write configurable={"option": default}')  # fmt: skip
@@ -66,7 +72,7 @@ class ClassParts:
     ) -> FunctionType:
         """Return `__init__(self, *, <configurable>, <further>)`, whose parameters env.config may set.
 
-        body: `fn(self, options)`. further: name to (annotation, default).
+        body: `fn(self, options)`, which `__init__` calls. further: maps each name to (annotation, default).
         """
         fields: dict[str, tuple[Any, Any]] = {}
         for name, value in configurable.items():
@@ -74,7 +80,7 @@ class ClassParts:
                 raise self.wrong(
                     f"has configurable[{name!r}] = {value!r}",
                     "a bool, int, float, str, or (annotation, default)",
-                    "write the annotation: (list[str], [])",
+                    "write the annotation and the default: (list[str], [])",
                 )
             fields[name] = value if isinstance(value, tuple) else (type(value), value)
         fields.update(further)
@@ -96,7 +102,7 @@ class ClassParts:
         return constructor
 
     def function(self, body: Any, name: str, annotations: dict[str, Any]) -> Any:
-        """Return a one-line function located at the author's line, so that problems and tracebacks point there."""
+        """Return a function with the code of `body`. Problems and tracebacks point to the line of the author's call."""
         file, line = self.place
         code = body.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name, co_qualname=name)
         function = FunctionType(code, body.__globals__, name)

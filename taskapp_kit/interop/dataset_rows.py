@@ -1,7 +1,7 @@
-"""`from_dataset`: rows for `app.tasks` or an environment from a file, a directory or the Hugging Face Hub.
+"""`from_dataset` reads rows for `app.tasks` or an environment from a file, a directory or the Hugging Face Hub.
 
-JSON lines, JSON, CSV and Parquet (extra `taskapp-kit[parquet]`) are read here. The Hub is read by the package `datasets`
-(written against 5.2.0), and only for names that begin with `hub:`.
+This module reads JSON lines, JSON, CSV and Parquet (extra `taskapp-kit[parquet]`). Names that begin with `hub:` are
+read from the Hub by the package `datasets` (written against 5.2.0).
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ def from_dataset(
         app.tasks("gsm8k", row=Row, prompt="{question}", train=from_dataset("hub:openai/gsm8k", name="main"))
         app.tasks("mine", row=Row, prompt="{question}", train=from_dataset("data", split="train"))
 
-    The function raises ConfigError or Unavailable when the rows are first needed.
+    The data is read when the rows are first needed. The returned function raises ConfigError if the data cannot be
+    read, and Unavailable if a required package is not installed.
 
     Args:
         source: A file; a directory with `SPLIT.jsonl` (or .json, .csv, .parquet) or `data/SPLIT-*.parquet`; or
             `hub:OWNER/NAME`. A relative path is relative to the calling file.
         split: The split of a directory or of the Hub.
-        name: The configuration of a data set of the Hub.
-        revision: The commit of a data set of the Hub.
-        columns: New column name to the column's name in the source. Other columns are dropped.
+        name: The configuration name of a data set on the Hub.
+        revision: The commit of a data set on the Hub.
+        columns: Maps the name of each new column to its name in the source. All other columns are dropped. Defaults to
+            all columns of the source.
         limit: Read at most this many rows.
 
     Returns:
@@ -69,7 +71,7 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str] | None, source: str
     missing = [old for old in columns.values() if old not in row]
     if missing:
         raise ConfigError(
-            f"{source} has no column {missing[0]!r}; a row has {', '.join(row)}.", hint="Change columns=."
+            f"{source} has no column {missing[0]!r}. Its columns are {', '.join(row)}.", hint="Change columns=."
         )
     return {new: row[old] for new, old in columns.items()}
 
@@ -83,11 +85,11 @@ def _of_files(path: Path, shown: str, split: str) -> list[dict[str, Any]]:
         where = (
             f"The directory {shown} has no split {split!r}." if path.is_dir() else f"The file {path} does not exist."
         )
-        raise ConfigError(where, hint=f"Check the path; a data set of the Hub is named {HUB}OWNER/NAME.")
+        raise ConfigError(where, hint=f"Check the path. To read from the Hub, pass {HUB}OWNER/NAME.")
     try:
         if (
             path.is_dir()
-        ):  # it may come from elsewhere: a link in it could expose any JSON or CSV of this machine as rows
+        ):  # a directory from elsewhere may contain links that expose other JSON or CSV files of this machine
             files = [inside(path, file.relative_to(path).as_posix()) for file in files]
         rows = [row for file in files for row in _of_file(file)]
     except ForeignFileRefused as error:
@@ -102,7 +104,7 @@ def _of_files(path: Path, shown: str, split: str) -> list[dict[str, Any]]:
 
 
 def _of_file(file: Path) -> list[Any]:
-    """Raises OSError, ValueError, csv.Error, ConfigError, Unavailable."""
+    """Return the rows in a file. Raises OSError, ValueError, csv.Error, ConfigError or Unavailable."""
     if file.suffix == ".parquet":
         try:
             import pyarrow.parquet
@@ -138,11 +140,11 @@ def _of_the_hub(
     part = split if limit is None else f"{split}[:{limit}]"
     try:
         data_set_rows = datasets.load_dataset(data_set, name, split=part, revision=revision)
-    except Exception as error:  # of many classes, of several packages
+    except Exception as error:  # several packages raise exceptions of many classes
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(
             f"The data set {data_set!r} cannot be read from the Hub: {type(error).__name__}: {first}",
-            hint="Check name=, split= and the connection.",
+            hint="Check name=, split= and the network connection.",
         ) from error
     rows: list[dict[str, Any]] = data_set_rows.to_list()
     return rows

@@ -1,6 +1,6 @@
-"""`/mcp`, the path of two protocols: MCP's Streamable HTTP, and OpenEnv's dialect of JSON-RPC.
+"""The path `/mcp`, which two protocols share: MCP's Streamable HTTP and OpenEnv's dialect of JSON-RPC.
 
-If both are served, the headers of a request decide between them. If one is served, it gets all requests.
+If both protocols are served, the headers of a request select one. Otherwise the served protocol handles all requests.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 MCP_PATHS: Final = ("/mcp", "/mcp/{environment}")
 MCP_HEADERS = ("mcp-session-id", "mcp-protocol-version")
 EVENT_STREAM = "text/event-stream"
-"""Each POST of Streamable HTTP accepts it (modelcontextprotocol.io, "Sending Messages to the Server")."""
+"""Each POST of Streamable HTTP accepts this type (modelcontextprotocol.io, "Sending Messages to the Server")."""
 
 
 class McpPathRoute(Route):
-    """A route of one of the two protocols. streamable: whether it serves Streamable HTTP."""
+    """A route of one of the two protocols. streamable: whether the protocol is Streamable HTTP."""
 
     def __init__(self, path: str, app: ASGIApp, *, streamable: bool) -> None:
         super().__init__(path, endpoint=_Endpoint(app))
         self._streamable = streamable
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match a request of the other protocol only partially, so that the other's route wins."""
+        """Match a request of the other protocol only partially, so that the other protocol's route is preferred."""
         match, child = super().matches(scope)
         if match is Match.FULL and is_streamable(scope) is not self._streamable:
             return Match.PARTIAL, child
@@ -33,7 +33,10 @@ class McpPathRoute(Route):
 
 
 def is_streamable(scope: Scope) -> bool:
-    """Return whether a request is Streamable HTTP. OpenEnv's clients only post, accept anything and send no version."""
+    """Return whether a request is Streamable HTTP.
+
+    OpenEnv's clients only send POST requests, with `Accept: */*` and without a protocol version.
+    """
     headers = Headers(scope=scope)
     return (
         scope["method"] != "POST"
@@ -43,7 +46,7 @@ def is_streamable(scope: Scope) -> bool:
 
 
 class _Endpoint:
-    """The app as an object, because starlette expects that a plain function returns a response."""
+    """Wraps the app in an object, because starlette expects a plain function to return a response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

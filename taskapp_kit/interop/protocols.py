@@ -1,8 +1,8 @@
-"""The wire protocols of other frameworks that a served app can speak, and helpers that their routes share.
+"""The wire protocols of other frameworks that an app can be served with, and helpers that their routes share.
 
-Each package next to this module that has a module `protocol` is a protocol. It is imported only when it is served or
-described. Its `PROTOCOL` is a `WireProtocol`; a protocol without `PROTOCOL` has a command and no routes. If it needs an
-optional package, the extra has the protocol's name.
+A package next to this module is a protocol if it contains a module `protocol`, which is imported only when the protocol
+is served or described. The module's `PROTOCOL` is a `WireProtocol`. A protocol without `PROTOCOL` has a command but no
+routes. If a protocol needs an optional package, the extra has the protocol's name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from taskapp_kit.serve.routes.sessions import described_episode
 
 ALL = "all"
 READING = (404, 408, 413, 415, 422)
-"""The statuses of a request for an unknown environment, or with an invalid body."""
+"""The error statuses for an unknown environment or an invalid body."""
 ENVIRONMENT_PARAMETERS = ({"name": "environment", "in": "path", "required": True, "schema": {"type": "string"}},)
-"""The parameter of a path that names an environment."""
+"""The OpenAPI description of the path parameter that names an environment."""
 _PACKAGES = {"nemo": "nemo_gym"}
-"""Protocols whose package has another name."""
+"""Maps each protocol whose package has a different name to that package."""
 _DIRECTORY = Path(__file__).parent
 _PARENT = __name__.rpartition(".")[0]
 
@@ -43,9 +43,10 @@ def protocol_names() -> list[str]:
 
 
 def load_protocols(chosen: Sequence[str]) -> list[WireProtocol]:
-    """Return the protocols of these names, each once; `all` selects every protocol.
+    """Return the protocols with these names, without duplicates. `all` selects every protocol.
 
-    Raises ConfigError: a name is unknown, or a package that a protocol needs is not installed.
+    Raises ConfigError if a name is unknown, a protocol has no routes, or a package that a protocol needs is not
+    installed.
     """
     names = protocol_names()
     unknown = [name for name in chosen if name not in names and name != ALL]
@@ -61,12 +62,12 @@ def load_protocols(chosen: Sequence[str]) -> list[WireProtocol]:
 
 
 def environment_of_path(app: AppSpec, name: str) -> EnvironmentSpec:
-    """Return the environment named in a request's path. Raises RequestRefused (404)."""
+    """Return the environment that a request's path names. Raises RequestRefused (404) if it does not exist."""
     environment = app.environments.get(name)
     if environment is None:
         names = ", ".join(app.environments)
         raise RequestRefused(
-            "not_found", "The app has no environment of this name.", hint=f"Its environments are {names}."
+            "not_found", "The app has no environment with this name.", hint=f"The app's environments are {names}."
         )
     return environment
 
@@ -79,12 +80,12 @@ def check_environment(session: EnvironmentSession, environment: EnvironmentSpec,
 
 
 async def body_of(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:
-    """Return the JSON object of a request's body. Raises RequestError (422), RequestRefused (413, 408)."""
+    """Return the JSON object in a request's body. Raises RequestError (422) or RequestRefused (408, 413, 415)."""
     return await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
 
 
 def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, Json]]:
-    """Return the actions as tools, with the JSON Schema of the arguments in the member `schema_name`."""
+    """Return the environment's actions as tools. The field `schema_name` contains the JSON Schema of the arguments."""
     return [
         {
             "name": action.name,
@@ -96,7 +97,7 @@ def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, J
 
 
 def step_metadata(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
-    """Return the members of a step that a protocol can only send as metadata."""
+    """Return the fields of a step that a protocol can only send as metadata."""
     last = step.steps[-1] if step.steps else None
     metadata: dict[str, Json] = {
         "rollout_id": session.rollout_id,
@@ -117,13 +118,16 @@ def _served(name: str) -> WireProtocol:
     if protocol is None:
         raise ConfigError(
             f"The protocol {name!r} is not served over HTTP.",
-            hint=f"Leave it out; `taskapp {name} --help` describes it.",
+            hint=f"Omit it here. `taskapp {name} --help` shows how to use it.",
         )
     return protocol
 
 
 def _load(name: str) -> WireProtocol | None:
-    """Return the protocol, or None if it has a command and no routes."""
+    """Import a protocol, or return None if it has a command but no routes.
+
+    Raises ConfigError if a package is missing.
+    """
     module = f"{_PARENT}.{_PACKAGES.get(name, name)}.protocol"
     try:
         protocol: WireProtocol | None = getattr(importlib.import_module(module), "PROTOCOL", None)

@@ -1,7 +1,8 @@
-"""`to_reward_function(app)`: an app's reward as a function of a model's answers, for TRL and verl.
+"""`to_reward_function(app)` turns an app's reward into a reward function for TRL and verl.
 
 Written against TRL 1.16.0 (`GRPOTrainer(reward_funcs=...)`, which masks None) and verl at commit b178a3c
-(`custom_reward_function`: `compute_score(data_source, solution_str, ground_truth, extra_info)`). Neither is imported here.
+(`custom_reward_function`: `compute_score(data_source, solution_str, ground_truth, extra_info)`). This module imports
+neither library.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ log = logging.getLogger("taskapp_kit.reward_function")
 
 
 def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False) -> RewardFunction:
-    """Return the app's reward as a function of a model's answers.
+    """Return a reward function that scores a model's answers with the app.
 
         reward = to_reward_function("capitals.py")
-        GRPOTrainer(reward_funcs=reward, train_dataset=load_dataset("json", data_files="tasks.jsonl", split="train"), ...)
+        GRPOTrainer(reward_funcs=reward, train_dataset=load_dataset("json", data_files="tasks.jsonl", split="train"),
+        ...)
 
     Args:
         app: An app, a path, or the name of a bundled app. An episode must have one turn: `app.tasks`, `max_turns=1` or
             `max_steps=1`.
-        first_answer: Also accept other environments: judge the first answer, and truncate and score the episode.
+        first_answer: Also accept environments with several turns. Their episodes are truncated and scored after the
+            first answer.
 
     Returns:
-        A function for TRL, whose `compute_score` is a function for verl.
+        A reward function for TRL. Its method `compute_score` is a reward function for verl.
 
     Raises:
-        ConfigError: No environment has episodes of one turn.
+        ConfigError: No environment has episodes with a single turn.
         DiscoveryError: The app does not exist.
         DeclarationError: A declaration of the app is invalid.
     """
@@ -47,10 +50,10 @@ def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False)
 
 
 class RewardFunction:
-    """A reward function that plays each answer as an episode, in its own threads.
+    """A reward function that plays an episode with each answer. It has its own threads.
 
-    Called as TRL does, it returns a reward per completion, and None for a failure or an undefined reward. `compute_score` is
-    for verl. It can be pickled if it was made from a path or name.
+    TRL calls the object: it returns the reward of each completion, or None if the episode failed or the reward is
+    undefined. verl calls `compute_score`. The object can be pickled if it was created from a path or name.
     """
 
     def __init__(self, app: TaskApp | str | Path, *, first_answer: bool) -> None:
@@ -70,17 +73,18 @@ class RewardFunction:
         Args:
             prompts: Ignored.
             completions: Strings, or lists with one assistant message.
-            log_metric: TRL's function for metrics. It gets the share of failures.
-            **columns: A list per column: `seed`, and optionally `environment`, `split`, `config` (JSON text), `output_mode`.
+            log_metric: TRL's function that logs a metric. It is called with the share of failed episodes.
+            **columns: Lists with one value per completion: `seed`, and optionally `environment`, `split`, `config` (a
+                JSON string) and `output_mode`.
 
         Raises:
-            BadArgument: A completion has another form, or the column `seed` is missing.
-            RequestError: The app does not have a row's episode.
+            BadArgument: A completion has another type, or the column `seed` is missing.
+            RequestError: The app does not have the episode that a row identifies.
         """
         if "seed" not in columns:
             raise BadArgument(
-                "The reward function was called without the column `seed`, which names the episode of each completion.",
-                hint="Train on rows of `taskapp export tasks`.",
+                "The reward function was called without the column `seed`, which identifies each completion's episode.",
+                hint="Train on the rows that `taskapp export tasks` writes.",
             )
         rows = [
             {name: columns[name][index] for name in COLUMNS if name in columns} for index in range(len(completions))
@@ -109,18 +113,18 @@ class RewardFunction:
             data_source: Ignored.
             solution_str: The answer.
             ground_truth: Ignored.
-            extra_info: The member of a row that `taskapp export tasks --format verl` wrote.
+            extra_info: The field `extra_info` of a row that `taskapp export tasks --format verl` wrote.
 
         Raises:
             RolloutFailed: The episode failed.
             UndefinedReward: The reward is undefined.
             BadArgument: `extra_info` has no seed.
-            RequestError: The app does not have the row's episode.
+            RequestError: The app does not have the episode that `extra_info` identifies.
         """
         if not extra_info or "seed" not in extra_info:
             raise BadArgument(
-                "compute_score was called without `extra_info['seed']`, which names the episode.",
-                hint="Train on rows of `taskapp export tasks --format verl`.",
+                "compute_score was called without `extra_info['seed']`, which identifies the episode.",
+                hint="Train on the rows that `taskapp export tasks --format verl` writes.",
             )
         row = {name: extra_info[name] for name in COLUMNS if name in extra_info}
         (outcome,) = self._rewards([row], [_message(solution_str)])
@@ -166,14 +170,14 @@ class RewardFunction:
         return float(rollout.reward)
 
     def close(self) -> None:
-        """End the threads and worker processes. Another call starts them again."""
+        """Stop the threads and worker processes. Another call of the reward function starts them again."""
         self._service.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._reference, TaskApp):
             raise BadArgument(
-                "A reward function made from a TaskApp object cannot be sent to another process.",
-                hint='Make it from the path or name: to_reward_function("my_app.py").',
+                "A reward function that was created from a TaskApp object cannot be sent to another process.",
+                hint='Create it from a path or name: to_reward_function("my_app.py").',
             )
         return _again, (str(self._reference), self._first_answer)
 
@@ -182,18 +186,18 @@ def _again(reference: str, first_answer: bool) -> RewardFunction:
     return to_reward_function(reference, first_answer=first_answer)
 
 
-HINT = "Collect rollouts (docs/connect/trainers.md), or pass first_answer=True to judge only the first answer."
+HINT = "Collect rollouts (docs/connect/trainers.md), or pass first_answer=True to score only the first answer."
 
 
 def _one_turn(environment: EnvironmentSpec) -> bool:
-    """Return whether the first answer ends the episode. Every answer is at least one step, even if it is refused."""
+    """Return whether the first answer ends the episode. Every answer uses at least one step, even if it is rejected."""
     return environment.most_turns == 1 or environment.max_steps == 1
 
 
 def _several_turns(environment: EnvironmentSpec) -> str:
     return (
         f"An episode of environment {environment.name!r} may have {environment.most_turns or 'any number of'} turns, but a "
-        "reward function receives one answer."
+        "reward function receives only one answer."
     )
 
 
@@ -210,5 +214,5 @@ def _message(completion: Any) -> dict[str, Json]:
         return dict(completion[0])
     raise BadArgument(
         f"A completion is neither a string nor a list with one assistant message: {completion!r:.200}.",
-        hint="A reward function scores environments of one turn.",
+        hint="Reward functions score environments with one turn.",
     )

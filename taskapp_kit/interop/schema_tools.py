@@ -1,8 +1,8 @@
-"""Methods with annotated parameters for tools that another library describes with JSON Schema.
+"""Creates methods with annotated parameters for tools that another library describes with JSON Schema.
 
-The policy sees the parameters' own schemas with references resolved. Values are checked and converted by Python types that
-cover `type`, `enum`, `const`, `anyOf`, bounds and lengths. Other demands of a schema (patterns, members of inner objects)
-are left to the server that receives the value.
+The policy sees the schemas of the parameters with references resolved. Values are checked and converted with Python
+types that cover `type`, `enum`, `const`, `anyOf`, bounds and lengths. Other constraints of a schema, such as patterns
+and fields of nested objects, are only checked by the server that receives the value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITS = {
     "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt",
     "minLength": "min_length", "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
-"""Keywords of JSON Schema and their names in pydantic."""
+"""Maps keywords of JSON Schema to their names in pydantic."""
 LIMITED = {
     "string": ("minLength", "maxLength"),
     "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -33,12 +33,12 @@ LIMITED = {
     "array": ("minItems", "maxItems"),
 }
 HIDDEN_KEYWORDS = ("title", "discriminator", "$defs", "definitions")
-"""Keywords that are generated, or that only serve references."""
+"""Keywords that are generated, or that only references need."""
 
 Sample = Callable[..., Mapping[str, Any]]
-"""`fn(rng) -> arguments`, for the policy `random`."""
+"""`fn(rng) -> arguments`, which samples the arguments of a tool for the policy `random`."""
 Call = Callable[[Any, dict[str, Json]], Any]
-"""Called with the environment and the policy's arguments; returns the result of the action."""
+"""Performs an action, given the environment and the policy's arguments, and returns the result."""
 
 
 def tool_method(
@@ -52,17 +52,18 @@ def tool_method(
     noop: Mapping[str, Any] | None = None,
     sample: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return a method for the class that `parts` makes, marked as the action `name`.
+    """Return a method for the class that `parts` creates, marked as the action `name`.
 
-    schema: a JSON Schema of the arguments, an object. left_out: members that the policy does not pass. An absent optional
-    argument without a default is also absent in `call`. Raises DeclarationError: an argument cannot be a parameter.
+    schema: a JSON Schema of the arguments, with type object. left_out: arguments that the policy does not pass. If the
+    policy omits an optional argument without a default, `call` does not receive it. Raises DeclarationError if the
+    schema is not an object, or an argument's name is not a valid parameter name.
     """
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
         raise parts.wrong(
-            f"of {parts.name}: the schema of the arguments of {name!r} is not an object with properties",
+            f"of {parts.name}: the schema of the arguments of {name!r} is not a schema of an object",
             "a JSON Schema of an object",
-            "change it where it is declared",
+            "change the schema where the tool is declared",
         )
     required = schema.get("required", ())
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -74,7 +75,7 @@ def tool_method(
             raise parts.wrong(
                 f"of {parts.name}: {name!r} has an argument {field!r}",
                 "a valid name of a Python parameter",
-                "rename it where it is declared",
+                "rename the argument where the tool is declared",
             )
         shown = resolved(part, schema)
         default: Any = inspect.Parameter.empty
@@ -106,7 +107,10 @@ def tool_methods(
     send: Callable[[Any, str, dict[str, Json]], Any],
     sample: Mapping[str, Sample],
 ) -> dict[str, Any]:
-    """Return a method for each tool of a library. send: `fn(self, tool, arguments)`. Raises DeclarationError."""
+    """Return a method for each tool of another library. Raises DeclarationError if a tool's arguments are invalid.
+
+    send: `fn(self, tool, arguments)`, which calls the tool. sample: maps a tool's name to the sampler of its arguments.
+    """
     methods = {}
     for index, tool in enumerate(tools):
         name = str(tool["name"])
@@ -121,7 +125,9 @@ def tool_methods(
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with its references replaced by their targets. A schema that contains itself accepts any JSON.
+    """Replace the references in a schema with their targets.
+
+    A schema that contains itself is replaced with one for any JSON.
 
     root: the document that contains the targets.
     """
@@ -130,7 +136,10 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], names: bool = False) -> Any:
-    """Resolve a schema. names: its keys are names of members, not keywords."""
+    """Resolve a schema.
+
+    within: the enclosing references. names: whether the keys are field names instead of keywords.
+    """
     if isinstance(schema, list):
         return [_resolved(item, root, within) for item in schema]
     if not isinstance(schema, Mapping):
@@ -152,7 +161,7 @@ def _resolved(schema: Any, root: Mapping[str, Any], within: tuple[str, ...], nam
 
 
 def type_of_schema(schema: Schema) -> Any:
-    """Return the Python type of a schema's values, or Any if no type expresses it."""
+    """Return the Python type of a schema's values, or Any if no type corresponds to the schema."""
     if schema.choices:
         simple = all(type(value) in (str, int, bool, type(None)) for value in schema.choices)
         return Literal[tuple(schema.choices)] if simple else Any

@@ -1,7 +1,7 @@
-"""Episodes at another library's server: address, headers, and the class that plays them.
+"""Episodes on another library's server: its address and headers, and the base class for the episodes.
 
-Headers name environment variables that contain keys. Responses are read strictly: a member of a wrong type is a failure,
-never an end of the episode or a number.
+Headers name environment variables that contain keys. Responses are validated strictly: a field of the wrong type is a
+failure, and is never interpreted as a number or as the end of the episode.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.formatting import cut
 
 MAX_QUOTED = 300
-"""How many characters of a server's message ours quote."""
+"""How many characters of a server's message are quoted."""
 
 
 class ServerMessage(Exception):
-    """The server's own message, for the operator's log. It may quote text that callers must not read."""
+    """The server's own message, for the operator's log. It may contain text that callers must not see."""
 
 
 class ServerEpisode:
-    """An episode on a server. Adapters make the subclasses that an app declares.
+    """An episode on a server. Adapters create the subclasses that an app declares.
 
-    server: the server's address. rewarded: whether the server's rewards score the episode. adapter, library: their names in
-    messages. failure: the error class for a server that does not respond as expected.
+    Attributes:
+        server: The server's address.
+        rewarded: Whether the server's rewards score the episode.
+        adapter: The adapter's name in messages.
+        library: The library's name in messages.
+        failure: The error class for a server that does not respond as expected.
     """
 
     adapter: ClassVar[str]
@@ -43,19 +47,19 @@ class ServerEpisode:
     _connection: Any = None
 
     def begin(self) -> Any:
-        """Connect and return the connection."""
+        """Connect to the server and return the connection."""
         self.steps, self.rewards = 0, 0
         self._connection = self.connect()
         return self._connection
 
     def opened(self) -> Any:
-        """Return the connection. Raises the adapter's failure if it is closed."""
+        """Return the open connection. Raises the adapter's failure if no episode has begun."""
         if self._connection is None:
             raise self.failed("has no open session")
         return self._connection
 
     def count(self, reward: Json, *, ended: bool, metadata: Mapping[str, Json]) -> None:
-        """Count a step and its reward. Raises if the episode ended with an undefined reward."""
+        """Count a step and its reward. Raises the adapter's failure if the episode ended with an undefined reward."""
         episode = metadata.get("episode")
         if ended and reward is None and isinstance(episode, dict) and episode.get("reward", 0) is None:
             raise self.failed("ended the episode with an undefined reward")
@@ -63,15 +67,18 @@ class ServerEpisode:
         self.rewards += reward is not None
 
     def check_paid(self) -> None:
-        """Raise if a server that should give rewards gave none."""
+        """Raise the adapter's failure if the server should have sent rewards but sent none."""
         if self.rewarded and self.steps and not self.rewards:
             raise self.failed(
-                f"gave no reward in {self.steps} {self.step_name}, so the reward of the episode is undefined",
-                f"Score it with rubrics, and declare {self.adapter}(..., rewarded=False).",
+                f"sent no reward in {self.steps} {self.step_name}, so the reward of the episode is undefined",
+                f"Score the episode with rubrics, and pass {self.adapter}(..., rewarded=False).",
             )
 
     def flag(self, answer: Mapping[str, Json], name: str) -> bool:
-        """Return a boolean member, False if it is absent. Raises for other types."""
+        """Return a boolean field of a response, or False if it is absent.
+
+        Raises the adapter's failure for other types.
+        """
         value = answer.get(name, False)
         if not isinstance(value, bool):
             raise self.failed(f"sent a {name} that is {kind_of(value)}; expected true or false")
@@ -83,41 +90,44 @@ class ServerEpisode:
             self._connection.close()
 
     def failed(self, what: str, hint: str = "") -> KitError:
-        """Return the failure. what: the text after the server's address."""
+        """Return the adapter's failure. what: a clause that follows the server's address."""
         return self.failure(f"The {self.library} server at {self.server} {what}.", hint=hint)
 
 
 def unreadable(parts: ClassParts, error: KitError, expected: str) -> DeclarationError:
-    """Return the problem of a server that does not describe itself."""
-    fix = (error.hint or "start it, then this app").rstrip(".")
+    """Return the error for a server whose description of the environment cannot be read."""
+    fix = (error.hint or "start the server before this app").rstrip(".")
     return parts.wrong(f"cannot read the environment: {error.message.rstrip('.')}", expected, fix)
 
 
 def status_hint(status: int, address: str) -> str:
-    """Return a hint for an HTTP status. address: a description of the expected URL."""
+    """Return a hint for an HTTP status, or "". address: a clause about the expected URL."""
     if status in (401, 403):
-        return "Name the header and the environment variable that contains its key in headers=."
+        return "Pass the header, and the environment variable that contains the key, in headers=."
     return f"Check the URL{address}" if status in (404, 405) else ""
 
 
 def kind_of(value: Json) -> str:
-    """Return a value's type as text."""
+    """Return a value's type as a phrase, such as "a str"."""
     return "null" if value is None else f"a {type(value).__name__}"
 
 
 def quoted(text: str, headers: Mapping[str, str]) -> str:
-    """Return the beginning of a server's message, without values of our headers that it may quote."""
+    """Return the beginning of a server's message. Values of the request's headers are removed."""
     return cut(without_whole(text, headers.values(), "…"), MAX_QUOTED)
 
 
 def shown_url(url: str) -> str:
-    """Return the URL without the part before an @, which may be a key."""
+    """Return the URL without user and password, which may be a key."""
     scheme, _, rest = str(url).partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if rest else str(url)
 
 
 def server_address(parts: ClassParts, url: str, expected: str) -> str:
-    """Return the URL without a trailing slash. Raises DeclarationError: it is not `expected`, or contains a key."""
+    """Return the URL without a trailing slash. Raises DeclarationError if the URL is invalid or contains a key.
+
+    expected: a description of valid URLs.
+    """
     try:
         address = urlsplit(url)
         valid = (
@@ -133,8 +143,8 @@ def server_address(parts: ClassParts, url: str, expected: str) -> str:
     if address.username is not None or address.password is not None:
         raise parts.wrong(
             "has a key in its URL",
-            "a URL without one",
-            'name the variable that contains it: headers={"X-API-Key": "MY_VARIABLE"}',
+            "a URL without a key",
+            'name the variable that contains the key: headers={"X-API-Key": "MY_VARIABLE"}',
         )
     return url.rstrip("/")
 
@@ -142,18 +152,18 @@ def server_address(parts: ClassParts, url: str, expected: str) -> str:
 def header_values(parts: ClassParts, headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers with the values of the environment variables that they name.
 
-    Raises DeclarationError: a variable's name is invalid. Raises Unavailable: a variable is not set.
+    Raises DeclarationError if a variable's name is invalid, and Unavailable if a variable is not set.
     """
     values = {}
     for header, variable in headers.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
             raise parts.wrong(f"has an invalid headers[{header!r}]", "the name of an environment variable",
-                              "write the variable's name, not its value")  # fmt: skip
+                              "write the name of the variable, not its value")  # fmt: skip
         value = (process_variable(variable) or "").strip()
         if not value:
             raise Unavailable(
-                f"{parts.adapter} sends {header} to {parts.name} from the variable {variable}, which is not set.",
-                hint=f"Set {variable}, in .env for example.",
+                f"The variable {variable}, which {parts.adapter} sends to {parts.name} as {header}, is not set.",
+                hint=f"Set {variable}, for example in .env.",
             )
         values[header] = value
     return values

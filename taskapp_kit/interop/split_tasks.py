@@ -1,7 +1,7 @@
-"""The tasks of a split in the routes of ORS and OpenEnv 0.10: `splits`, `num_tasks`, `tasks`, `task`, `task_range`.
+"""The tasks of a split for the routes of ORS and OpenEnv 0.10: `splits`, `num_tasks`, `tasks`, `task`, `task_range`.
 
-The shapes are read from the servers and clients of openreward 0.1.167 and ors-sdk 0.1.0 (PyPI) and openenv 0.10.0. A task
-is `{"split", "seed"}`, and `row` with the public fields of its row, never private ones.
+The formats follow the servers and clients of openreward 0.1.167, ors-sdk 0.1.0 (both on PyPI) and openenv 0.10.0. A
+task has the fields `split` and `seed`, and `row` with the public fields of its row. Private fields are never sent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from taskapp_kit.serve.route import parsed
 from taskapp_kit.wire.rollout import SPLIT, JsonDict
 
 MOST_TASKS = 10_000
-"""Maximum number of tasks in a response."""
+"""The maximum number of tasks in a response."""
 SPLIT_TYPES = ("train", "validation", "test")
 IN_THREAD = 100
-"""A response with more tasks is made in a thread, so that it does not block the event loop."""
+"""Responses with more tasks are created in a thread, so that they do not block the event loop."""
 
 
 class _Body(BaseModel):
@@ -31,20 +31,20 @@ class _Body(BaseModel):
 
 
 class SplitName(_Body):
-    """Which split."""
+    """The name of a split."""
 
     split: StrictStr = Field(json_schema_extra=SPLIT)
 
 
 class TaskIndex(_Body):
-    """One task of a split, counted from 0."""
+    """A task of a split. Indices begin at 0."""
 
     split: StrictStr = Field(json_schema_extra=SPLIT)
     index: StrictInt
 
 
 class TaskRange(_Body):
-    """Some tasks of a split, as Python's slices: a negative number counts from the end."""
+    """A range of a split's tasks, as in Python's slices: negative numbers count from the end."""
 
     split: StrictStr = Field(json_schema_extra=SPLIT)
     start: StrictInt | None = None
@@ -52,15 +52,18 @@ class TaskRange(_Body):
 
 
 def splits_of(environment: EnvironmentSpec) -> list[dict[str, Json]]:
-    """Return the splits. The type is `validation` if the name is not a type of the standard, as in ORS's own server."""
+    """Return the splits.
+
+    As in ORS's own server, a split whose name is not a standard type has the type `validation`.
+    """
     return [{"name": name, "type": name if name in SPLIT_TYPES else "validation"} for name in environment.split_names]
 
 
 async def task_answer(environment: EnvironmentSpec, name: str, body: Mapping[str, Any]) -> dict[str, Json]:
     """Return the response of `tasks`, `num_tasks`, `task` or `task_range`.
 
-    Raises RequestError (422) for an invalid body, and RequestRefused (400) for an unknown split or index, or more than
-    MOST_TASKS tasks.
+    name: the name of the route. Raises RequestError (422) for an invalid body, and RequestRefused (400) for an unknown
+    split or index or for more than MOST_TASKS tasks.
     """
     model, _, _ = TASK_VERBS[name]
     selection = parsed(model, body)
@@ -74,7 +77,7 @@ async def task_answer(environment: EnvironmentSpec, name: str, body: Mapping[str
         raise RequestRefused(
             "too_many_tasks",
             f"The response would have {count} tasks of split {selection.split!r}; the maximum is {MOST_TASKS}.",
-            hint="Request parts of the split with task_range, or single tasks with task.",
+            hint="Request fewer tasks with task_range, or single tasks with task.",
         )
 
     def listed() -> list[dict[str, Json]]:
@@ -85,7 +88,7 @@ async def task_answer(environment: EnvironmentSpec, name: str, body: Mapping[str
 
 
 def task_at(environment: EnvironmentSpec, split: str, index: int) -> dict[str, Json]:
-    """Return a task by its index, from 0. Raises RequestRefused (400) for an unknown split or index."""
+    """Return the task with this index, which begins at 0. Raises RequestRefused (400) for an unknown split or index."""
     seeds = _seeds(environment, split)
     if not 0 <= index < size(seeds):
         raise RequestRefused(
@@ -101,7 +104,7 @@ def check_split(environment: EnvironmentSpec, split: str) -> None:
         raise RequestRefused(
             "unknown_split",
             f"Environment {environment.name!r} has no split {split[:80]!r}.",
-            hint=f"Its splits are {', '.join(environment.split_names)}.",
+            hint=f"The splits are {', '.join(environment.split_names)}.",
         )
 
 
@@ -118,14 +121,14 @@ def _task(environment: EnvironmentSpec, split: str, seed: int) -> dict[str, Json
 
 
 class SplitType(BaseModel):
-    """A split, and what it is for."""
+    """A split and its type."""
 
     name: str
     type: Literal["train", "validation", "test"]
 
 
 class SplitTask(BaseModel):
-    """One task. `row` has the public fields of a row of a data set."""
+    """A task. `row` contains the public fields of a row in a data set."""
 
     split: str
     seed: int
@@ -147,7 +150,7 @@ class OneTask(BaseModel):
 
 
 class NumTasks(BaseModel):
-    """How many tasks a split has."""
+    """The number of tasks in a split."""
 
     num_tasks: int
 
@@ -158,4 +161,4 @@ TASK_VERBS: Final[Mapping[str, tuple[type[SplitName | TaskIndex | TaskRange], ty
     "task": (TaskIndex, OneTask, "One task of a split"),
     "task_range": (TaskRange, SplitTasks, "Some tasks of a split"),
 }
-"""The routes: the model of the request's body, the model of the response, and a summary."""
+"""The request model, the response model and the summary of each route."""

@@ -60,7 +60,7 @@ def test_chat_reads_answers_streams_and_refusals() -> None:
     ("dialect", "environment", "status", "last_event", "refused"),
     [
         ("responses", "openai-3.54.0", "completed", "response.completed", "previous_response_id is not supported"),
-        ("messages", "langgraph-1.2.22", "end_turn", "message_stop", "messages.3 is the assistant's"),
+        ("messages", "langgraph-1.2.22", "end_turn", "message_stop", "messages.3 has the role assistant"),
     ],
 )
 def test_a_dialect_reads_answers_streams_and_refusals(
