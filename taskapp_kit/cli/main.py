@@ -2,7 +2,7 @@
 
 Each command in GROUPS is a module in one of the PACKAGES. Its `command` attribute is a click command. A module is imported
 only when its command is used. Dependencies that only a run needs are imported as modules (`from taskapp_kit.evaluate import
-source`), so that printing `--help` doesn't load them.
+source`), so that `--help` doesn't load them.
 
 Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong; 3 the operating system
 is not supported.
@@ -30,25 +30,25 @@ GROUPS: dict[str, dict[str, str]] = {
     "Author": {
         "init": "Create a new project in the directory NAME.",
         "list": "List the bundled apps, the installed plugins and the templates.",
-        "info": "Show environments, actions, rubrics, reward, splits, limits, configuration and policies.",
+        "info": "Show an app's environments, actions, scoring, splits, limits, configuration and policies.",
         "play": "Play an episode yourself and see its scorecard.",
-        "doctor": "Check an app, or a running task app at its URL, and with --backend a backend.",
-        "mock-model": "Serve a mock OpenAI-compatible model that answers well, badly or not at all.",
-        "judge": "Compare an app's judges with people's labels.",
+        "doctor": "Check an app or a running task app, and with --backend also a backend.",
+        "mock-model": "Serve a mock OpenAI-compatible model with configurable replies, delays and faults.",
+        "judge": "Compare the scores of an app's judges with people's labels.",
     },
     "Serve": {
         "serve": "Serve an app over HTTP, protected by a key.",
         "mcp": "Serve an episode to an MCP client over stdin and stdout.",
-        "rollout": "Play and score one episode, in this process or, with a URL, on a server.",
-        "keys": "Create, rotate, list and revoke API keys; upload the task app's key to a backend.",
+        "rollout": "Play and score one episode, in this process or on a running server.",
+        "keys": "Create, rotate, list and revoke API keys, and upload the task app's key to a backend.",
     },
     "Evaluate": {
         "eval": "Play many rollouts and summarize them.",
         "show": "List stored rollouts, or show one of them turn by turn.",
         "view": "Show stored rollouts as web pages, on this machine only.",
-        "compare": "Compare policies on the episodes that both played.",
+        "compare": "Compare the rewards of policies that played the same episodes.",
         "rescore": "Score stored rollouts again with the current rubrics and judges.",
-        "replay": "Replay stored rollouts and report every difference.",
+        "replay": "Replay stored rollouts and report every difference from the originals.",
         "export": "Write stored rollouts to a file for other programs.",
         "generate": "Generate a package of an app for another library.",
         "store": "Measure, check and prune a store of rollouts.",
@@ -63,7 +63,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "deploy": "Deploy an app to Modal.",
     },
 }
-"""The commands of each group in the order of `taskapp --help`, with the first sentence of their help."""
+"""The commands of each group, in the order of `taskapp --help`, with the first sentence of each command's help."""
 PACKAGES = {"Author": "author", "Serve": "serve", "Evaluate": "evaluate", "Train and deploy": "train"}
 """The package below `taskapp_kit.cli` that contains a group's modules."""
 HELP = ("-h", "--help")
@@ -73,16 +73,16 @@ class Commands(click.Group):
     """The root command: imports commands on demand, lists them by group, and prints each KitError as one paragraph."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the arguments for messages that suggest the same command with another option."""
+        """Parse the arguments, and store them for messages that suggest the same command with another option."""
         ctx.meta[ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every command, in order."""
+        """Return the names of all commands, in the order of `--help`."""
         return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command, or return None if there is no such command."""
+        """Import and return a command. Return None if the name is unknown."""
         package = next((PACKAGES[group] for group, commands in GROUPS.items() if cmd_name in commands), None)
         if package is None:
             return None
@@ -100,7 +100,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first argument names. Raises UsageError, with a suggestion."""
+        """Return the command that the first argument names. Raises UsageError, with a suggestion, if the name is unknown."""
         names = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in names:
             close = closest(args[0], names)
@@ -115,7 +115,7 @@ class Commands(click.Group):
                 formatter.write_dl([(name, marked(name, summary)) for name, summary in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. A KitError becomes one paragraph on stderr and an exit status."""
+        """Run the command. On a KitError, print one paragraph on stderr and exit with its status."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -130,13 +130,13 @@ class Commands(click.Group):
 
 
 class _LoadedOnUse(MetaPathFinder):
-    """Delays running a module's code until one of its names is used. Printing `--help` needs few modules."""
+    """An import hook that runs a module's code only when one of its names is used, so that `--help` starts fast."""
 
     @staticmethod
     def find_spec(
         fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's spec with the standard library's LazyLoader."""
+        """Return the module's spec, wrapped in the standard library's LazyLoader."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = LazyLoader(spec.loader)
@@ -150,8 +150,8 @@ class _LoadedOnUse(MetaPathFinder):
 )
 @click.version_option(__version__, prog_name="taskapp")
 def main() -> None:
-    """Declare a reinforcement-learning environment once, then play, serve, evaluate and train on it.
+    """Declare a reinforcement-learning environment once, then play it, serve it, and use it to evaluate and train models.
 
-    APP is a path (adder.py or adder.py:app), module:attribute, or the name of a bundled app or installed plugin. `info` and
-    `rollout` also accept the URL of a running server.
+    APP is a path (adder.py or adder.py:app), module:attribute, or the name of a bundled app or installed plugin. `info`,
+    `doctor`, `rollout` and `eval` also accept the URL of a running server.
     """

@@ -119,7 +119,7 @@ def serving(folder: Path, *args: str, start: Sequence[str] = (), **variables: st
         )
     served = Served(process, "", None, folder)
     try:
-        until(lambda: "Ctrl-C stops it." in served.out or process.poll() is not None, 30, "the banner")
+        until(lambda: "Ctrl-C stops the server." in served.out or process.poll() is not None, 30, "the banner")
         assert process.poll() is None, served.err
         text = served.out
         url = re.search(r" at (http://\S+)", text)

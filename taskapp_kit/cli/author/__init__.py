@@ -1,1 +1,1 @@
-"""Commands of an app's author: make, look at, play and check one."""
+"""Commands for the author of an app: create it, inspect it, play it and check it."""

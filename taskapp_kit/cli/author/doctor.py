@@ -30,13 +30,13 @@ from taskapp_kit.net.redact import without_keys
     )
 )
 @click.argument("app", metavar="APP|URL")
-@click.option("--quick", is_flag=True, help="Play fewer rollouts: under 20 s.")
-@click.option("--env", "environment", metavar="NAME", help="Check only this environment of an APP.  [default: all]")
+@click.option("--quick", is_flag=True, help="Play fewer rollouts, which takes less than 20 s.")
+@click.option("--env", "environment", metavar="NAME", help="For an APP, check only this environment.  [default: all]")
 @click.option(
-    "--allow", multiple=True, metavar="CHECK", help="Accept what this check finds, but print it; may be repeated."
+    "--allow", multiple=True, metavar="CHECK", help="Print what this check finds, but don't fail; may be repeated."
 )
-@click.option("--load", is_flag=True, help="For a URL: also test keys, errors and limits, and 20 concurrent rollouts.")
-@click.option("--judges", is_flag=True, help="Call the judges of an APP. Without it, their scores are null.")
+@click.option("--load", is_flag=True, help="For a URL, also test keys, errors, limits and 20 concurrent rollouts.")
+@click.option("--judges", is_flag=True, help="For an APP, call its judges. By default, judge scores are null.")
 @click.option(
     "--backend", "--backend-url", "backend_url", metavar="U", help="Also check the backend that will use the task app."
 )
@@ -55,26 +55,26 @@ def command(
     env_files: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Check an app, or a running task app at its URL, and with --backend a backend.
+    """Check an app or a running task app, and with --backend also a backend.
 
-    For an APP: report every problem in its declarations. If there are no problems, play rollouts in each environment with
-    policies that need no model, in this process, and print one line per check: the same seed gives the same episode, here
-    and in another process; rewards and rubrics hold; private fields stay hidden; no state is left behind; and more. Nothing
-    is stored.
+    For an APP, every problem in its declarations is reported. If there are no problems, policies that need no model play
+    rollouts in each environment, in this process, and one line is printed for each check. Among other things, the checks
+    find episodes that differ although the seed is the same, rewards and rubrics that cannot be trusted, private fields
+    that the policy can see, and state that leaks into the next episode. Nothing is stored.
 
-    For a URL: check address, key and contract, then play one rollout of at most five turns, which the app's judges score.
-    With --load, also send requests without a key and with invalid bodies, and play 20 rollouts, first one by one and then
-    concurrently.
+    For a URL, the address, the key and the HTTP contract are checked. Then one rollout of at most five turns is played and
+    scored by the app's judges. With --load, requests without a key and with invalid bodies are also sent, and 20 rollouts
+    are played twice, first one by one and then concurrently.
 
-    The keys are ENVIRONMENT_API_KEY and SYNTH_API_KEY, from the environment or an env file. The exit status is 1 if a
-    finding is WRONG; warnings don't change it.
+    The keys are read from ENVIRONMENT_API_KEY and SYNTH_API_KEY, in the environment or in an env file. The exit status is
+    1 if a finding is WRONG. Warnings don't change the exit status.
     """
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
     if is_url(app):
         findings = asyncio.run(_running(app, settings.task_app_key, options, load=load))
     elif load:
-        raise ConfigError("--load applies to a URL only.", hint="An APP is always played many times; leave --load out.")
+        raise ConfigError("--load applies only to a URL.", hint="Omit --load. An APP is always played many times.")
     else:
         findings = asyncio.run(_declared(app, env_files, options))
     if backend_url is not None:
@@ -95,10 +95,10 @@ def command(
 async def _running(
     url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
 ) -> list[doctor_finding.DoctorFinding]:
-    """Return the findings about a server. load: send it many requests."""
+    """Return the findings about a server. load: whether to run the load test. Raises ConfigError for options of an APP."""
     if options.quick or options.judges or options.environment is not None or options.allow:
         raise ConfigError(
-            "--quick, --env, --allow and --judges apply to an APP only.", hint="Leave them out for a URL."
+            "--quick, --env, --allow and --judges apply only to an APP.", hint="Omit these options for a URL."
         )
     checked = await checks.check_task_app(url, key)
     if all(finding.ok for finding in checked):
@@ -112,6 +112,6 @@ async def _running(
 async def _declared(
     app: str, env_files: Sequence[str], options: doctor_options.DoctorOptions
 ) -> list[doctor_finding.DoctorFinding]:
-    """Return the findings about an app, which is played in this process."""
+    """Import an app, play it in this process and return the findings."""
     settings = load_settings(env_files=env_files)
     return [finding async for finding in examine.examine(local_app.open_app(app, settings), options, settings)]

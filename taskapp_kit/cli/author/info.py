@@ -35,12 +35,12 @@ from taskapp_kit.wire.chat.conversation import role_variable
 
 @click.command(epilog=example("taskapp info crafter", "taskapp info adder.py --prompt --seed 3"))
 @click.argument("app", metavar="[APP|URL]", required=False)
-@click.option("--prompt", is_flag=True, help="Print exactly what a language model reads first in an episode.")
-@click.option("--env", "environment", metavar="NAME", help="Only this environment.")
-@click.option("--seed", type=SEED, metavar="S", help="With --prompt: the seed.  [default: the first of its split]")
-@click.option("--split", metavar="NAME", help="With --prompt: the split.")
-@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt: the configuration.")
-@click.option("--output-mode", type=OUTPUT_MODE, help="With --prompt: how the model answers.  [default: tool_calls]")
+@click.option("--prompt", is_flag=True, help="Print the exact first prompt of a language model in an episode.")
+@click.option("--env", "environment", metavar="NAME", help="Show only this environment.")
+@click.option("--seed", type=SEED, metavar="S", help="With --prompt, the seed.  [default: the first seed of the split]")
+@click.option("--split", metavar="NAME", help="With --prompt, the split.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With --prompt, the configuration.")
+@click.option("--output-mode", type=OUTPUT_MODE, help="With --prompt, the format of replies.  [default: tool_calls]")
 @click.option("--clients", is_flag=True, help="Print how clients of other protocols connect.")
 @SERVER_KEY
 @ENV_FILES
@@ -58,21 +58,21 @@ def command(
     env_files: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show environments, actions, rubrics, reward, splits, limits, configuration and policies.
+    """Show an app's environments, actions, scoring, splits, limits, configuration and policies.
 
-    Without an app, list the extras and protocols of taskapp-kit and their support levels.
+    If no app is given, the extras and protocols of taskapp-kit are listed with their support levels.
     """
     if app is None:
         if prompt or clients or environment is not None:
-            raise click.UsageError("--prompt, --clients and --env need an app: give an APP or a URL.")
+            raise click.UsageError("--prompt, --clients and --env need an app. Pass an APP or a URL.")
         _print_support(as_json=as_json)
         return
     settings = load(env_files=env_files)
     if not prompt and any(option is not None for option in (seed, split, env_config, output_mode)):
-        raise click.UsageError("--seed, --split, --config and --output-mode select an episode; add --prompt.")
+        raise click.UsageError("--seed, --split, --config and --output-mode need --prompt.")
     if prompt:
         if is_url(app):
-            raise click.UsageError("--prompt resets an environment in this process; give an APP instead of a URL.")
+            raise click.UsageError("--prompt resets an environment in this process. Pass an APP instead of a URL.")
         config = {**(env_config or {}), **({"split": split} if split else {})}
         first = _first_prompt(app, settings, environment, seed, config, output_mode or "tool_calls")
         if as_json:
@@ -119,7 +119,7 @@ def _print_support(*, as_json: bool) -> None:
 
 
 def _print(description: dict[str, Any], app: str, url: str, environment: str | None) -> None:
-    """Print the description, then requests that a user can send."""
+    """Print the description of an app, then example requests."""
     with shown_from(app) if is_url(app) else nullcontext():
         print_description(description["info"], description["task_info"], description["unavailable_policies"])
     out = console()
@@ -136,7 +136,7 @@ def _print(description: dict[str, Any], app: str, url: str, environment: str | N
 
 
 def _print_clients(lines: list[dict[str, Any]], app: str) -> None:
-    """Print how each protocol is served and what its clients need."""
+    """Print, for each protocol, the command that serves it and what clients need to connect."""
     out = console()
     for protocol in lines:
         out.print(clean(protocol["summary"]), style="bold")
@@ -148,7 +148,7 @@ def _print_clients(lines: list[dict[str, Any]], app: str) -> None:
 
 
 def _print_prompt(first: dict[str, Any]) -> None:
-    """Print the episode, the messages, then the other members of the request."""
+    """Print the episode, the messages, then the other fields of the request."""
 
     def as_json(value: Any) -> str:
         return clean(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
@@ -173,7 +173,10 @@ def _print_prompt(first: dict[str, Any]) -> None:
 
 
 def _described(reference: str, settings: Settings, environment_name: str | None) -> dict[str, Any]:
-    """Return the declarations of an APP, or of one environment. Raises DiscoveryError, DeclarationError, RequestError."""
+    """Return the declarations of an APP, or of one environment.
+
+    Raises DiscoveryError or DeclarationError if the app cannot be loaded, and RequestError for an unknown environment.
+    """
     export(settings)
     app = find_app(reference)
     spec = app.freeze()
@@ -216,7 +219,10 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
 
 
 def _described_by_server(url: str, key: str | None, environment_name: str | None) -> dict[str, Any]:
-    """Return the same for a running server. Raises TaskAppError, ConfigError."""
+    """Return the declarations of a running server's app, or of one environment.
+
+    Raises TaskAppError if the request fails, and ConfigError if the response does not describe a task app.
+    """
     server = client.SyncTaskAppClient(url, key)
     info = remote_task_app.asked(server.get, "/info")
     try:
@@ -232,7 +238,7 @@ def _described_by_server(url: str, key: str | None, environment_name: str | None
         policies = next(iter(tasks.values()))["inference"].get("policies") or ["random"]
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise TaskAppError(
-            f"{url} does not describe itself as a task app of taskapp-kit does ({type(error).__name__}).",
+            f"The response of {url} does not describe a task app of taskapp-kit ({type(error).__name__}).",
             hint="Check that this is the address of a task app served by taskapp-kit.",
         ) from None
     example_name = "random" if "random" in policies else policies[0]
@@ -246,9 +252,9 @@ def _described_by_server(url: str, key: str | None, environment_name: str | None
 
 
 def _client_lines(url: str, environments: list[str]) -> list[dict[str, Any]]:
-    """Return what clients need, by protocol. Protocols whose package is not installed are omitted.
+    """Return what the clients of each protocol need to connect. Protocols whose package is not installed are omitted.
 
-    environments: their names, the default first.
+    environments: The environments' names. The default environment is the first.
     """
     lines = []
     for name in protocols.protocol_names():
@@ -269,7 +275,7 @@ def _first_prompt(
     config: dict[str, Any],
     output_mode: policy_choices.OutputMode,
 ) -> dict[str, Any]:
-    """Return an episode and its first request to a language model. Raises the errors of `_described`."""
+    """Reset an episode, and return it with its first request to a language model. Raises the errors of `_described`."""
     export(settings)
     app = find_app(reference)
     spec = app.freeze()

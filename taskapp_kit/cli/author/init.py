@@ -39,7 +39,7 @@ class Template:
 
 
 def templates() -> list[Template]:
-    """Return the bundled templates, sorted by name. The list is empty if this installation has no templates."""
+    """Return the bundled templates, sorted by name. The list is empty if this installation contains no templates."""
     try:
         root = bundled_root("templates")
     except DiscoveryError:
@@ -49,7 +49,7 @@ def templates() -> list[Template]:
 
 
 def find_template(name: str) -> Template:
-    """Return a template by name. Raises DiscoveryError, with a suggestion."""
+    """Return a template by name. Raises DiscoveryError, with a suggestion, if the name is unknown."""
     by_name = {item.name: item for item in templates()}
     if name in by_name:
         return by_name[name]
@@ -61,15 +61,18 @@ def find_template(name: str) -> Template:
 
 
 def identifier(title: str) -> str:
-    """Return a project's name as a Python identifier: `My-Game` becomes `my_game`. Raises RequestError."""
+    """Return a project's name as a Python identifier: `My-Game` becomes `my_game`.
+
+    Raises RequestError if the name is invalid, reserved, or the name of an installed module.
+    """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", title):
         raise RequestError(
             f"{title[:80]!r} is not a valid project name.",
-            hint="Use a-z, A-Z, 0-9, '-' and '_', at most 64 of them, and do not begin with a digit, '-' or '_'.",
+            hint="Use at most 64 of the characters a-z, A-Z, 0-9, '-' and '_', and begin with a letter.",
         )
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).replace("-", "_").lower()
     if keyword.iskeyword(name) or name in ("test", "tests", "app"):
-        raise RequestError(f"The name {title!r} is reserved in Python or in a project.", hint=OTHER)
+        raise RequestError(f"The name {title!r} is reserved by Python or taskapp-kit.", hint=OTHER)
     if name in sys.stdlib_module_names or name in _installed() or name == __name__.partition(".")[0]:
         raise RequestError(f"The name {title!r} would hide the Python module {name!r}.", hint=OTHER)
     return name
@@ -85,7 +88,7 @@ def instantiate(template: Template, target: Path, title: str) -> list[Path]:
     """
     names = {NAME: identifier(title), TITLE: title}
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise RequestError(f"{target} exists and is not an empty directory.", hint="Choose another name.")
+        raise RequestError(f"{target} already exists and is not an empty directory.", hint="Choose another name.")
     written = []
     for source in sorted(template.folder.rglob("*")):
         relative = source.relative_to(template.folder)
@@ -94,7 +97,7 @@ def instantiate(template: Template, target: Path, title: str) -> list[Path]:
         path = Path(_filled(relative.as_posix(), names))
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         content = source.read_bytes()
-        with contextlib.suppress(UnicodeDecodeError):  # an image, for example
+        with contextlib.suppress(UnicodeDecodeError):  # a binary file, such as an image, is copied unchanged
             content = _filled(content.decode("utf-8"), names).encode("utf-8")
         (target / path).write_bytes(content)
         shutil.copymode(source, target / path)
@@ -103,7 +106,7 @@ def instantiate(template: Template, target: Path, title: str) -> list[Path]:
 
 
 def app_file(folder: Path, files: list[Path]) -> Path | None:
-    """Return the file at the top of a project that creates the TaskApp, or None."""
+    """Return the file in a project's top directory that creates the TaskApp, or None if there is no such file."""
     scripts = (path for path in files if path.suffix == ".py" and len(path.parts) == 1)
     return next((path for path in scripts if "TaskApp(" in (folder / path).read_text("utf-8")), None)
 
@@ -115,7 +118,7 @@ def _filled(text: str, names: dict[str, str]) -> str:
 
 
 def _summary(folder: Path) -> str:
-    """Return the project's description, or the first line of the app's docstring without the placeholder."""
+    """Return a template's summary: its project description, or else the first line of its app's docstring."""
     project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
     if "description" in project:
         return str(project["description"])
@@ -140,16 +143,16 @@ def _installed() -> frozenset[str]:
 
 @click.command(epilog=example("taskapp init my_game --template multi-turn-game"))
 @click.argument("name")
-@click.option("--template", metavar="T", help="The template, by default `questions`; `taskapp list` describes them.")
-@click.option("--package", is_flag=True, help="Create a package of apps that others install.")
+@click.option("--template", metavar="T", help="The template, see `taskapp list`.  [default: questions]")
+@click.option("--package", is_flag=True, help="Create an installable package of apps.")
 def command(name: str, template: str | None, package: bool) -> None:
     """Create a new project in the directory NAME.
 
-    NAME begins with a letter and contains only a-z, A-Z, 0-9, '-' and '_'. The directory must be empty or not exist.
+    NAME must begin with a letter and contain only a-z, A-Z, 0-9, '-' and '_'. If the directory exists, it must be empty.
     """
     identifier(name)
     if package and template is not None:
-        raise click.UsageError("--package is the template `package`. Give --package or --template.")
+        raise click.UsageError("--package selects the template `package`. Pass either --package or --template.")
     chosen = find_template("package" if package else template or "questions")
     target = Path(name)
     files = instantiate(chosen, target, name)

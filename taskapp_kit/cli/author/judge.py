@@ -38,7 +38,7 @@ ROWS = (
 
 @click.group(epilog=example("taskapp judge calibrate explain.py --labels labels.jsonl"))
 def command() -> None:
-    """Compare an app's judges with people's labels."""
+    """Compare the scores of an app's judges with people's labels."""
 
 
 @command.command(
@@ -54,19 +54,17 @@ def command() -> None:
     "--labels",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="F",
-    help="JSON Lines, one labeled answer each.",
+    help="A JSON Lines file with one labeled answer per line.",
 )
-@click.option(
-    "--annotations", metavar="DIR|STORE", help="Use people's scores from the viewer there, instead of --labels."
-)
+@click.option("--annotations", metavar="DIR|STORE", help="Use scores entered in the viewer instead of --labels.")
 @click.option("--repeats", type=click.IntRange(1, 100), default=1, metavar="N", help="Judge each answer N times.")
 @click.option(
     "--threshold",
     type=float,
     metavar="X",
-    help="Lowest score that counts as good, for accuracy and κ.  [default: the middle of the scale]",
+    help="The lowest score that counts as good, for accuracy and κ.  [default: the middle of the scale]",
 )
-@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Answers judged concurrently.")
+@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Concurrent answers.")
 @click.option("--store", metavar="URL", help="The store with the rollouts that labels identify by rollout_id.")
 @ENV_FILES
 @json_option("Print JSON, including each answer's score.")
@@ -76,16 +74,17 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Let the judges of APP score labeled answers, and measure how well they agree with the labels.
 
-    Each line of the file is {"seed": 0, "answer": "…", "label": 0.5}. The answer is the text (or the action) that is played
-    at that seed. The label is a number on the judge's scale or one of its choices. {"rollout_id": "…", "label": …} refers to
-    a stored rollout instead. A judge of groups takes "answers" or "rollout_ids", and "labels". If the app has several
-    judges, add "judge". "environment", "split" and "config" are the same as in a request.
+    Each line of the file is a JSON object such as {"seed": 0, "answer": "…", "label": 0.5}. The answer is the text (or the
+    action) to play with this seed. The label is a number on the judge's scale, or one of the judge's choices. To label a
+    stored rollout, write {"rollout_id": "…", "label": …}. For a judge of groups, write "answers" or "rollout_ids", and
+    "labels". If the app has several judges, add "judge" with the judge's name. "environment", "split" and "config" are
+    optional and mean the same as in a rollout request.
     """
     if (labels is None) == (annotations is None):
-        raise click.UsageError("Give exactly one of --labels and --annotations.")
+        raise click.UsageError("Pass exactly one of --labels and --annotations.")
     if annotations is not None:
         if store is not None:
-            raise click.UsageError("--annotations already names the store; leave out --store.")
+            raise click.UsageError("--annotations already names the store. Omit --store.")
         directory = Path(annotations)
         store = str(directory / "rollouts.db") if directory.is_dir() else annotations
     settings = load({"store": store}, env_files=env_files)
@@ -127,7 +126,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
 async def _judged(
     app: TaskApp, labels: tuple[str, bytes] | None, settings: Settings, **more: int
 ) -> list[calibration.CaseResult]:
-    """Score each labeled answer. labels: a file's name and content; None reads the store's annotations."""
+    """Score each labeled answer. labels: a file's name and content, or None to read the annotations in the store."""
     store = local_app.store_of(settings.store) if labels is not None else open_store(str(settings.store), create=False)
     try:
         if labels is None:

@@ -1,4 +1,4 @@
-"""`taskapp list`: the names of apps and templates."""
+"""`taskapp list`: list apps, plugins and templates."""
 
 from __future__ import annotations
 

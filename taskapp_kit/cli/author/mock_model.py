@@ -17,14 +17,14 @@ from taskapp_kit.errors import ConfigError
 
 
 class Latency(ValueKind):
-    """Milliseconds or a range of milliseconds, converted to seconds."""
+    """A number or a range of milliseconds, converted to seconds."""
 
     name = "ms"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | tuple[float, float]:
-        """Parse `50` or `20-80`."""
+        """Parse `50` or `20-80`. Fails for any other value."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", str(value))
         if match is None:
             self.fail(f"{value!r} is neither a number of milliseconds (50) nor a range (20-80).", param, ctx)
@@ -38,7 +38,7 @@ class JudgeScore(ValueKind):
     name = "score"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Parse `0.8` or `polite`."""
+        """Parse `0.8` or `polite`. Fails for NaN and infinity."""
         try:
             number = float(str(value))
         except ValueError:
@@ -57,34 +57,34 @@ class JudgeScore(ValueKind):
 )
 @listen_options(8100)
 @click.option(
-    "--script", type=click.Path(path_type=Path), metavar="FILE", help="One answer per turn: JSON or JSON Lines."
+    "--script", type=click.Path(path_type=Path), metavar="FILE", help="JSON or JSON Lines, one reply per turn."
 )
 @click.option(
     "--behaviour",
     type=click.Choice(["random", "echo", "bad", "empty", "judge", "obedient-judge"]),
     default="random",
-    help="How the model answers without a script.",
+    help="How the model replies if there is no script.",
 )
-@click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="Most calls in a random answer.")
+@click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="At most N calls per reply.")
 @click.option(
     "--score",
     type=JudgeScore(),
     metavar="S",
-    help="The score that the judge behaviors give: a number, or the name of a choice.  [default: 0.5]",
+    help="The score that the judge behaviors return: a number, or the name of a choice.  [default: 0.5]",
 )
-@click.option("--seed", type=int, default=0, metavar="S", help="Seed of random answers and faults.")
+@click.option("--seed", type=int, default=0, metavar="S", help="The seed of random replies and faults.")
 @click.option(
-    "--latency-ms", type=Latency(), default="0", metavar="MS", help="Delay before each answer: 50, or a range 20-80."
+    "--latency-ms", type=Latency(), default="0", metavar="MS", help="Delay of each reply in ms, e.g. 50 or 20-80."
 )
 @click.option(
-    "--fault", "faults", multiple=True, metavar="LIST", help="KIND=PROBABILITY, comma-separated; may be repeated."
+    "--fault", "faults", multiple=True, metavar="LIST", help="Faults, as KIND=PROBABILITY,...; may be repeated."
 )
 @click.option("--faults", "list_faults", is_flag=True, help="List the kinds of faults and exit.")
 @click.option(
-    "--model", "models", multiple=True, metavar="NAME", help="An accepted name; may be repeated.  [default: any name]"
+    "--model", "models", multiple=True, metavar="NAME", help="An accepted model name; may be repeated.  [default: any]"
 )
-@click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Reject longer prompts; a token is a byte.")
-@click.option("--weight-version", metavar="V", help="Weight version sent with each answer.")
+@click.option("--context-tokens", type=click.IntRange(1), metavar="N", help="Reject prompts of more than N bytes.")
+@click.option("--weight-version", metavar="V", help="The weight version to report in each reply.")
 @json_option("Print only the address, as JSON.")
 @click.pass_context
 def command(
@@ -105,13 +105,13 @@ def command(
     weight_version: str | None,
     as_json: bool,
 ) -> None:
-    """Serve a mock OpenAI-compatible model that answers well, badly or not at all.
+    """Serve a mock OpenAI-compatible model with configurable replies, delays and faults.
 
-    By default it calls the offered tools with arguments that match their schemas. The same conversation always gets the
-    same answer. No request is stored and no key is logged. Ctrl-C stops it.
+    By default, the model calls the offered tools with arguments that match their schemas. The same conversation always
+    gets the same reply. No request is stored and no key is logged. Ctrl-C stops the server.
     """
     if list_faults:
-        kinds = {"400 to 599": "that status; 429 and 503 with retry-after", **testing.FAULTS}
+        kinds = {"400 to 599": "this HTTP status; 429 and 503 also send Retry-After", **testing.FAULTS}
         if as_json:
             print_json(kinds)
             return
@@ -144,7 +144,7 @@ def command(
         model.run(announce)
     except KeyboardInterrupt:
         pass
-    except ConfigError as error:  # the address is taken
+    except ConfigError as error:  # the address is in use
         complain(error)
         ctx.exit(1)
     echo(f"\nStopped. {_counted(model)}", err=True)
@@ -153,18 +153,18 @@ def command(
 def _banner(model: testing.MockModel, name: str) -> None:
     out = console()
     out.print(f"Mock model at {model.url}\n", soft_wrap=True)
-    out.print("Use it in a command with two options:", soft_wrap=True)
+    out.print("Use the model in a command:", soft_wrap=True)
     out.print(f"  taskapp eval APP --model {shlex.quote(name)} --inference-url {model.url}\n", soft_wrap=True)
-    out.print("Use it in a request to a server, in policy.config:", soft_wrap=True)
+    out.print("Use the model in policy.config of a request to a task app:", soft_wrap=True)
     out.print(f'  {{"model": "{name}", "inference_url": "{model.url}"}}\n', soft_wrap=True)
-    out.print("Call it directly:", soft_wrap=True)
+    out.print("Call the model directly:", soft_wrap=True)
     body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello."}}]}}'
     out.print(f"  curl {model.url}/chat/completions -H 'Content-Type: application/json' -d '{body}'", soft_wrap=True)
     out.print(f"  curl {model.root}/mock/stats\n", soft_wrap=True)
-    out.print("Ctrl-C stops it.", soft_wrap=True)
+    out.print("Ctrl-C stops the server.", soft_wrap=True)
 
 
 def _counted(model: testing.MockModel) -> str:
     records = model.records
     faults = ", ".join(f"{kind} {count}" for kind, count in Counter(records.faults).most_common())
-    return f"Requests: {records.requests}; answered well: {records.answers}; faults: {faults or 'none'}."
+    return f"Requests: {records.requests}; regular replies: {records.answers}; faults: {faults or 'none'}."

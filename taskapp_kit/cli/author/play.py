@@ -1,13 +1,13 @@
 """`taskapp play`: a person plays an episode in the terminal.
 
-The environment's thread asks for a decision, and the terminal's thread reads it. Each line that the person types is one
-decision:
+The environment's thread requests a decision, and the terminal's thread reads one from the person. Each line that the
+person types is one decision:
 
 add {"amount": 2}     a tool and its arguments as JSON
-add 2                 a tool and its arguments in order, or by name: add amount=2
+add 2                 a tool and its arguments by position, or by name: add amount=2
 2                     only the arguments, if there is one tool
-move_left do do       the items of a list, if the only argument is a list
-Paris                 plain text, if the tool takes text
+move_left do do       the items of the argument, if there is one argument and it is a list
+Paris                 plain text, if the tool accepts text
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def command(
 ) -> None:
     """Play an episode yourself and see its scorecard.
 
-    Type a tool and its arguments: add {"amount": 2}, or add 2. If there is only one tool, its arguments are enough: 2. Type
-    the items of a list one after another: move_left do do. `help` shows the tools, `quit` leaves. Lines can also be piped.
+    Type a tool and its arguments, such as add {"amount": 2} or add 2. If there is only one tool, type only its arguments,
+    such as 2. If the only argument is a list, type its items, such as move_left do do. `help` shows the tools, and `quit`
+    ends the episode. You can also pipe the lines to stdin.
     """
     settings = load(env_files=env_files)
     target = local_app.open_app(app, settings)
@@ -91,7 +92,7 @@ def command(
 
 
 class InteractivePolicy:
-    """A LocalPolicy whose decisions are typed. The answer None truncates the episode with stop reason `left`."""
+    """A LocalPolicy whose decisions a person types. The decision None truncates the episode with stop reason `left`."""
 
     name = "person"
 
@@ -100,7 +101,7 @@ class InteractivePolicy:
         self.answers: queue.SimpleQueue[Decision | None] = queue.SimpleQueue()
 
     def decide(self, view: View) -> Decision:
-        """Wait for the person's decision. Raises PolicyStops if the person leaves."""
+        """Wait for the person's decision and return it. Raises PolicyStops if the person leaves."""
         self.questions.put(view)
         answer = self.answers.get()
         if answer is None:
@@ -118,8 +119,8 @@ def play(
 ) -> rollout_results.Rollout:
     """Play one episode and return its rollout.
 
-    `answer` is called whenever it is the person's turn, in this thread, which is the terminal's. Ctrl-C while the
-    environment computes leaves at the next turn. Raises the errors of `Service.rollout`.
+    `answer` is called at each turn of the person, in the calling thread, which reads the terminal. If the user presses
+    Ctrl-C while the environment computes, the episode ends at the next turn. Raises the errors of `Service.rollout`.
     """
     person = InteractivePolicy()
     outcome: list[rollout_results.Rollout | BaseException] = []
@@ -159,12 +160,12 @@ def play(
 
 
 class _Terminal:
-    """Shows the result of the person's last action and reads the next action."""
+    """A terminal that shows the result of the person's last action and reads the next action."""
 
     def __init__(self, environment: EnvironmentSpec, width: int | None) -> None:
         self._environment = environment
         self._out = console(width=width)
-        self._wraps = width is not None  # otherwise the terminal wraps, and a pipe gets unbroken lines
+        self._wraps = width is not None  # otherwise the terminal wraps lines, and a pipe receives unbroken lines
         self._asks = sys.stdin.isatty()
         self._shown = 0
         if self._asks:
@@ -197,7 +198,7 @@ class _Terminal:
             return answer
 
     def last(self, results: Any) -> None:
-        """Print the steps of the last turn that were not printed before."""
+        """Print the last turn's steps, except those already printed."""
         for step in results:
             if step.index < self._shown:
                 continue
@@ -209,7 +210,10 @@ class _Terminal:
                 self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
 
     def _check(self, answer: Decision) -> None:
-        """Check the arguments before they are played, so that a typo costs no step. Raises NotUnderstood."""
+        """Check the arguments before they are played, so that a typo costs no step.
+
+        Raises NotUnderstood if the arguments do not match the tool's schema.
+        """
         for call in answer.tool_calls:
             action = self._environment.actions.get(call.tool)
             try:
@@ -219,7 +223,7 @@ class _Terminal:
                 raise NotUnderstood(f"{call.tool} was not played: {error}.") from None
 
     def _read(self) -> str | None:
-        """Return the next line, stripped, or None at the end of the input and for Ctrl-C."""
+        """Return the next line without surrounding spaces, or None at the end of the input or on Ctrl-C."""
         try:
             if self._asks:
                 return input("> ").strip()
@@ -250,11 +254,11 @@ def _hint(tools: Any) -> str:
 
 
 class NotUnderstood(ValueError):
-    """A line is not an action. The message states what was expected."""
+    """Raised if a line is not an action. The message states what was expected."""
 
 
 def read_line(line: str, tools: Sequence[Tool]) -> Decision:
-    """Return the decision that a line stands for. Raises NotUnderstood."""
+    """Parse a line as a decision. Raises NotUnderstood if it is not an action of one of the tools."""
     line = line.strip()
     by_name = {tool.name: tool for tool in tools}
     if line.startswith("{"):
@@ -285,26 +289,26 @@ def _call(tool: Tool, rest: str) -> Decision:
 
 
 def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
-    """Return the arguments that the text after a tool's name stands for."""
+    """Parse the text after a tool's name as the tool's arguments. Raises NotUnderstood."""
     fields = read_schema(tool.parameters).members
     if not rest:
         return {}
     if not fields:
-        raise NotUnderstood(f"{tool.name} takes no arguments.")
+        raise NotUnderstood(f"{tool.name} accepts no arguments.")
     if len(fields) == 1:
         ((name, schema),) = fields.items()
         return {name: typed_argument(rest.removeprefix(f"{name}="), schema)}
     try:
         words = shlex.split(rest)
     except ValueError:
-        raise NotUnderstood("A quotation mark is not closed.") from None
+        raise NotUnderstood("The line has an opening quotation mark without a closing one.") from None
     arguments: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in fields:
             name, value = next((free for free in fields if free not in arguments), ""), word
         if not name:
-            raise NotUnderstood(f"{tool.name} takes {len(fields)} arguments: {', '.join(fields)}.")
+            raise NotUnderstood(f"{tool.name} accepts {len(fields)} arguments: {', '.join(fields)}.")
         arguments[name] = typed_value(value, fields[name])
     return arguments
 
@@ -315,5 +319,5 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise NotUnderstood(f"Invalid JSON: {error}.") from None
     if not isinstance(parsed, dict):
-        raise NotUnderstood("Expected a JSON object.")
+        raise NotUnderstood("The line is valid JSON but not a JSON object.")
     return parsed

@@ -255,7 +255,7 @@ def _banner(
         example_policies.example_policy(policies.policies_of(spec, first), words=first.text_action is not None),
     ):
         out.print(line, soft_wrap=True)
-    out.print("\nCtrl-C stops it.", style="dim")
+    out.print("\nCtrl-C stops the server.", style="dim")
 
 
 def _key_words(settings: Settings, minted: str | None) -> str:

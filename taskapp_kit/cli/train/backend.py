@@ -217,4 +217,4 @@ def _banner(
         out.print(viewer.login_link(url), soft_wrap=True)
     out.print(f"export BACKEND_BASE_URL={url}", soft_wrap=True)
     out.print("taskapp train --config rl.toml --task-url http://127.0.0.1:8001", soft_wrap=True)
-    out.print("\nCtrl-C stops it.", style="dim")
+    out.print("\nCtrl-C stops the backend.", style="dim")

@@ -33,7 +33,7 @@ def running(folder: Path, *args: str) -> Iterator[tuple[subprocess.Popen[str], l
     )
     assert process.stdout is not None
     lines: list[str] = []
-    end = "}\n" if "--json" in args else "Ctrl-C stops it.\n"
+    end = "}\n" if "--json" in args else "Ctrl-C stops the server.\n"
     try:
         while not lines or lines[-1] != end:
             line = process.stdout.readline()
@@ -64,7 +64,7 @@ def test_it_says_where_it_is_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
         assert process.returncode == 0
-        assert err == "\nStopped. Requests: 2; answered well: 0; faults: 429 1.\n"
+        assert err == "\nStopped. Requests: 2; regular replies: 0; faults: 429 1.\n"
         assert "sk-sentinel" not in out + err
 
 
