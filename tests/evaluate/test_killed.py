@@ -81,7 +81,7 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, workers: str, whole
         command(out, "--resume", "--workers", workers), check=False, capture_output=True, text=True, cwd=tmp_path
     )
     assert ended.returncode == 1, ended.stderr  # 8 of the rollouts fail
-    assert f"{left} were played before" in ended.stderr
+    assert f"{left} rollouts were played before" in ended.stderr
     told = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     keys = Counter((item["key"]["seed"], item["key"]["sample"]) for item in told)
     assert keys == Counter((seed, sample) for seed in range(20) for sample in range(2))
@@ -107,5 +107,5 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path: Path) -> None
     assert not (out / "summary.json").exists()
     goes_on = [sys.executable, "-m", "taskapp_kit", "eval", str(out)]
     again = subprocess.run(goes_on, check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert f"{kept} were played before" in again.stderr
+    assert f"{kept} rollouts were played before" in again.stderr
     assert lines(out) == 40

@@ -1,1 +1,1 @@
-"""Commands that play many rollouts, and those that read stored ones."""
+"""Commands that play many rollouts, and commands that read stored rollouts."""

@@ -16,7 +16,7 @@ from taskapp_kit.evaluate import source as sources
 from taskapp_kit.records.protocols import RolloutQuery
 
 CHANGES = 10
-"""The default of --changes."""
+"""How many changed seeds are listed by default."""
 
 
 @click.command(
@@ -28,7 +28,7 @@ CHANGES = 10
     )
 )
 @click.argument("references", metavar="DIR|STORE|URL…", nargs=-1, required=True)
-@click.option("--policy", metavar="NAME", help="Only this policy or model of each source.")
+@click.option("--policy", metavar="NAME", help="Compare only this policy or model of each source.")
 @click.option("--baseline", metavar="NAME", help="The policy to compare the others with.  [default: the first]")
 @ENVIRONMENT
 @click.option(
@@ -37,15 +37,13 @@ CHANGES = 10
     metavar="FIELD",
     help="Break the reward down by difficulty, tag, seed or another public field of a row; may be repeated.",
 )
+@click.option("--method", type=click.Choice(["bootstrap", "t"]), default="bootstrap", help="How to compute intervals.")
 @click.option(
-    "--method", type=click.Choice(["bootstrap", "t"]), default="bootstrap", help="How intervals are computed."
-)
-@click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, metavar="C", help="Coverage of the intervals."
+    "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, metavar="C", help="Confidence level of intervals."
 )
 @click.option("--pass-at", type=float, default=1.0, metavar="X", help="A rollout passes if its reward is at least X.")
-@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N seeds that changed.")
-@click.option("--force", is_flag=True, help="Compare even rollouts of different declarations (spec hashes).")
+@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="Changed seeds to list.")
+@click.option("--force", is_flag=True, help="Compare rollouts even if their declarations (spec hashes) differ.")
 @SERVER_KEY
 @ENV_FILES
 @json_option()
@@ -60,11 +58,11 @@ def command(
     as_json: bool,
     **statistics: Any,
 ) -> None:
-    """Compare policies on the episodes that both played.
+    """Compare the rewards of policies that played the same episodes.
 
     Each source may contain the rollouts of several policies. Rollouts are paired by environment, split, seed and sample. The
-    interval of the difference is computed over seeds. Failed rollouts and undefined rewards are counted separately and never
-    become numbers.
+    confidence interval of the difference is computed over seeds. Failed rollouts and undefined rewards are counted
+    separately and do not affect any mean.
 
     Exit status: 0 if policies were compared, 2 if nothing can be compared or the declarations differ.
     """

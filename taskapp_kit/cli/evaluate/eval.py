@@ -1,4 +1,4 @@
-"""`taskapp eval`: many rollouts, here or on a server, stored in a directory from which it can be resumed."""
+"""`taskapp eval`: play many rollouts, in this process or on a server, and store them so that the evaluation can resume."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from taskapp_kit.records import seeds as seed_lists
     "--app",
     "app_id",
     metavar="APP",
-    help="The same as APP. With a URL: the app that computes aggregates. With a DIR of another user: its app or URL.",
+    help="The same as APP. For a URL, the app that computes aggregates. For another user's DIR, its app or URL.",
 )
 @EPISODES
 @POLICIES
@@ -69,8 +69,8 @@ from taskapp_kit.records import seeds as seed_lists
 @LIMITS
 @RUN
 @OUT
-@click.option("--resume/--no-resume", default=False, help="Continue the evaluation in DIR, if it exists.")
-@click.option("--retry-failed", is_flag=True, help="With --resume or DIR: play failed rollouts again.")
+@click.option("--resume/--no-resume", default=False, help="Continue the evaluation in --out DIR, if it exists.")
+@click.option("--retry-failed", is_flag=True, help="With --resume or DIR, play failed rollouts again.")
 @SUMMARY
 @click.option("--store", metavar="URL", help="The store for complete rollouts, or none.  [default: DIR/rollouts.db]")
 @CACHE
@@ -82,8 +82,8 @@ from taskapp_kit.records import seeds as seed_lists
 def command(ctx: click.Context, /, app: str | None, **options: Any) -> None:
     """Play many rollouts and summarize them.
 
-    Each finished rollout becomes a line of DIR/results.jsonl. If the command is interrupted, even by a crash, `taskapp eval
-    DIR` continues and plays no rollout twice. Failed rollouts are counted by cause and never averaged. Ctrl-C stops.
+    Each finished rollout is stored as a line of DIR/results.jsonl. After an interruption, `taskapp eval DIR` plays only the
+    remaining rollouts. Failed rollouts are counted by cause and do not affect any mean. Ctrl-C stops the evaluation.
 
     Exit status: 0 if no rollout failed, 1 if some failed or the command was stopped, 2 if the command line is wrong.
     """
@@ -143,7 +143,7 @@ def _evaluation(options: dict[str, Any], **more: Any) -> EvalOptions:
 
 
 def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[EvalOptions, str]:
-    """Return the options of a new evaluation, and a note about the policy for the user."""
+    """Return the options of a new evaluation, and a note for the user about the policy. Raises UsageError."""
     source, failed, worst = (options[name] for name in ("seeds_from", "failed", "worst"))
     again = None
     if source is not None:
@@ -157,20 +157,20 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
     app_id = options["app_id"]
     played = app or app_id
     if played is None:
-        raise click.UsageError("No app is given. Pass APP, or the URL of a running server.")
+        raise click.UsageError("No app was given. Pass APP, or the URL of a running server.")
     if again is not None and again.policies is not None:
         chosen = policies.ChosenPolicies(again.policies, again.models)
     else:
         flags = {name: options[name] for name in OF_THE_POLICIES}
         chosen = policies.chosen_policies(settings, **flags, app=played)
     if app is not None and app_id is not None and not is_url(app) and app_id != app:
-        raise click.UsageError("APP and --app-id are different apps. Leave one of them out.")
+        raise click.UsageError("APP and --app-id name different apps. Omit one of them.")
     if is_url(played):
         for name in ("workers", "store", "cache"):
             if options[name] is not None:
-                raise click.UsageError(f"--{name} applies to an app in this process; a server has its own.")
+                raise click.UsageError(f"--{name} applies only to an app in this process. Omit it for a server.")
         if options["judges"] == "skip":
-            raise click.UsageError("--judges skip applies to an app in this process; a server calls its own judges.")
+            raise click.UsageError("--judges skip applies only to an app in this process. Omit it for a server.")
     if options["retry_failed"] and not options["resume"]:
         raise click.UsageError("--retry-failed needs --resume.")
     evaluation = _evaluation(
@@ -189,7 +189,7 @@ def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[
 def _plan_of(
     options: dict[str, Any], configs: dict[str, dict[str, Any]], only: tuple[tuple[int, int], ...]
 ) -> dict[str, Any]:
-    """Return the members of EvalPlan except its seeds. configs: `policy.config` by the policy's name."""
+    """Return all fields of EvalPlan except `seeds`, by name. configs: each `policy.config` by the policy's name."""
     return {
         **{name: options[name] for name in plans.AS_STORED if name in options},
         "policies": tuple(configs.values()),
@@ -203,29 +203,31 @@ def _plan_of(
 
 
 def _flags_for_directory(ctx: click.Context, path: str, *, own: bool) -> set[str]:
-    """Return the options on the command line, in addition to a directory. Raises UsageError if one would change its plan.
+    """Return the names of the options that the command line sets in addition to a directory.
 
-    own: whether the directory belongs to this user. If not, --inference-url is repeated to confirm the addresses.
+    Raises UsageError if an option would change the directory's plan.
+
+    own: Whether the directory belongs to this user. If not, --inference-url is allowed, because it confirms the addresses.
     """
     flags = typed(ctx)
     for name, flag in flags.items():
         if name in OF_THE_PLAN and (own or name != "inference_urls"):
             raise click.UsageError(
-                f"The evaluation in {path} already has a {flag}. Start a new one with APP and --out."
+                f"{flag} cannot change for the evaluation in {path}. Start a new evaluation with APP and --out."
             )
     return set(flags)
 
 
 def _confirmed(path: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of another user's directory, with app, store and cache from the command line only.
+    """Return the configuration of another user's directory. Its app, store and cache come only from the command line.
 
-    Raises ConfigError if the command line does not confirm everything that the directory names, and UsageError for an
-    address that the directory does not name.
+    Raises ConfigError if the command line does not repeat the app, the store and every address that the directory names,
+    and UsageError for an address that the directory does not name.
     """
     stored, app, urls = dict(config.get("options", {})), options["app_id"], options["inference_urls"]
     addresses = own_directories.model_addresses(config)
     if not set(urls) <= set(addresses):
-        raise click.UsageError(f"The evaluation in {path} has another --inference-url.")
+        raise click.UsageError(f"The evaluation in {path} uses a different --inference-url.")
     missing = [word for url in addresses if url not in urls for word in ("--inference-url", url)]
     if stored.get("store") not in (None, ELSEWHERE) and options["store"] is None:
         missing += ["--store", str(stored["store"])]
@@ -242,20 +244,24 @@ def _confirmed(path: Path, config: dict[str, Any], options: dict[str, Any]) -> d
 def _settings_again(
     path: Path, config: dict[str, Any], flags: set[str], options: dict[str, Any], env_files: tuple[str, ...]
 ) -> Settings:
-    """Return the settings for continuing an evaluation: flags, then its own, then the environment. Raises ConfigError."""
+    """Return the settings with which to continue an evaluation.
+
+    Flags take precedence over the evaluation's stored options, which take precedence over the environment. Raises
+    ConfigError if the store's address is neither stored nor set.
+    """
     stored = {name: value for name, value in config.get("options", {}).items() if value != ELSEWHERE}
     values = {name: options[name] if name in flags else stored.get(name) for name in ("store", "cache")}
     settings = load(values, env_files=env_files)
     if settings.store is None and "store" not in stored and "store" in config.get("options", {}):
         raise ConfigError(
-            f"The rollouts of {path} are in a store whose address was not saved, because it may contain a password.",
+            f"The address of the store for {path} was not saved, because it may contain a password.",
             hint="Pass --store URL or set TASKAPP_STORE.",
         )
     return settings
 
 
 def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> EvalOptions:
-    """Return the options of a stored evaluation, with its app and keys. Raises ConfigError if one of them is not found."""
+    """Return the options of a stored evaluation, with its app and keys. Raises ConfigError if the app or a key is unknown."""
     stored = config.get("options", {})
     app, local = stored.get("url") or config.get("app_reference"), None
     if options["app_id"] not in (None, app):
@@ -263,7 +269,7 @@ def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings
     elif "url" in stored:
         local = config.get("app_reference")
     if app is None:
-        raise ConfigError(f"{path} does not name its app.", hint="Pass --app-id APP or --app-id URL.")
+        raise ConfigError(f"The evaluation in {path} does not name its app.", hint="Pass --app-id APP or --app-id URL.")
     configs = continued.policies_again(config, lambda name: policies.chosen_model(settings, name, None))
     sent = {"environment": stored.get("environment")} if stored else {}
     plan = plans.EvalPlan.of_stored(config["asked"], configs, **sent)
@@ -289,15 +295,15 @@ def _print(summary: dict[str, Any], session: eval_session.Session, *, as_json: b
     else:
         eval_output.print_summary(summary, session.path)
         if session.without_app:
-            console().print("\nAggregates need the app's code. --app-id APP computes them.")
+            console().print("\nAggregates need the app's code. Pass --app-id APP to compute them.")
         show_output.print_worst(session.path)
         if len(summary.get("by_policy") or ()) > 1:
             line = shlex.join(["taskapp", "compare", str(session.path)])
-            console().print(f"`{clean(line)}` tells you which policy is better.", style="dim", soft_wrap=True)
+            console().print(f"`{clean(line)}` shows which policy is better.", style="dim", soft_wrap=True)
     failed, problem = summary["rollouts"]["failed"], summary["aggregates_problem"]
     notes = []
     if summary.get("judges") == "skip":
-        notes.append("Judges were skipped: their scores are null, and so is every reward that needs one.")
+        notes.append("Judges were skipped. Their scores are null, and so is every reward that depends on one.")
     if failed:
         unscored = sum(summary["failures"].get("scoring", {}).values())
         again = session.command_to_go_on(retry_failed=True)
@@ -309,7 +315,7 @@ def _print(summary: dict[str, Any], session: eval_session.Session, *, as_json: b
     idle = summary["rollouts"]["without_valid_action"]
     if idle:
         notes.append(
-            f"Warning: in {idle} of {summary['rollouts']['done']} rollouts every action was refused or unusable. "
+            f"Warning: in {idle} of {summary['rollouts']['done']} rollouts, no action was accepted. "
             f"`{show_output.show_line(str(session.path), 'ID')}` shows why."
         )
     notes += [f"Warning: {clean(warning)}" for warning in session.warnings]

@@ -1,4 +1,4 @@
-"""The options of `taskapp eval`, and which of them an evaluation's directory stores."""
+"""The options of `taskapp eval`, grouped by whether an evaluation's directory stores them."""
 
 from __future__ import annotations
 
@@ -30,27 +30,25 @@ if TYPE_CHECKING:
 EPISODES = options(
     ENVIRONMENT,
     click.option(
-        "--seeds", metavar="LIST", help=f"1000-1299, or 0,5,9.  [default: the first {FIRST_SEEDS} of the split]"
+        "--seeds", metavar="LIST", help=f"Such as 1000-1299 or 0,5,9.  [default: the first {FIRST_SEEDS} of the split]"
     ),
     click.option(
         "--seeds-from",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="With --failed or --worst N: play those rollouts of an evaluation again, by default with its app and policy.",
+        help="Play the --failed or --worst rollouts of an evaluation again, by default with its app and policy.",
     ),
+    click.option("--failed", is_flag=True, help="With --seeds-from, the rollouts in `show DIR --failed`."),
     click.option(
-        "--failed", is_flag=True, help="With --seeds-from: the failed rollouts, as listed by `show DIR --failed`."
-    ),
-    click.option(
-        "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from: the rollouts of `show DIR --worst N`."
+        "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from, the rollouts in `show DIR --worst N`."
     ),
     click.option(
         "--split",
         metavar="NAME",
-        help="The split of the seeds.  [default: inferred from the seeds; the first for rows]",
+        help="The split of the seeds.  [default: inferred from the seeds; with rows, the first split]",
     ),
     click.option("--difficulty", multiple=True, metavar="X", help="Only rows of this difficulty; may be repeated."),
-    click.option("--tags", metavar="A,B", help="Only rows that have all of these tags."),
+    click.option("--tags", metavar="A,B", help="Only rows with all of these tags."),
     click.option("--repeats", type=click.IntRange(1, 10_000), default=1, metavar="K", help="Play each seed K times."),
 )
 POLICIES = policy_options("random, noop, constant", several=True)
@@ -60,14 +58,14 @@ RUN = options(
         type=AtOnce(),
         default=8,
         metavar="N",
-        help="Concurrent rollouts. auto doubles them until the model answers 429 or takes twice as long.",
+        help="Concurrent rollouts. auto doubles the number until the model returns 429 or takes twice as long.",
     ),
     click.option(
         "--max-consecutive-failures",
         type=click.IntRange(0),
         default=MAX_CONSECUTIVE_FAILURES,
         metavar="N",
-        help="Stop after N failures in a row with the same model, judge or rubric as the cause; 0 never stops.",
+        help="Stop after N consecutive failures of the same model, judge or rubric. 0 disables the limit.",
     ),
     click.option(
         "--max-failures", type=click.IntRange(1), metavar="N", help="Stop once N rollouts of this run have failed."
@@ -76,19 +74,19 @@ RUN = options(
         "--max-cost",
         type=click.FloatRange(0, min_open=True),
         metavar="USD",
-        help="Stop once the models' answers have cost this much, at the prices in models.toml.",
+        help="Stop once calls to models have cost this much, at the prices in models.toml.",
     ),
     click.option(
         "--max-total-tokens",
         type=click.IntRange(1),
         metavar="N",
-        help="Stop once the policies' models have read and written N tokens.",
+        help="Stop once the policies' models have used N tokens, prompts and replies together.",
     ),
     click.option(
         "--workers",
         type=click.IntRange(0, 256),
         metavar="N",
-        help="Worker processes that play the rollouts; 0 for threads.  [default: 0]",
+        help="Worker processes that play the rollouts; 0 uses threads.  [default: 0]",
     ),
 )
 OUT = click.option(
@@ -96,7 +94,7 @@ OUT = click.option(
 )
 SUMMARY = options(
     click.option(
-        "--by", multiple=True, metavar="FIELD", help="Group by difficulty, tag, seed, or a row's field; repeatable."
+        "--by", multiple=True, metavar="FIELD", help="Group by difficulty, tag, seed or a row's field; may be repeated."
     ),
     click.option(
         "--pass-at", type=float, default=PASS_AT, metavar="X", help="A rollout passes if its reward is at least X."
@@ -110,28 +108,28 @@ SUMMARY = options(
 )
 
 STORED_OPTIONS = names_of(RUN, SUMMARY)
-"""Options that `config.json` stores in addition to the plan, so that the evaluation continues without flags."""
+"""Options that `config.json` stores in addition to the plan, so that an evaluation can continue without flags."""
 OF_THE_PLAN = names_of(EPISODES, POLICIES, ENV_CONFIG, LIMITS, OUT, JUDGES)
 """Options that cannot be combined with an evaluation's directory, because it stores them."""
 OF_THE_LISTED = {*names_of(EPISODES)} - {"seeds_from", "failed", "worst"}
-"""Options that cannot be combined with --seeds-from, whose rollouts have them already."""
+"""Options that cannot be combined with --seeds-from, because its rollouts determine them."""
 OF_THE_LIMITS = names_of(LIMITS, JUDGES)
 OF_THE_POLICIES = {*names_of(POLICIES)} - {"output_mode"}
 ELSEWHERE = "elsewhere"
-"""Replaces the address of a store in `config.json`, because the address may contain a password."""
+"""The placeholder in `config.json` for the address of a store, which may contain a password."""
 
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """What to play, and how.
+    """What `taskapp eval` plays, and how.
 
     Attributes:
         app: The app's reference, or the URL of a server.
         local: For a URL, the app that computes the aggregates.
-        models: The model in models.toml, by the policy's name.
-        plan: The members of EvalPlan except the seeds, with the policies' keys.
-        seeds: The seeds on the command line or of a stored plan.
-        selected: Whether the seeds are final. Otherwise they have to match the split, difficulty and tags.
+        models: Names of models in models.toml, by the policy's name.
+        plan: All fields of EvalPlan except `seeds`. The policies include their keys.
+        seeds: The seeds from the command line or from a stored plan.
+        selected: Whether the seeds are final. If not, the split, the difficulty and the tags still filter them.
     """
 
     app: str

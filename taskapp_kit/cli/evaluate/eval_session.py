@@ -1,4 +1,4 @@
-"""One run of `taskapp eval`: open the app and the directory, play what is missing, summarize."""
+"""One run of `taskapp eval`: open the app and the directory, play the remaining rollouts, and summarize them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SILENCE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class DirectoryCounts:
-    """The rollouts in a directory: played, failed among these, unscored among these, and planned."""
+    """Numbers of rollouts in a directory. `failed` and `unscored` are included in `done`; `total` is the planned number."""
 
     done: int
     failed: int
@@ -67,7 +67,7 @@ class DirectoryCounts:
 
 
 class Session:
-    """One run of the command.
+    """One run of `taskapp eval`.
 
     Attributes:
         warnings: Warnings about the app, at most one per environment.
@@ -89,7 +89,7 @@ class Session:
         self.without_app = is_url(evaluation.app) and evaluation.local is None
 
     def run(self) -> dict[str, Any]:
-        """Play and return the summary. If a limit ends the evaluation early, summarize what was played. Raises KitError."""
+        """Play the rollouts and return the summary. If a limit ends the evaluation early, it covers the played rollouts."""
         return asyncio.run(self._run())
 
     async def _run(self) -> dict[str, Any]:
@@ -124,8 +124,8 @@ class Session:
         )
 
     def _named(self, app: TaskApp) -> TaskApp:
-        """Return the app, and remember its import reference for the configuration."""
-        with suppress(DiscoveryError):  # no global variable of a module holds the app
+        """Store the app's import reference for the configuration, and return the app."""
+        with suppress(DiscoveryError):  # the app is not a global variable of a module
             self._app_reference = reference_of(app)
         return app
 
@@ -175,7 +175,7 @@ class Session:
             remember(self.path, config)
         except OSError as error:
             self.warnings.append(
-                f"The state directory cannot be written ({error.strerror}). Later commands need --app for {self.path}."
+                f"The state directory is not writable ({error.strerror}), so later commands need --app for {self.path}."
             )
 
     async def _play(
@@ -196,18 +196,18 @@ class Session:
         )
 
     async def _rows(self, player: LocalRunner | RemoteRunner, plan: EvalPlan, directory: Directory) -> dict[int, Any]:
-        """Return the rows' fields for results of earlier releases, which lack them, if results are grouped by a field."""
+        """Return the rows' fields by seed, if results are grouped by a field. Results of earlier releases do not contain them."""
         if all(by == "seed" for by in self._evaluation.by):
             return {}
         seeds = sorted({result.seed for result in directory.results() if not result.row})
         return dict(zip(seeds, await player.rows(plan.environment, plan.split, seeds), strict=True))
 
     async def _waited_for(self, answer: Coroutine[Any, Any, EvaluatedApp]) -> EvaluatedApp:
-        """Wait for a server's answer. If it is slow (a cold container, or a hanging server), tell the user."""
+        """Wait for a server's response, and print a note if it is slow, for example because a container is starting."""
         task = asyncio.create_task(answer)
         try:
             if not (await asyncio.wait([task], timeout=SILENCE_SECONDS))[0]:
-                self.display.say(clean(f"Waiting for {self._evaluation.app} to answer. Ctrl-C stops waiting."))
+                self.display.say(clean(f"Waiting for a response from {self._evaluation.app}. Ctrl-C stops waiting."))
             return await task
         finally:
             task.cancel()
@@ -222,11 +222,11 @@ class Session:
         return plan
 
     def _stored_options(self) -> dict[str, Any]:
-        """Return what `taskapp eval DIR` needs to continue without flags. It contains no key."""
+        """Return the options, without keys, that `taskapp eval DIR` needs to continue without flags."""
         evaluation, plan, settings = self._evaluation, self._evaluation.plan, self._settings
         stored = {name: getattr(evaluation, name) for name in STORED_OPTIONS}
         stored |= policies_to_store(dict(zip(plan["names"], plan["policies"], strict=True)), evaluation.models)
-        stored["environment"] = plan["environment"]  # as sent in requests; absent if the app chooses it
+        stored["environment"] = plan["environment"]  # as sent in requests; absent if the app chooses the environment
         if is_url(evaluation.app):
             stored["url"] = stored_url(evaluation.app)
         if settings.store is not None:
@@ -237,7 +237,7 @@ class Session:
         return {name: value for name, value in stored.items() if value not in (None, ())}
 
     def _begin(self, plan: EvalPlan, about: EvaluatedApp, directory: Directory, config: dict[str, Any]) -> None:
-        """Print what will be played, and what was played before."""
+        """Print which rollouts will be played, and how many were played before."""
         name = " ".join(filter(None, (about.app, about.version)))
         left_out = unplayed(about, plan.split, plan.seeds) if self._evaluation.seeds is None else ""
         note = f" ({self._note})" if self._note else ""
@@ -256,26 +256,29 @@ class Session:
             if not (result.failed and self._evaluation.retry_failed):
                 self.display.counts.see(result)
         failed = f"; {directory.failed} of them failed" if directory.failed else ""
-        self.display.say(f"{directory.done} were played before{failed}.")
+        self.display.say(f"{directory.done} rollouts were played before{failed}.")
         if config["git"] != about.git:
-            self.display.say("Warning: the app's checkout is at a different commit than when this evaluation started.")
+            self.display.say("Warning: the app's git commit has changed since this evaluation started.")
 
     def command_to_go_on(self, *, retry_failed: bool = False) -> str:
-        """Describe the command that plays the remaining rollouts, and with retry_failed also the failed rollouts."""
+        """Return text that names the command to continue with. retry_failed: also play the failed rollouts again."""
         again = " --retry-failed" if retry_failed else ""
         if self._goes_on_alone:
             return f"`taskapp eval {shlex.quote(clean(str(self.path)))}{again}`"
         return f"the same command with --out {clean(str(self.path))} --resume{again}"
 
     def how_to_score(self, unscored: int) -> str:
-        """Return a sentence about stored rollouts that only lack scores, or an empty string."""
+        """Return a sentence on how to score rollouts that were played but not scored, or an empty string."""
         if not unscored or self.path is None or not (self.path / DATABASE).is_file():
             return ""
         line = shlex.join(["taskapp", "rescore", str(self.path)])
-        return f"`{clean(line)}` scores the {unscored} that were played but not scored, without calling a policy. "
+        return f"`{clean(line)}` scores the {unscored} that were played but not scored, without calling the policy. "
 
     def how_to_go_on(self, *, retry_failed: bool = False) -> None:
-        """After an interruption, print what is stored and how to resume. retry_failed: failures ended the evaluation."""
+        """After an interruption, print how many rollouts are stored and how to continue.
+
+        retry_failed: Whether to suggest playing the failed rollouts again.
+        """
         if self._counts is None or not self._counts.done:
             return
         counts = self._counts
@@ -285,7 +288,7 @@ class Session:
         if counts.done < counts.total and (score or not retry_failed):
             commands.append(f"{self.command_to_go_on()} continues")
         if retry_failed:
-            commands.append(f"{self.command_to_go_on(retry_failed=True)} continues and plays the failed ones again")
+            commands.append(f"{self.command_to_go_on(retry_failed=True)} also plays the failed rollouts again")
         if commands:
             words = "; ".join(commands)
             echo(
@@ -305,12 +308,12 @@ class PlayedAgain:
     """Rollouts of an evaluation to play again.
 
     Attributes:
-        app: The reference or URL of the evaluation's app, if it names one.
+        app: The reference or URL of the evaluation's app, or None if the evaluation does not name it.
         seeds: The seeds, in the format of --seeds.
-        only: The (seed, sample) pairs to play. Empty if these are sample 0 of each seed.
-        policies: `policy.config` by name, with keys. None if the command line chooses the policies.
-        models: The model in models.toml, by the policy's name.
-        options: Other options of the evaluation that the command line does not set, by name.
+        only: The (seed, sample) pairs to play. If it is empty, sample 0 of each seed is played.
+        policies: Each `policy.config` by name, with its key, or None if the command line chooses the policies.
+        models: Names of models in models.toml, by the policy's name.
+        options: Values of the evaluation for other options that the command line does not set, by the option's name.
     """
 
     app: str | None
@@ -325,16 +328,17 @@ class PlayedAgain:
 
 
 def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: bool, worst: int | None) -> PlayedAgain:
-    """Return the rollouts that `show PATH --failed` or `show PATH --worst N` lists, each pair of seed and sample once.
+    """Return the rollouts that `show PATH --failed` or `show PATH --worst N` lists. Each (seed, sample) pair occurs once.
 
-    Raises UsageError, StoreError, and ConfigError if there are no such rollouts or the policy was not stored completely.
+    Raises UsageError for a wrong combination of options, StoreError if the store cannot be read, and ConfigError if no
+    rollout is selected or the policy was not stored completely.
     """
     if not failed and worst is None:
         raise click.UsageError("--seeds-from needs --failed or --worst N.")
     flags = typed(ctx)
     for name, flag in flags.items():
         if name in OF_THE_LISTED:
-            raise click.UsageError(f"{flag} comes from the rollouts in {path}; leave it out.")
+            raise click.UsageError(f"{flag} is determined by the rollouts in {path}. Omit it.")
     source = DirectorySource(path)
     pairs = asyncio.run(_listed(source, selection(failed=failed, worst=worst)))
     if not pairs:
@@ -349,7 +353,7 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     if not names_policy:
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:
-            raise click.UsageError(f"{path} has several policies ({', '.join(policies)}). Choose one with --policy.")
+            raise click.UsageError(f"{path} contains several policies ({', '.join(policies)}). Pass --policy.")
     return PlayedAgain(
         app=stored.get("url") or config.get("app_reference"),
         environment=asked.get("environment"),

@@ -39,36 +39,39 @@ TRAINING_ONLY = {
     "best_of_seed": ("sft",),
     **dict.fromkeys(("margin", "pairs"), ("dpo",)),
 }
-"""Options that apply to some formats only."""
+"""The formats of each option that only some formats accept."""
 
 LEARNED = options(
-    click.option("--min-reward", type=float, metavar="X", help="sft, dpo: learn only from rewards of at least X."),
-    click.option("--terminated", is_flag=True, help="sft, dpo: learn only from episodes that were not truncated."),
-    click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="sft, dpo: leave out longer conversations."),
+    click.option("--min-reward", type=float, metavar="X", help="sft, dpo: only rollouts with a reward of at least X."),
+    click.option("--terminated", is_flag=True, help="sft, dpo: only episodes that were not truncated."),
+    click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="sft, dpo: omit longer conversations."),
     click.option(
         "--demonstrations",
         is_flag=True,
-        help="sft, dpo: also learn from rollouts of policies without a model (gold, a person, a session's caller).",
+        help="sft, dpo: also include rollouts of policies without a model, such as gold or a person.",
     ),
     click.option("--best-of-seed", is_flag=True, help="sft: only the best rollout of each seed."),
     click.option(
         "--margin",
         type=click.FloatRange(0, min_open=True),
         metavar="X",
-        help="dpo: the least difference between the rewards of a pair.  [default: 0.1]",
+        help="dpo: minimum difference between the rewards of a pair.  [default: 0.1]",
     ),
-    click.option("--pairs", type=click.IntRange(1), metavar="N", help="dpo: the most pairs per seed.  [default: 1]"),
+    click.option("--pairs", type=click.IntRange(1), metavar="N", help="dpo: at most N pairs per seed.  [default: 1]"),
 )
 """Options that select training data."""
 
 
 class ExportGroup(click.Group):
-    """A command with a SOURCE argument that also has subcommands. A directory named like a subcommand is `./tasks`."""
+    """A command with a SOURCE argument that also has subcommands.
+
+    To export a directory whose name is the name of a subcommand, write `./tasks`.
+    """
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Return the context of the subcommand that the first argument names, or of this command."""
+        """Return the context of the subcommand that the first argument names, or of this command if it names none."""
         below = self.commands.get(args[0]) if args else None
         if below is not None:
             return below.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
@@ -98,7 +101,7 @@ class ExportGroup(click.Group):
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The file to write."
 )
 @click.option(
-    "--split", metavar="NAME", help="Only this split.  [default: train for sft, dpo and tokens, otherwise all splits]"
+    "--split", metavar="NAME", help="Only this split.  [default: train for sft, dpo and tokens, otherwise all]"
 )
 @FILTERS
 @LEARNED
@@ -129,11 +132,11 @@ def command(
     parquet  one row per rollout (extra `parquet`)
     sft      one chat per rollout, with its tools, for TRL's SFTTrainer
     dpo      a better and a worse chat of the same seed, for TRL's DPOTrainer
-    tokens   token ids with log-probabilities that the model read and sampled
-    inspect  a log (.eval) for Inspect
+    tokens   token ids of prompts and replies, with log-probabilities
+    inspect  an Inspect log (.eval)
 
     DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), and URL a
-    running task app. No format contains private data: neither end states nor private fields of tasks.
+    running task app. No format contains private data, such as end states or the private fields of tasks.
     """
     training = {name: None if filters[name] is False else filters[name] for name in TRAINING_ONLY}
     query = RolloutQuery(**{name: value for name, value in filters.items() if name not in TRAINING_ONLY})
@@ -180,7 +183,7 @@ def _print(report: reports.ExportReport, out: Path, kind: str) -> None:
     for note in report.notes:
         echo(f"  {note}")
     for reason, many in report.left_out.most_common():
-        echo(f"  left out: {many}, {reason}")
+        echo(f"  omitted: {many}, {reason}")
 
 
 TASK_FORMATS = ("jsonl", "parquet", "hf", "verl", "nemo")
@@ -199,9 +202,9 @@ TASK_FORMATS = ("jsonl", "parquet", "hf", "verl", "nemo")
 )
 @ENVIRONMENT
 @click.option("--split", metavar="NAME", help="The split.  [default: the environment's first]")
-@click.option("--seeds", metavar="LIST", help="0-999, or 0,5,9.  [default: the whole split, at most 10 000]")
+@click.option("--seeds", metavar="LIST", help="Such as 0-999 or 0,5,9.  [default: the first 10 000 of the split]")
 @ENV_CONFIG
-@click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="How the model answers.")
+@click.option("--output-mode", type=OUTPUT_MODE, default="tool_calls", help="The format of model replies.")
 @click.option("--force", is_flag=True, help="Replace PATH if it exists.")
 @ENV_FILES
 @json_option("Print the report as JSON.")
@@ -218,16 +221,16 @@ def tasks(
     env_files: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write an app's tasks as rows for trainers: what a model reads first, its tools, the seed.
+    """Write an app's tasks as rows for trainers, with the first prompt, the tools and the seed.
 
     \b
     jsonl    one JSON object per task
     parquet  one row per task (extra `parquet`)
     hf       a directory for datasets.load_dataset (extra `parquet`)
     verl     Parquet rows for verl (extra `parquet`)
-    nemo     JSON lines for NeMo Gym
+    nemo     JSON Lines for NeMo Gym
 
-    Episodes are reset to get their prompts, but not played. Rows contain no private fields of tasks.
+    To get its prompt, each episode is reset but not played. Rows contain no private fields of tasks.
     """
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists. Pass --force to replace it.")
@@ -252,7 +255,7 @@ def tasks(
 async def _tools(
     source: rollout_source.RolloutSource, reference: str, key: str | None, settings: Settings, app: str | None
 ) -> conversation.ToolSchemas | None:
-    """Return the tools of --app, of the evaluation's app, or of the server at the URL."""
+    """Return the tools of --app, of the evaluation's app, or of the server at the URL. Return None if no app is known."""
     named = local_app.app_named(app, reference, source.config)
     if named is not None:
         return conversation.ToolSchemas.of_app(local_app.open_app(named, settings).freeze())

@@ -1,4 +1,4 @@
-"""`taskapp generate`: generate packages of an app for other libraries."""
+"""`taskapp generate`: generate a package of an app for another library."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def command() -> None:
 )
 @click.argument("app")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="A new directory."
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, metavar="DIR", help="The new directory."
 )
 @click.option("--data", "data_files", multiple=True, metavar="FILE", help="A file that the app reads; may be repeated.")
-@click.option("--package", "packages", multiple=True, metavar="P", help="A package that it needs; may be repeated.")
+@click.option("--package", "packages", multiple=True, metavar="P", help="A package to require; may be repeated.")
 @ENV_FILES
 def verifiers(
     app: str, out: Path, data_files: tuple[str, ...], packages: tuple[str, ...], env_files: tuple[str, ...]
 ) -> None:
-    """Generate an installable package for verifiers: load_environment up to 0.3.1, a taskset from 0.4.
+    """Generate an installable package for verifiers, with load_environment (up to 0.3.1) and a taskset (from 0.4).
 
-    The app's file and the modules next to it that it imports are copied. A bundled app is not copied, because the package
-    requires taskapp-kit, which contains it.
+    The app's file is copied, with the modules in the same directory that it imports. A bundled app is not copied, because
+    the package requires taskapp-kit, which contains the app.
     """
     target = local_app.open_app(app, load(env_files=env_files))
     package = verifiers_package.write_verifiers_package(

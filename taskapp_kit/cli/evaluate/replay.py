@@ -1,4 +1,4 @@
-"""`taskapp replay`: play stored rollouts again from their recorded answers, and compare them with the originals."""
+"""`taskapp replay`: play stored rollouts again with their recorded actions, and compare them with the originals."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
     "--from",
     "source",
     metavar="DIR|STORE",
-    help="The rollouts: an evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
+    help="An evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
 )
 @click.option("--store", metavar="URL", help="Store the replays there.  [default: none]")
 @click.option("--app", "app_option", metavar="APP", help="The app.  [default: the evaluation's app]")
-@click.option("--env", "environment", metavar="NAME", help="With ID: check the rollout's environment.")
-@click.option("--seed", type=SEED, metavar="S", help="With ID: check its seed.")
-@click.option("--split", metavar="NAME", help="With ID: check its split.")
-@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With ID: check its config.")
-@click.option("--sample", type=click.IntRange(0), metavar="N", help="With ID: check its policy's sample.")
+@click.option("--env", "environment", metavar="NAME", help="With ID, fail if the environment differs.")
+@click.option("--seed", type=SEED, metavar="S", help="With ID, fail if the seed differs.")
+@click.option("--split", metavar="NAME", help="With ID, fail if the split differs.")
+@click.option("--config", "env_config", type=JSON_OBJECT, metavar="JSON", help="With ID, fail if the config differs.")
+@click.option("--sample", type=click.IntRange(0), metavar="N", help="With ID, fail if the sample differs.")
 @json_option()
 @click.pass_context
 def command(
@@ -65,28 +65,29 @@ def command(
     as_json: bool,
     **selected: Any,
 ) -> None:
-    """Replay stored rollouts and report every difference.
+    """Replay stored rollouts and report every difference from the originals.
 
-    DIR is an evaluation's directory, which names its app. For rollouts in a store, give the app and --from STORE. ID is a
-    rollout's id or its beginning. Without ID, every rollout of the app that did not fail is replayed.
+    DIR is an evaluation's directory, which names its app. For rollouts in a store, pass the app and --from STORE. ID is a
+    rollout's id or the beginning of the id. Without ID, every rollout of the app that did not fail is replayed.
 
-    Environment, split, seed, config and the policy's answers are taken from each stored rollout. No model or judge is
-    called. A rollout that failed in its environment or scoring fails again, and its traceback is printed. For each rollout
-    that differs, the first difference is printed: the step, the stored value and the new value. The exit status is then 1.
+    Environment, split, seed, config and the policy's actions are taken from each stored rollout. No model or judge is
+    called. If the rollout ID failed in its environment or scoring, it fails again, and its traceback is printed. If a
+    replay differs from the original, the first different step is printed with the stored value and the new value, and the
+    exit status is 1.
     """
     if source is None and app is not None and continued.is_evaluation(app):
         app, source = None, app
     if app is not None and rollout_id is None and ROLLOUT_ID.fullmatch(app):
         app, rollout_id = None, app
     if source is None:
-        raise click.UsageError("No rollouts are given. Pass an evaluation's directory, or the app and --from STORE.")
+        raise click.UsageError("No rollouts were given. Pass an evaluation's directory, or the app and --from STORE.")
     if app is not None and app_option is not None:
-        raise click.UsageError("The app is given twice, as APP and as --app.")
+        raise click.UsageError("The app was given twice. Pass either APP or --app.")
     if rollout_id is None and any(value is not None for value in selected.values()):
         raise click.UsageError("--env, --seed, --split, --config and --sample need the ID of a rollout.")
     address, reference = _source_of(source, app_option or app)
     if reference is None:
-        raise click.UsageError("No app is given. Pass APP, because a store does not name it.")
+        raise click.UsageError("No app was given. Pass APP, because a store does not name the app.")
     settings = load()
     target = local_app.open_app(reference, settings)
     show = None if as_json else _print
@@ -105,7 +106,7 @@ def command(
 
 
 def _by_flag(error: RequestError) -> RequestError:
-    """Return a `replay_differs` error with the names of flags, and any other error unchanged."""
+    """Replace fields with flags in a `replay_differs` error. Return any other error unchanged."""
     if error.code != "replay_differs":
         return error
     flags = [f"{FLAGS.get(str(field.loc[-1]), f'--config {field.loc[-1]}')} {field.message}" for field in error.fields]
@@ -113,7 +114,7 @@ def _by_flag(error: RequestError) -> RequestError:
         f"The options describe a different episode than the stored one: {'; '.join(flags)}.",
         fields=error.fields,
         code=error.code,
-        hint="Leave them out. A replay takes them from the stored rollout.",
+        hint="Omit these options. A replay uses the values of the stored rollout.",
     )
 
 
@@ -133,7 +134,10 @@ def _print(compared: replays.Compared) -> None:
 
 
 def _source_of(source: str, app: str | None) -> tuple[str, str | None]:
-    """Return the address of the store and the app, by default the evaluation's app. Raises ConfigError."""
+    """Return the address of the store, and the app, which is by default the evaluation's app.
+
+    Raises ConfigError if an evaluation's directory contains no store.
+    """
     path = Path(source)
     if not path.is_dir():
         return source, app
@@ -141,8 +145,8 @@ def _source_of(source: str, app: str | None) -> tuple[str, str | None]:
     database = path / "rollouts.db"
     if not database.is_file():
         raise ConfigError(
-            f"{path} contains no rollouts.db: its rollouts are in another store, or were not stored.",
-            hint="Pass their store: --from sqlite:///PATH or --from postgresql://….",
+            f"{path} contains no rollouts.db, because its rollouts are in another store or were not stored.",
+            hint="Pass the store with --from sqlite:///PATH or --from postgresql://….",
         )
     return str(database), local_app.app_named(app, source, config)
 
@@ -158,8 +162,9 @@ async def _replayed(
 ) -> list[replays.Compared]:
     """Replay one rollout from the store `source`, or all of the app's rollouts, and call `show` after each.
 
-    If a single rollout fails, its traceback is printed, unless `show` is None. `selected` contains values that the stored
-    rollout has to match. Raises RequestError (`replay_differs`), StoreError, ConfigError, UsageError.
+    If `rollout_id` is given and the rollout fails, its traceback is printed, unless `show` is None. `selected` contains
+    values that the stored rollout must match; otherwise RequestError (`replay_differs`) is raised. Also raises StoreError,
+    ConfigError and UsageError.
     """
 
     def traced(failed: RolloutFailed) -> None:
@@ -191,7 +196,7 @@ async def _replayed(
 def _not_the_same_place(source: Store, target: Store | None) -> None:
     place = getattr(source, "place", None)
     if target is not None and place not in (None, "memory") and place == getattr(target, "place", None):
-        raise click.UsageError("--store is the store that --from reads. Choose another store for the replays.")
+        raise click.UsageError("--store and --from are the same store. Choose a different --store for the replays.")
 
 
 def _request(rollout_id: str, selected: dict[str, Any]) -> wire.RolloutRequest:

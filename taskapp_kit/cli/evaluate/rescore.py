@@ -22,7 +22,7 @@ from taskapp_kit.records.protocols import RolloutQuery
 
 CONCURRENCY = 8
 PROBLEMS = 10
-"""The most refusals and failures to print. `--json` prints all of them."""
+"""The maximum number of rejections and failures to print. `--json` prints all of them."""
 
 
 @click.command(
@@ -35,7 +35,7 @@ PROBLEMS = 10
 )
 @click.argument("source", metavar="DIR|STORE")
 @click.option("--app", "app_option", metavar="APP", help="The app.  [default: the evaluation's app]")
-@click.option("--scores", "scorer", metavar="VERSION", help="Store the scores as this version.  [default: computed]")
+@click.option("--scores", "scorer", metavar="VERSION", help="The version of the new scores.  [default: computed]")
 @click.option("--policy", metavar="NAME", help="Only rollouts of this policy or model.")
 @ENVIRONMENT
 @JUDGES
@@ -44,10 +44,10 @@ PROBLEMS = 10
     type=click.IntRange(1, 4096),
     default=CONCURRENCY,
     metavar="N",
-    help="Rollouts scored concurrently.",
+    help="Rollouts to score concurrently.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count rollouts and judge calls, and estimate the judges' cost.")
-@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List N rollouts that changed.")
+@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="Changed rollouts to list.")
 @ENV_FILES
 @json_option()
 @click.pass_context
@@ -63,13 +63,13 @@ def command(
 ) -> None:
     """Score stored rollouts again with the current rubrics and judges.
 
-    The policy is not called: its actions are read from the store, even for rollouts whose scoring failed. The original
-    scores stay. The new scores are stored in addition, under the version of the scorer, and `taskapp show --scores VERSION`
-    shows them. The differences are printed as a comparison. A rollout whose task has changed is refused.
+    The policy is not called. Its actions are read from the store, even for rollouts whose scoring failed. The original
+    scores are not changed. The new scores are stored separately, under a scorer version, and `taskapp show --scores VERSION`
+    shows them. The old and new scores are printed as a comparison. A rollout whose task has changed is not scored.
 
-    Rollouts that this version has already scored are skipped, so an interrupted run can be continued.
+    Rollouts that already have scores of this version are skipped, so an interrupted run can be continued.
 
-    Exit status: 0 if all were scored, 1 if some were refused or failed, 2 if the command line is wrong.
+    Exit status: 0 if all were scored, 1 if some could not be scored, 2 if the command line is wrong.
     """
     settings = load({}, env_files=env_files)
     report, compared = asyncio.run(_rescored(source, app_option, settings, **how))
@@ -95,14 +95,15 @@ async def _rescored(
 ) -> tuple[rescoring.RescoreReport, comparisons.Comparison | None]:
     """Score the matching rollouts of a directory or store. Return the report and, unless dry_run, a comparison.
 
-    Raises UsageError, DiscoveryError, DeclarationError, ConfigError, StoreError, Unavailable.
+    Raises UsageError if no app is known, DiscoveryError or DeclarationError if the app cannot be loaded, ConfigError,
+    StoreError if the store cannot be read or written, and Unavailable if a judge has no model.
     """
     skip, scored = judges == "skip", 0
     source = sources.open_source(reference)
     try:
         name = local_app.app_named(app_option, reference, source.config)
         if name is None:
-            raise click.UsageError("No app is given. Pass --app APP, because a store does not name it.")
+            raise click.UsageError("No app was given. Pass --app APP, because a store does not name the app.")
         app = local_app.open_app(name, settings)
         spec = app.freeze()
         models = runners.judge_models(spec, settings)
@@ -124,7 +125,7 @@ async def _rescored(
 
 
 def _print_report(report: rescoring.RescoreReport, compared: comparisons.Comparison | None, changes: int) -> None:
-    """Print how many rollouts were scored, which were not, and what changed. changes: the most rollouts to list."""
+    """Print how many rollouts were scored, which were not, and what changed. changes: how many rollouts to list at most."""
     out = console()
     before = sum(rollout.scores is not None and not rollout.new for rollout in report.rollouts)
     if report.dry:

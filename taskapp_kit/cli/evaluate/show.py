@@ -48,15 +48,15 @@ SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best
 @click.option(
     "--sort",
     type=click.Choice(SORTS),
-    help="Newest or largest first.  [default: by seed for an evaluation, otherwise newest first]",
+    help="List the newest or largest first.  [default: seed for an evaluation, otherwise newest first]",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Rows of the list.  [default: {LIMIT}]")
 @click.option("--scores", "scorer", metavar="VERSION", help="Use the scores of this version; see `taskapp rescore`.")
-@click.option("--app", metavar="APP", help="With --private: the app that has the private fields.")
-@click.option("--private", is_flag=True, help="With --app and one rollout: also show the private fields of its task.")
+@click.option("--app", metavar="APP", help="With --private, the app that has the private fields.")
+@click.option("--private", is_flag=True, help="With --app and one rollout, also show its task's private fields.")
 @SERVER_KEY
 @ENV_FILES
-@click.option("--full", is_flag=True, help="Print everything: every turn, prompt and metric, uncut.")
+@click.option("--full", is_flag=True, help="Print every turn, prompt and metric in full.")
 @WIDTH
 @click.option(
     "--html",
@@ -82,26 +82,27 @@ def command(
     """List stored rollouts, or show one of them turn by turn.
 
     DIR is an evaluation's directory, STORE the address of a store (a path, sqlite:///PATH, postgresql://…), and URL a
-    running task app. ID is a rollout's id or its beginning. --worst 1 and --best 1 also show one rollout turn by turn.
+    running task app. ID is a rollout's id or the beginning of the id. --worst 1 and --best 1 also show one rollout turn by
+    turn.
 
     --worst and --best ignore rollouts that failed or whose reward is undefined.
     """
     chosen = selection(**selected)
     if rollout_id is not None and chosen != Selection():
         raise click.UsageError(
-            "An ID selects one rollout; leave out --worst, --best, --failed, --sort, --limit and filters."
+            "An ID selects one rollout. Omit --worst, --best, --failed, --sort, --limit and all filters."
         )
     if private and app is None:
         raise click.UsageError("--private needs --app APP, because stores contain no private fields.")
     if private and (as_json or html is not None or is_url(source)):
-        raise click.UsageError("--private works only in the terminal, and only for rollouts stored on this machine.")
+        raise click.UsageError("--private cannot be combined with --json, --html or a URL.")
     settings = load(env_files=env_files)
     key = key or settings.environment_api_key
     with shown_from(shown_source(source)):
         rows, rollout = asyncio.run(_read(source, key, scorer, rollout_id, chosen, images=html is not None))
         if rollout is None:
             if private or html is not None:
-                raise click.UsageError("--private and --html need one rollout: give its ID, or --worst 1.")
+                raise click.UsageError("--private and --html need exactly one rollout. Pass its ID, or --worst 1.")
             _show_list(rows, source, chosen, full=full, width=width, as_json=as_json)
             return
         if as_json:
@@ -116,7 +117,7 @@ def command(
 def _show_list(
     rows: list[RolloutRow], source: str, chosen: Selection, *, full: bool, width: int | None, as_json: bool
 ) -> None:
-    """Print rows. `rows` contains one more than are printed if there are more."""
+    """Print rows. `rows` contains one row more than the limit if there are more."""
     shown, most = shown_source(source), chosen.limit or LIMIT
     more, rows = len(rows) > most, rows[:most]
     if as_json:
@@ -130,8 +131,8 @@ class _Rollout:
     """A rollout to show.
 
     Attributes:
-        images: PNG bytes by SHA-256, if they are needed.
-        again: The command line that plays the rollout again, if known.
+        images: PNG bytes by SHA-256. Empty if no images are needed.
+        again: The command line that plays the rollout again, or None if it is not known.
     """
 
     stored: StoredRollout
@@ -143,7 +144,7 @@ class _Rollout:
 async def _read(
     reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, images: bool
 ) -> tuple[list[RolloutRow], _Rollout | None]:
-    """Return the rows (one more than requested if there are more), or the only rollout."""
+    """Return the rows (one more than requested if there are more) and, if a single rollout is selected, the rollout."""
     source = sources.open_source(reference, key=key)
     try:
         if scorer is not None:
@@ -167,9 +168,9 @@ async def _rollout(source: rollout_source.RolloutSource, rollout_id: str, *, ima
 
 
 def _again(details: rollout_details.RolloutDetails, source: rollout_source.RolloutSource) -> str | None:
-    """Return the command that plays a rollout again, if known. With stored answers of a model, that is a replay."""
+    """Return the command that plays a rollout again, or None if it is not known. If a model played, it is a replay."""
     if isinstance(source, sources.DirectorySource) and not own_directories.is_own(Path(source.place), source.config):
-        return None  # a command to paste would import an app that another user chose
+        return None  # the printed command would import an app that another user chose
     line = show_output.rollout_line(details, source.config)
     if line is None or details.policy != policies.MODEL or not isinstance(source, sources.DirectorySource):
         return line
@@ -177,7 +178,7 @@ def _again(details: rollout_details.RolloutDetails, source: rollout_source.Rollo
 
 
 def _write_page(rollout: _Rollout, path: Path) -> None:
-    """Write the rollout as an HTML page. Raises ConfigError."""
+    """Write the rollout as an HTML page. Raises ConfigError if the file cannot be written."""
     from taskapp_kit.viewer.pages import standalone_rollout
 
     try:

@@ -30,7 +30,7 @@ class Keep(ValueKind):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int | None, int | None]:
-        """Return the days and None, or None and the number. Fail for anything else."""
+        """Return (days, None) or (None, number). Fails for any other value."""
         match = re.fullmatch(r"([0-9]{1,9})(d?)", str(value).strip().lower())
         if match is None or int(match[1]) < 1:
             expected = "a number of days such as 30d, or a number of rollouts such as 1000"
@@ -60,10 +60,9 @@ def command() -> None:
 @PLACE
 @json_option()
 def size(place: str, as_json: bool) -> None:
-    """Show how much space each environment and each kind of data takes.
+    """Show how much space each environment and each kind of data uses.
 
-    Events are measured as stored, which is compressed. An image is stored once but counted in each environment that shows
-    it.
+    The size of events is their compressed size. An image is stored once, but counted in each environment that shows it.
     """
     usage = _with_store(place, lambda store: store.usage())
     kinds = {
@@ -80,7 +79,7 @@ def size(place: str, as_json: bool) -> None:
         print_json({"environments": [asdict(item) for item in usage.environments], "kinds": shown, **total})
         return
     out = console()
-    right = ("rollouts", "events", "other columns", "pictures", "a rollout")
+    right = ("rollouts", "events", "other columns", "images", "per rollout")
     rows = table("environment", *right, right=right)
     for item in usage.environments:
         own = item.events_bytes + item.columns_bytes
@@ -106,18 +105,19 @@ def size(place: str, as_json: bool) -> None:
 @json_option()
 @click.pass_context
 def check(ctx: click.Context, place: str, as_json: bool) -> None:
-    """Read the whole store and report what is damaged or missing. The exit status is then 1.
+    """Read the whole store and report damaged or missing data.
 
-    The checks are the database's own check, every rollout, the hash of every image, and images that are missing.
+    The command runs the database's integrity check, reads every rollout, compares the hash of every image, and looks for
+    missing images. The exit status is 1 if something is damaged or missing.
     """
     checked = _with_store(place, lambda store: store.check())
     if as_json:
         print_json({"ok": checked.ok, **asdict(checked)})
     else:
         out = console()
-        what = f"{counted(checked.rollouts, 'rollout')}, {counted(checked.blobs, 'picture')}, {size_words(checked.size_bytes)}"
+        what = f"{counted(checked.rollouts, 'rollout')}, {counted(checked.blobs, 'image')}, {size_words(checked.size_bytes)}"
         out.print(f"{what}: {'sound' if checked.ok else 'not sound'}.")
-        missing = [f"picture {name} is missing" for name in checked.missing_blobs]
+        missing = [f"image {name} is missing" for name in checked.missing_blobs]
         for line in [*checked.integrity, *checked.damaged, *missing]:
             out.print(clean(f"  {line}"), soft_wrap=True)
     if not checked.ok:
@@ -136,10 +136,10 @@ def check(ctx: click.Context, place: str, as_json: bool) -> None:
     type=Keep(),
     required=True,
     metavar="30d|N",
-    help="What to keep of each app: the rollouts of the last 30 days, or the newest N.",
+    help="Which rollouts of each app to keep: 30d keeps the last 30 days, N the newest N.",
 )
 @click.option("--app", "app", metavar="NAME", help="Only rollouts of this app.  [default: all apps]")
-@click.option("--dry-run", is_flag=True, help="Only count what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only count the rollouts to remove.")
 @click.option("--yes", is_flag=True, help="Remove the rollouts.")
 @json_option()
 def prune(
@@ -147,11 +147,11 @@ def prune(
 ) -> None:
     """Remove old rollouts, and images that no remaining rollout shows.
 
-    Rollouts with an idempotency record from the last 24 hours are kept. Servers can keep using the store. The file does not
-    shrink, but its free space is reused.
+    Rollouts with an idempotency record from the last 24 hours are kept. Running servers can use the store at the same
+    time. The file does not shrink, but its free space is reused.
     """
     if dry_run == yes:
-        raise click.UsageError("Give exactly one of --dry-run, to count rollouts, and --yes, to remove them.")
+        raise click.UsageError("Pass either --dry-run to count the rollouts, or --yes to remove them.")
     days, newest = keep
     which = {"before": None if days is None else time.time() - days * retention.DAY_SECONDS, "keep": newest}
 
@@ -159,8 +159,8 @@ def prune(
         names = await opened.apps()
         if app is not None and app not in names:
             raise ConfigError(
-                f"The store has no rollouts of the app {app[:80]!r}.",
-                hint=f"It has rollouts of: {', '.join(names) or 'no app'}.",
+                f"The store contains no rollouts of the app {app[:80]!r}.",
+                hint=f"The store contains rollouts of: {', '.join(names) or 'no app'}.",
             )
         work: Callable[..., Awaitable[int]] = opened.prunable if dry_run else opened.prune
         return {name: await work(name, **which) for name in ([app] if app is not None else names)}
@@ -173,20 +173,22 @@ def prune(
     for name, count in removed.items():
         echo(f"{name}: {counted(count, 'rollout')} {verb}.")
     if not removed:
-        echo("The store has no rollouts.")
+        echo("The store contains no rollouts.")
 
 
 def _with_store(place: str, use: Callable[[sql.SqlStore], Awaitable[Result]]) -> Result:
-    """Open an existing store and return the result of `use`. place: its address, or an evaluation's directory.
+    """Open an existing store, pass it to `use`, and return the result.
 
-    Raises ConfigError, StoreError, and Unavailable for the store of a plugin.
+    place: The store's address, or an evaluation's directory.
+
+    Raises ConfigError, StoreError, and Unavailable if a plugin provides the store.
     """
 
     async def run() -> Result:
         store = open_store(directory.store_address(place), create=False)
         try:
             if not isinstance(store, sql.SqlStore):
-                raise Unavailable("`taskapp store` supports SQLite and Postgres only, but this store is a plugin's.")
+                raise Unavailable("`taskapp store` supports only SQLite and Postgres. A plugin provides this store.")
             return await use(store)
         finally:
             await store.close()

@@ -30,7 +30,7 @@ DEFAULT_SOURCE = ".taskapp/rollouts.db"
 DEFAULT_PORT = 8002
 HOST = "127.0.0.1"
 LABEL = "local"
-"""The key label of the login link, which becomes the annotator of scores that are entered here."""
+"""The key label of the login link. Scores entered in this viewer are stored with it as the annotator."""
 REPORT = "report.html"
 
 
@@ -42,7 +42,7 @@ REPORT = "report.html"
     )
 )
 @click.argument("source", metavar="[DIR|STORE]", default=DEFAULT_SOURCE, required=False)
-@click.option("--app", metavar="APP", help="The app that declares the scales for people's scores.")
+@click.option("--app", metavar="APP", help="The app whose rubrics and judges people can score.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -55,11 +55,11 @@ def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> N
     """Show stored rollouts as web pages, on this machine only.
 
     DIR is an evaluation's directory, STORE a path or an address (sqlite:///PATH, postgresql://…). The default is the store of
-    `taskapp serve` in this directory. The printed link logs a browser in and works once. A running server has the same pages
-    at /ui. Ctrl-C stops the viewer.
+    `taskapp serve` in the working directory. Open the printed link, which logs a browser in and works once. A running server
+    serves the same pages at /ui. Ctrl-C stops the viewer.
     """
     if is_url(source):
-        raise click.UsageError(f"A server has its own viewer: open {source.rstrip('/')}/ui.")
+        raise click.UsageError(f"A server has its own viewer. Open {source.rstrip('/')}/ui.")
     with until_stopped(ctx, ConfigError):
         _serve(source, app, port)
 
@@ -90,7 +90,7 @@ def _serve(reference: str, app: str | None, port: int) -> None:
 
 
 def ui_source(source: rollout_source.RolloutSource, spec: AppSpec | None = None) -> viewer_source.UiSource:
-    """Return what the pages of an evaluation's directory or of a store show. spec: of the app that played, if available."""
+    """Return the viewer's source for an evaluation's directory or a store. spec: of the app that played, if available."""
     ranges = {} if spec is None else viewer_source.reward_ranges(spec)
     if "ranges" in source.config:
         ranges[source.config["asked"]["environment"]] = ScoreRanges.from_json(source.config["ranges"]).reward
@@ -105,7 +105,7 @@ def ui_source(source: rollout_source.RolloutSource, spec: AppSpec | None = None)
 
 
 class _Elsewhere:
-    """The application for everything except `/ui`: redirects `/` there, and closes the source at shutdown."""
+    """The application for all paths outside `/ui`. It redirects `/` to `/ui/` and closes the source at shutdown."""
 
     def __init__(self, source: rollout_source.RolloutSource) -> None:
         self._source = source

@@ -65,7 +65,7 @@ def test_resume_goes_on_and_refuses_what_is_not_the_same(run: Run, tmp_path: Pat
     assert results.read_bytes() == kept
     results.write_bytes(b"".join(kept.splitlines(keepends=True)[:5]))
     done = run("eval", *GOLD, "--out", "r1", "--resume", status=0)
-    assert "5 were played before." in done.stderr
+    assert "5 rollouts were played before." in done.stderr
     assert sorted(json.loads(line)["key"]["seed"] for line in results.read_bytes().splitlines()) == list(range(20))
 
 
@@ -78,7 +78,7 @@ def test_failures_are_apart_and_make_the_status_1(run: Run, tmp_path: Path) -> N
     again = run(
         "eval", FLAKY, "--policy", "presser", "--seeds", "0-19", "--out", "r1", "--resume", "--retry-failed", status=1
     )
-    assert "20 were played before; 4 of them failed." in again.stderr
+    assert "20 rollouts were played before; 4 of them failed." in again.stderr
     assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == 24
 
 
@@ -174,8 +174,8 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "No app is given"),
-        ((ADDER, "--app-id", CAPITALS), "are different apps"),
+        ((), "No app was given"),
+        ((ADDER, "--app-id", CAPITALS), "name different apps"),
         ((ADDER, "--model", "m", "--policy", "gold"), "has no address"),
         ((ADDER, "--policy", "gold", "--policy", "gold"), "Two policies are called gold"),
         ((ADDER, "--policy", "gold", "--policy", "random", "--action", "x"), "--action applies to"),
@@ -241,7 +241,7 @@ def test_of_several_policies_a_failure_names_its_own_and_the_comparison_is_offer
     flaky = str(Path(__file__).parents[2] / "evaluate" / "flaky.py")
     done = run("eval", flaky, "--policy", "presser", "--policy", "random", "--seeds", "3,6", "--out", "two")
     assert re.search(r"^(presser|random), seed 3 failed at environment", done.stderr, re.MULTILINE), done.stderr
-    assert "`taskapp compare two` tells you which policy is better." in done.stdout
+    assert "`taskapp compare two` shows which policy is better." in done.stdout
     alone = run("eval", flaky, "--policy", "presser", "--seeds", "3,6", "--out", "one")
     assert re.search(r"^seed 3 failed", alone.stderr, re.MULTILINE) and "taskapp compare" not in alone.stdout
 

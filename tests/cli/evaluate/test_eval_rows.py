@@ -138,7 +138,7 @@ def test_several_policies_are_one_table_and_one_directory(run: Run, tmp_path: Pa
     results.write_bytes(b"".join(kept[:7]))
     (tmp_path / "r1" / "summary.json").unlink()
     on = run("eval", "r1", status=0)
-    assert "7 were played before." in on.stderr
+    assert "7 rollouts were played before." in on.stderr
     resumed = summary_of(tmp_path / "r1")
     assert {**resumed, "timing": None, "by_policy": None} == {**summary, "timing": None, "by_policy": None}
     for name, numbers in summary["by_policy"].items():
@@ -185,7 +185,7 @@ def test_what_cannot_be_found_again_is_said(run: Run, tmp_path: Path) -> None:
     on = run("eval", "r1", status=2)
     assert "extra_body, api_key, which is not stored" in on.stderr
     plan = run("eval", "r1", "--seeds", "0-9", "--judges", "skip", status=2)
-    assert "The evaluation in r1 already has a --seeds" in plan.stderr
+    assert "--seeds cannot change for the evaluation in r1." in plan.stderr
 
 
 @pytest.mark.server
@@ -226,7 +226,7 @@ def test_a_directory_of_an_earlier_release_is_read_and_goes_on(run: Run, tmp_pat
     (tmp_path / "r1" / "results.jsonl").write_text("".join(old.splitlines(keepends=True)[:4]))
     (tmp_path / "r1" / "summary.json").unlink()
     on = run("eval", FLAKY, "--policy", "presser", "--seeds", "0-9", "--out", "r1", "--resume", "--store", "none")
-    assert "4 were played before" in on.stderr
+    assert "4 rollouts were played before" in on.stderr
     assert summary_of(tmp_path / "r1")["reward"]["n"] == 7
 
 

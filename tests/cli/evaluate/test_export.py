@@ -29,7 +29,7 @@ def test_training_data_of_the_train_split_and_why_the_rest_is_left_out(run: Run,
     assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "Only the split train" in split
     assert "2 were played with other declarations" in declarations
     assert rewards == "  Rewards from 0 to 1; --min-reward excludes low rewards."
-    assert left_out == ["  left out: 1, not terminated", "  left out: 1, failed"]
+    assert left_out == ["  omitted: 1, not terminated", "  omitted: 1, failed"]
     lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
     assert [line["rollout"] for line in lines] == ["best", "worst"]
     assert lines[0]["tools"][0]["function"]["description"] == "Add `amount` to the total."

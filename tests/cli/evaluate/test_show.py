@@ -113,7 +113,7 @@ def test_choices_and_filters(run: Run, directory: Path, place: str) -> None:
         (("--failed", "--status", "truncated"), "exclude each other"),
         (("0" * 32, "--failed"), "An ID selects one rollout"),
         (("--private",), "--private needs --app"),
-        (("--html", "x.html"), "need one rollout"),
+        (("--html", "x.html"), "need exactly one rollout"),
         (("abc",), "too short"),
         (("abcdef012",), "No rollout id in"),
         (("0" * 32,), "no rollout"),
@@ -211,7 +211,7 @@ def test_private_fields_are_shown_in_the_terminal_only(run: Run, guests: Path, t
     assert "has changed since the rollout" in other.stderr
     for more in ("--json", "--html=x.html"):
         assert run("show", str(guests), "--worst", "1", "--app", "app.py", "--private", more).exit_code == 2
-    assert "need one rollout" in run("show", str(guests), "--app", "app.py", "--private").stderr
+    assert "need exactly one rollout" in run("show", str(guests), "--app", "app.py", "--private").stderr
 
 
 @pytest.mark.server
@@ -321,9 +321,9 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
     [
         (("--seeds-from", "DIR"), "--seeds-from needs --failed or --worst"),
         (("--worst", "2", FLAKY), "--failed and --worst need --seeds-from"),
-        (("--seeds-from", "DIR", "--failed", "--seeds", "1"), "leave it out"),
+        (("--seeds-from", "DIR", "--failed", "--seeds", "1"), "is determined by"),
         (("--seeds-from", "DIR", "--failed", "--worst", "1"), "one of --worst"),
-        (("DIR", "--seeds-from", "DIR", "--failed"), "already has a --seeds-from"),
+        (("DIR", "--seeds-from", "DIR", "--failed"), "--seeds-from cannot change"),
     ],
 )
 def test_seeds_from_with_what_does_not_fit(

@@ -36,7 +36,7 @@ def test_size_by_environment_and_by_kind(run: Run, store: str) -> None:
 
 def test_check_says_what_is_damaged(run: Run, store: str) -> None:
     done = run("store", "check", store, status=0)
-    assert done.output.startswith("6 rollouts, 2 pictures, ") and "sound" in done.output
+    assert done.output.startswith("6 rollouts, 2 images, ") and "sound" in done.output
     with closing(sqlite3.connect(store)) as file:
         file.execute("UPDATE rollouts SET events = 'no JSON' WHERE rollout_id = 'r1'")
         file.execute("DELETE FROM blobs WHERE rowid = (SELECT min(rowid) FROM blobs)")
