@@ -1,4 +1,4 @@
-"""Writing variables into an env file that only its owner can read."""
+"""Write variables to an env file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
 
 
 def write(path: Path, values: Mapping[str, str]) -> None:
-    """Set variables in an env file and keep its other lines.
+    """Set variables in an env file without changing its other lines.
 
-    The file is replaced atomically and has mode 600 from the start. A symbolic link is followed. Raises ConfigError, whose
-    message contains names of variables but no values.
+    The file is replaced atomically and always has mode 600. Symbolic links are followed. Raises ConfigError if a value
+    contains a quote or a control character, or if the file cannot be written. Messages never contain values.
     """
     for name, value in values.items():
         if "'" in value or any(ord(character) < 32 or ord(character) == 127 for character in value):
             raise ConfigError(
-                f"The value of {name} cannot be written into an env file: it contains a quote or a control character.",
+                f"The value of {name} contains a quote or a control character, so an env file cannot store it.",
                 hint="Choose a value without single quotes, line breaks and other control characters.",
             )
     target = path.expanduser().resolve()
@@ -37,7 +37,7 @@ def write(path: Path, values: Mapping[str, str]) -> None:
 
 
 def merged(before: str, values: Mapping[str, str]) -> str:
-    """Return the text of an env file with these variables set, in place if they exist and otherwise at the end."""
+    """Return an env file's text with these variables set. Existing variables are replaced, and new ones are appended."""
     left = dict(values)
     parts = []
     for binding in parse_stream(StringIO(before.replace("\r\n", "\n"))):  # a value may span several lines

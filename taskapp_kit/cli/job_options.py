@@ -1,4 +1,4 @@
-"""The settings of commands about jobs: the backend, the task app, and their keys."""
+"""Settings that the job commands share: the addresses and keys of the backend and the task app."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class JobSettings:
         return self.backend_key, self.task_app_key
 
     def needed_backend(self) -> str:
-        """Return the backend's address. Raises ConfigError."""
+        """Return the backend's address. Raises ConfigError if it is not set."""
         if self.backend_url is None:
             raise ConfigError(
                 "The backend's address is not set.",
-                hint=f"Pass --backend-url or set BACKEND_BASE_URL. `taskapp backend serve` runs one at {LOCAL_BACKEND}.",
+                hint=f"Pass --backend-url or set BACKEND_BASE_URL. `taskapp backend serve` starts a backend at {LOCAL_BACKEND}.",
             )
         return self.backend_url
 
     def needed_backend_key(self) -> str:
-        """Return the backend's key. Raises ConfigError."""
+        """Return the backend's key. Raises ConfigError if it is not set."""
         return _needed(self.backend_key, SYNTH_KEY, "the backend's key")
 
     def needed_task_app_key(self) -> str:
-        """Return the task app's key. Raises ConfigError."""
+        """Return the task app's key. Raises ConfigError if it is not set."""
         return _needed(self.task_app_key, ENVIRONMENT_KEY, "the task app's key")
 
 
 def job_settings(
     *, env_files: Sequence[str] = (), backend_url: str | None = None, task_app_url: str | None = None
 ) -> JobSettings:
-    """Return the settings of a command about jobs. Flags take precedence. Raises ConfigError."""
+    """Return the settings of a job command. Flags take precedence. Raises ConfigError if an env file cannot be read."""
     settings = load(env_files=env_files)
 
     def first(*names: str) -> str | None:
@@ -71,7 +71,7 @@ def job_settings(
 def job_settings_or_ask(
     *, env_files: Sequence[str], backend_url: str | None, task_app_url: str | None, task_app_needed: bool
 ) -> JobSettings:
-    """Return the settings like `job_settings`. If a value is missing, prompt once for an env file, on a terminal only."""
+    """Return the result of `job_settings`. If a value is missing and stdin is a terminal, prompt once for an env file."""
     settings = job_settings(env_files=env_files, backend_url=backend_url, task_app_url=task_app_url)
     needed = {SYNTH_KEY: settings.backend_key, ENVIRONMENT_KEY: settings.task_app_key}
     if task_app_needed:
@@ -80,10 +80,10 @@ def job_settings_or_ask(
     if not missing or not sys.stdin.isatty():
         return settings
     echo(
-        f"Not set: {', '.join(missing)}. `taskapp setup` writes them into .env and can look for the task app on Modal.",
+        f"Not set: {', '.join(missing)}. `taskapp setup` writes them into .env and can find task apps on Modal.",
         err=True,
     )
-    prompt = "Path of an .env file with these variables (empty to continue without)"
+    prompt = "Path of an .env file with these variables (leave empty to skip)"
     answer = click.prompt(prompt, default="", show_default=False, err=True).strip()
     if not answer:
         return settings
@@ -98,7 +98,7 @@ def job_settings_or_ask(
 def _needed(value: str | None, name: str, what: str) -> str:
     if value is None:
         raise ConfigError(
-            f"{name}, {what}, is not set.",
-            hint="Set it in the environment or an --env-file. `taskapp setup` writes both keys into .env.",
+            f"{name} ({what}) is not set.",
+            hint="Set it in the environment or an --env-file, or run `taskapp setup`, which writes both keys into .env.",
         )
     return value

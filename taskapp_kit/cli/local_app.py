@@ -1,4 +1,4 @@
-"""Apps that a command plays in this process: importing them, running them as a service, and reporting failures."""
+"""Import an app that a command plays in this process, run it as a service, and report its failures."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def open_app(reference: str, settings: Settings) -> TaskApp:
-    """Import the app that an APP argument names. Its code sees the settings, and only its own log reaches stderr.
+    """Import the app that an APP argument names. Its code can read the settings, and only its log is printed on stderr.
 
-    Raises DiscoveryError.
+    Raises DiscoveryError if there is no such app or its import fails.
     """
     export(settings)
     only_authors_log()
@@ -38,9 +38,9 @@ def open_app(reference: str, settings: Settings) -> TaskApp:
 
 
 def app_named(option: str | None, directory: str, config: Mapping[str, Any]) -> str | None:
-    """Return the app of --app, else the app that an evaluation's config names, else None.
+    """Return the value of --app, or else the app that an evaluation's config names, or None if neither is set.
 
-    Raises ConfigError if the evaluation comes from another user: its app could run any code, so --app has to confirm it.
+    Raises ConfigError if --app is not set and the evaluation comes from another user, whose app could run any code.
     """
     stored = config.get("app_reference")
     if option is None and isinstance(stored, str):
@@ -50,7 +50,7 @@ def app_named(option: str | None, directory: str, config: Mapping[str, Any]) -> 
 
 
 def store_of(url: str | None) -> Store | None:
-    """Open the store at an address. Return None if the address is None or `none`. Raises ConfigError, StoreError."""
+    """Open the store at an address, or return None if the address is None or `none`. Raises ConfigError, StoreError."""
     return None if url is None or url == "none" else open_store(url)
 
 
@@ -66,10 +66,11 @@ async def local_service(
 ) -> AsyncIterator[Service]:
     """Run a service that plays or scores `concurrency` rollouts at a time, with the models of the settings.
 
-    The store at the address `store` is opened, and closed with the service. `more` contains other members of
-    ServiceSettings. Raises ConfigError, StoreError, and Unavailable if a judge has no model.
+    The store at the address `store` is opened, and closed together with the service. `more` contains other fields of
+    ServiceSettings. Raises ConfigError and StoreError if the store cannot be opened, and Unavailable if a judge has no
+    model.
     """
-    if not skip_judges:  # before opening a store creates its file
+    if not skip_judges:  # before `store_of`, which creates a file
         check_judges(app.freeze(), lambda role: role_endpoint(settings, role) is not None)
     limits = {"max_concurrent": concurrency, "threads": concurrency, "skip_judges": skip_judges, **more}
     service = Service.of(app, settings, store=store_of(store), **limits)
@@ -81,7 +82,7 @@ async def local_service(
 
 @contextlib.contextmanager
 def failure_shown() -> Iterator[None]:
-    """Print the author's traceback if a rollout fails in the block, and add its boundary and ids to the error."""
+    """If a rollout fails in the block, print the author's traceback, and add the boundary and ids to the error."""
     try:
         yield
     except RolloutFailed as failed:
@@ -98,7 +99,7 @@ def failure_shown() -> Iterator[None]:
 
 
 def only_authors_log() -> None:
-    """Silence the kit's log, because the command reports failures itself. An environment's log still goes to stderr."""
+    """Silence the kit's log, because the command reports failures itself. Environments still log to stderr."""
     logger = logging.getLogger("taskapp_kit")
     logger.handlers, logger.propagate = [logging.NullHandler()], False
     handler = logging.StreamHandler()
@@ -109,10 +110,10 @@ def only_authors_log() -> None:
 
 
 def show_traceback(cause: BaseException | None) -> None:
-    """Print a traceback to stderr without the kit's frames, or in full if it has no frames of the author.
+    """Print a traceback to stderr without the kit's frames.
 
-    For errors that the kit raises itself (such as an observation that is not JSON) and for missing packages, print nothing:
-    their message says enough.
+    If the author's code is not in the traceback, the whole traceback is printed. Nothing is printed for missing packages
+    and for errors that the kit raises itself, such as an observation that is not JSON, because their message suffices.
     """
     if cause is None or isinstance(cause, Unavailable):
         return

@@ -1,4 +1,4 @@
-"""The policy that acts: `--policy`, `--action`, `--model` and `--inference-url` as members of `policy.config`."""
+"""The choice of a policy: --policy, --action, --model and --inference-url as fields of `policy.config`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 BACKENDS_OWN = ("ft:", "rl:")
-"""Prefixes of models that a backend fine-tuned or trained, and serves itself."""
+"""Prefixes of the names of models that a backend fine-tuned or trained. The backend serves these models."""
 BACKENDS_MODELS = "/inference/v1"
 
 
@@ -38,16 +38,18 @@ def chosen_policy(
     *,
     app: str = "",
 ) -> tuple[dict[str, Any], str]:
-    """Return `policy.config` and a note about it for the user.
+    """Return `policy.config`, and a note for the user about the choice, which may be empty.
 
-    If APP is a server on another machine, the user is warned that it will get the model's key. The backend's own key is
-    never sent there. Raises UsageError, ConfigError.
+    If APP is a server on another machine, a warning states that the server will receive the model's key. The backend's key
+    is never sent to such a server.
+
+    Raises UsageError if the options contradict each other, and ConfigError if the model or its key cannot be found.
     """
     config: dict[str, Any] = dict(policy_config or {})
     note = ""
     if model is not None or inference_url is not None:
         if policy is not None or action is not None:
-            raise click.UsageError("--model and --inference-url choose a model; leave out --policy and --action.")
+            raise click.UsageError("--model and --inference-url choose a model. Omit --policy and --action.")
         chosen = chosen_model(settings, model, inference_url, app=app)
         if "api_key" in chosen:
             _show_who_gets_the_key(app, str(model), chosen)
@@ -65,9 +67,9 @@ class ChosenPolicies:
     """The policies that several flags choose.
 
     Attributes:
-        configs: Each `policy.config` by a name that is unique among them.
-        in_models_file: For some of these names, the model's name in models.toml or on a backend.
-        note: What to tell the user about the choice.
+        configs: Each `policy.config` by a unique name.
+        in_models_file: For models chosen by name, the name in models.toml or on a backend, by the name in `configs`.
+        note: A note for the user about the choice, which may be empty.
     """
 
     configs: dict[str, dict[str, Any]] = field(repr=False)
@@ -87,21 +89,21 @@ def chosen_policies(
 ) -> ChosenPolicies:
     """Return every policy and model on the command line. A single address applies to all models.
 
-    Raises UsageError, ConfigError; see `chosen_policy`.
+    Raises the errors of `chosen_policy`, and UsageError if addresses or names do not match.
     """
 
     def config_for(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
         return chosen_policy(settings, policy, model, url, action, policy_config, app=app)[0]
 
     if len(inference_urls) > 1 and len(inference_urls) != len(models):
-        raise click.UsageError("Give one --inference-url for all models, or one for each --model, in the same order.")
+        raise click.UsageError("Pass one --inference-url for all models, or one for each --model, in the same order.")
     if len(policies) + max(len(models), len(inference_urls)) <= 1:
         policy, model, url = (values[0] if values else None for values in (policies, models, inference_urls))
         config, note = chosen_policy(settings, policy, model, url, action, policy_config, app=app)
         name = policy_name(config)
         return ChosenPolicies({name: config}, {name: model} if model is not None and url is None else {}, note)
     if action is not None and "constant" not in policies:
-        raise click.UsageError("--action applies to the policy `constant`; add --policy constant.")
+        raise click.UsageError("--action applies to the policy `constant`. Add --policy constant.")
     chosen = [(name, config_for(name, None, None, action if name == "constant" else None)) for name in policies]
     labels: Sequence[str | None] = models or [None] * len(inference_urls)
     addresses: Sequence[str | None] = (
@@ -109,7 +111,7 @@ def chosen_policies(
     )
     chosen += [(model or "", config_for(None, model, url)) for model, url in zip(labels, addresses, strict=True)]
     names = [policy_name(config) for _, config in chosen]
-    if len(set(names)) < len(names):  # models.toml may have one model at two addresses
+    if len(set(names)) < len(names):  # models.toml may contain one model with two addresses
         names = [label or policy_name(config) for label, config in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -119,10 +121,12 @@ def chosen_policies(
 
 
 def chosen_model(settings: Settings, model: str | None, url: str | None, *, app: str = "") -> dict[str, Any]:
-    """Return the members of policy.config for a model at an address, or for a model by name.
+    """Return the fields of `policy.config` for a model at an address, or for a model by name.
 
-    A name is looked up in models.toml, then among the models on this machine, then, if it begins with `ft:` or `rl:`, at the
-    backend. A model on this machine is served while the command runs, if APP can reach it. Raises ConfigError, Unavailable.
+    A name is looked up first in models.toml, then among the models on this machine. If it begins with `ft:` or `rl:`, it is
+    then looked up on the backend. A model on this machine is served until the command ends, if APP can reach it.
+
+    Raises ConfigError if the model or its key cannot be found, and Unavailable if a package is not installed.
     """
     if url is not None:
         return {"inference_url": url, **({} if model is None else {"model": model})}
@@ -136,14 +140,14 @@ def chosen_model(settings: Settings, model: str | None, url: str | None, *, app:
             return _of_the_backend(settings, str(model))
         if here:
             raise ConfigError(
-                f"The model {model!r} is on this machine, where the server at {clean(app)} cannot reach it.",
-                hint="Play the app in this process, or serve the model elsewhere and add its address to models.toml.",
+                f"The model {model!r} is stored on this machine, and the server at {clean(app)} cannot reach it.",
+                hint="Play the app in this process, or serve the model on a reachable address and add it to models.toml.",
             )
     named = names.resolve(str(model))
     key = None if named.key is None else settings.variable(named.key)
     if named.key is not None and key is None:
         raise ConfigError(
-            f"The model {named.name!r} needs a key, but {named.key} is not set.",
+            f"The model {named.name!r} needs an API key, but {named.key} is not set.",
             hint=f"Set {named.key} in your environment.",
         )
     return {"inference_url": named.url, "model": named.model, **({} if key is None else {"api_key": key})}
@@ -154,7 +158,7 @@ def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None
         return
     if chosen["inference_url"].endswith(BACKENDS_MODELS) and model.startswith(BACKENDS_OWN):
         raise ConfigError(
-            f"The model {model!r} is served by the backend, whose key would be sent to the server at {clean(app)}.",
+            f"The backend serves the model {model!r}, so its key would be sent to the server at {clean(app)}.",
             hint="Play the app in this process, or add the model to models.toml with a key that the server may see.",
         )
     echo(f"The key of the model {clean(model)} is sent to {clean(app)} with each rollout.", err=True)
@@ -164,9 +168,9 @@ def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
     backend = next((value for name in BACKEND_VARIABLES if (value := settings.variable(name))), None)
     if backend is None:
         raise ConfigError(
-            f"The model {model!r} is not on this machine, and no backend is configured that could have it.",
-            hint="`taskapp models list` shows the trained models in this directory (or in TASKAPP_MODELS). For a backend's "
-            f"model, set {BACKEND_VARIABLES[0]} and {SYNTH_KEY}. For others, pass --inference-url or edit models.toml.",
+            f"The model {model!r} is not on this machine, and no backend is configured.",
+            hint="`taskapp models list` shows the models on this machine. For a model on a backend, set "
+            f"{BACKEND_VARIABLES[0]} and {SYNTH_KEY}. For any other model, pass --inference-url or edit models.toml.",
         )
     key = settings.variable(SYNTH_KEY)
     return {
@@ -177,11 +181,11 @@ def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
 
 
 SERVED = "taskapp_kit.cli.served_here"
-"""Key of a command's context for the processes that serve models, by the model's name."""
+"""Key in a command's context for the processes that serve models, by the model's name."""
 
 
 def is_here(settings: Settings, model: str) -> bool:
-    """Return whether this machine has a model of this name, or creates it on first use."""
+    """Return whether a model of this name is on this machine or is created here on first use."""
     own = settings.aliases.get(model, model)
     if is_path(own):
         return True
@@ -192,7 +196,7 @@ def is_here(settings: Settings, model: str) -> bool:
 
 
 def served_here(settings: Settings, model: str) -> dict[str, Any]:
-    """Serve a model until the command ends. Return its members of policy.config. Raises ConfigError, Unavailable."""
+    """Serve a model until the command ends, and return its fields of `policy.config`. Raises ConfigError, Unavailable."""
     context = click.get_current_context()
     processes: dict[str, ServingProcess] = context.meta.setdefault(SERVED, {})
     process = processes.get(model)
@@ -203,5 +207,5 @@ def served_here(settings: Settings, model: str) -> dict[str, Any]:
         process.wait()
         if process.own_name != model:
             echo(f"{clean(model)} is an alias of {clean(process.own_name)}.", err=True)
-    # the port differs in each run, so an evaluation stores the address without it and can be resumed
+    # the port changes with each run, so an evaluation stores the address without it and can resume
     return {"inference_url": process.url, "model": model, "api_key": process.key}

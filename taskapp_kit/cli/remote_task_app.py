@@ -1,4 +1,4 @@
-"""Requests to a running task app whose errors mention command-line options."""
+"""Requests to a running task app. Error messages name command-line options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from taskapp_kit.errors import TaskAppError
 
 KEY_HINT = (
-    "Pass the server's key as --key or in ENVIRONMENT_API_KEY. A key made by `serve` is printed where it was started."
+    "Pass the server's key as --key or in ENVIRONMENT_API_KEY. A key that `serve` creates is printed when it starts."
 )
 NO_KEY_CODES = ("unauthorised", "unauthorized")
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def asked(ask: Callable[Asked, Result], *args: Asked.args, **kwargs: Asked.kwargs) -> Result:
-    """Return the result of a request. If the key is rejected, the error's hint explains how to pass it."""
+    """Call `ask` and return its result. If the server rejects the key, the error's hint explains how to pass a key."""
     try:
         return ask(*args, **kwargs)
     except TaskAppError as error:

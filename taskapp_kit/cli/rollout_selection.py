@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 SHORTEST_PREFIX = 4
-"""The shortest accepted beginning of an id, in characters."""
+"""The minimum length of an id's beginning, in characters."""
 LIMIT = 50
-"""Rows of a list without --limit."""
+"""The number of listed rows if --limit is not given."""
 CHOICE = options(
     click.option("--worst", type=click.IntRange(1), metavar="N", help="The N rollouts with the lowest rewards."),
     click.option("--best", type=click.IntRange(1), metavar="N", help="The N rollouts with the highest rewards."),
@@ -32,7 +32,7 @@ FILTERS = options(
     click.option(
         "--status", type=click.Choice(["terminated", "truncated", "failed"]), help="Only rollouts with this status."
     ),
-    click.option("--boundary", type=click.Choice(get_args(Boundary)), help="Only rollouts that failed there."),
+    click.option("--boundary", type=click.Choice(get_args(Boundary)), help="Only failures at this boundary."),
     click.option("--reward-below", type=float, metavar="X", help="Only rollouts with a reward below X."),
     click.option("--reward-above", type=float, metavar="X", help="Only rollouts with a reward above X."),
 )
@@ -41,14 +41,14 @@ FILTERS = options(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which stored rollouts, in which order (None: the source's order), and the limit on their number (None: no limit)."""
+    """A selection of stored rollouts. An order of None is the source's order, and a limit of None is no limit."""
 
     query: RolloutQuery = field(default_factory=RolloutQuery)
     order: RowOrder | None = None
     limit: int | None = None
 
     async def rows(self, source: RolloutSource, most: int | None = None) -> list[RolloutRow]:
-        """Return the rows of a source. most: replaces the selection's limit."""
+        """Return the selected rows of a source. most: A limit that replaces the selection's limit."""
         return [row async for row in source.rows(self.query, self.order, limit=most or self.limit)]
 
 
@@ -63,31 +63,31 @@ def selection(
 ) -> Selection:
     """Return the selection for the options in `CHOICE` and `FILTERS`. Raises UsageError if they contradict each other."""
     if sum((worst is not None, best is not None, failed)) > 1:
-        raise click.UsageError("Give one of --worst, --best and --failed.")
+        raise click.UsageError("Pass only one of --worst, --best and --failed.")
     if worst is not None or best is not None:
         if sort is not None or limit is not None:
-            raise click.UsageError("--worst and --best set the order and the limit; leave out --sort and --limit.")
+            raise click.UsageError("--worst and --best set the order and the limit. Omit --sort and --limit.")
         sort, limit = ("worst", worst) if worst is not None else ("best", best)
     if failed:
         if filters.get("status") not in (None, "failed"):
-            raise click.UsageError("--failed and --status exclude each other.")
+            raise click.UsageError("--failed contradicts this --status. Omit one of them.")
         filters["status"] = "failed"
     return Selection(RolloutQuery(**filters), sort, limit)
 
 
 async def whole_id(source: RolloutSource, prefix: str) -> str:
-    """Return the only id that begins with `prefix`. Raises ConfigError if there is no such id, or several."""
+    """Return the id that begins with `prefix`. Raises ConfigError if no id or several ids begin with it."""
     if ROLLOUT_ID.fullmatch(prefix):
         return prefix
     if len(prefix) < SHORTEST_PREFIX:
         raise ConfigError(
-            f"The id {prefix!r} is too short.", hint=f"Give at least its first {SHORTEST_PREFIX} characters."
+            f"The id {prefix!r} is too short.", hint=f"Pass at least the first {SHORTEST_PREFIX} characters."
         )
     names = [row.rollout_id async for row in source.rows() if row.rollout_id.startswith(prefix)]
     if len(names) == 1:
         return names[0]
     if names:
-        raise ConfigError(f"{len(names)} rollout ids begin with {prefix!r}.", hint="Give more characters of the id.")
+        raise ConfigError(f"{len(names)} rollout ids begin with {prefix!r}.", hint="Pass more characters of the id.")
     raise ConfigError(
         f"No rollout id in {source.place} begins with {prefix[:80]!r}.",
         hint="`taskapp show` without an id lists the rollouts.",

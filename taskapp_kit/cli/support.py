@@ -12,8 +12,8 @@ Level = Literal["stable", "beta", "experimental"]
 
 PROMISES: dict[Level, str] = {
     "stable": "The test suite runs it on every change. Options, formats and output change only with a note in the changelog.",
-    "beta": "It works, and tests run it against real programs or local servers. Options and output may change in any release.",
-    "experimental": "It was never run for real: the hardware, service or system was not available to the tests.",
+    "beta": "It works, and tests run it with real programs or local servers. Options and output may change in any release.",
+    "experimental": "It has never run on the real hardware, service or system, which were not available to the tests.",
 }
 """What each level promises."""
 
@@ -37,7 +37,7 @@ SUPPORT: dict[str, dict[Level, str]] = {
         "hosted backends, macOS",
     },
 }
-"""The parts of each kind by level. A subcommand is listed if its level differs from its command's."""
+"""The parts of each kind by level. A subcommand is listed only if its level differs from its command's level."""
 
 
 def level_of(command: str) -> Level:
@@ -47,13 +47,13 @@ def level_of(command: str) -> Level:
 
 
 def marked(command: str, summary: str) -> str:
-    """Return a summary, marked with the command's level unless the command is stable."""
+    """Return a summary. If the command is not stable, its level is appended."""
     level = level_of(command)
     return summary if level == "stable" else f"{summary} ({level})"
 
 
 def with_level(name: str, command: click.Command) -> click.Command:
-    """Return a copy of a command whose help, and that of its subcommands, ends with the level."""
+    """Return a copy of a command. Its help and the help of its subcommands end with the support level."""
     shown = copy.copy(command)
     shown.help = f"{cleandoc(command.help or '')}\n\nSupport level: {level_of(name)}."
     if isinstance(command, click.Group) and isinstance(shown, click.Group):

@@ -95,7 +95,7 @@ def test_at_a_terminal_the_file_with_the_keys_is_asked_for_once(folder: Path) ->
         terminal.wait("Path of an .env file with these variables")
         terminal.type("keys.env")
         assert terminal.end() == 1
-    assert "No job was submitted, because of the problems above (task app" in terminal.text
+    assert "The job was not submitted, because of the problems above (task app" in terminal.text
     assert "canary" not in terminal.text
 
 

@@ -1,1 +1,1 @@
-"""Commands that serve an app or play it once, and the keys of servers."""
+"""Commands that serve an app, play it once, or manage the keys of servers."""

@@ -44,10 +44,11 @@ _keys_file = click.option(
     )
 )
 def command() -> None:
-    """Create, rotate, list and revoke API keys; upload the task app's key to a backend.
+    """Create, rotate, list and revoke API keys, and upload the task app's key to a backend.
 
-    Each key has a label, which is logged and stored with its requests. The key file contains only the SHA-256 of the key. A
-    server that was started with the file (--keys-file or TASKAPP_KEYS_FILE) notices changes within about a second.
+    Each key has a label, which is logged and stored with the requests that use the key. The key file contains only the
+    SHA-256 of each key. A server that uses the file (--keys-file or TASKAPP_KEYS_FILE) applies changes within about a
+    second.
     """
 
 
@@ -63,10 +64,10 @@ def command() -> None:
     "--max-in-flight",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help="Most concurrent rollouts of this label.  [default: no limit]",
+    help="Maximum concurrent rollouts of this label.  [default: no limit]",
 )
 @click.option("--admin", is_flag=True, help="Let the key see and cancel the rollouts of every label.")
-@click.option("--another", is_flag=True, help="Add a second key to a label that already has one, to rotate it.")
+@click.option("--another", is_flag=True, help="Add a second key to a label that already has a key.")
 @_keys_file
 @json_option()
 def mint(
@@ -74,9 +75,9 @@ def mint(
 ) -> None:
     """Create a key for LABEL and print it once.
 
-    A key can fetch, list, cancel, replay and compare the rollouts of its label, or with --admin of every label. The file
-    stores its SHA-256. Only the key is written to stdout. If the file doesn't exist, it is created with mode 600. A label
-    consists of 1 to 64 characters: a-z, A-Z, 0-9, dots, underscores and dashes.
+    A key can fetch, list, cancel, replay and compare the rollouts of its label. With --admin, it can do so for every label.
+    The key file stores only the key's SHA-256. Only the key is printed on stdout. If the key file doesn't exist, it is
+    created with mode 600. A label consists of 1 to 64 characters: a-z, A-Z, 0-9, dots, underscores and dashes.
     """
     if not key_file.is_label(label) or key_file.is_own_label(label):
         reserved = "environment, development, aliasN and fileN are reserved for keys without a label"
@@ -91,21 +92,21 @@ def mint(
         echo(key)
     _say(f"Stored the SHA-256 of the key in {path} under the label {label}. The key itself is not shown again.")
     option = f"--keys-file {shlex.quote(str(path))}"
-    _say(f"A server that was started with {option} accepts the key within about a second.")
+    _say(f"A server that runs with {option} accepts the key within about a second.")
     _warn_if_open(path)
 
 
 @command.command(epilog=example("KEY=$(taskapp keys rotate ci)", "taskapp keys rotate ci --finish"))
 @click.argument("label")
-@click.option("--finish", is_flag=True, help="Remove the older keys, because every caller has the new key.")
+@click.option("--finish", is_flag=True, help="Remove the older keys, once every caller has the new key.")
 @_keys_file
 @json_option()
 @click.pass_context
 def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, as_json: bool) -> None:
     """Replace the key of LABEL without downtime.
 
-    First create and print a second key, which is valid along with the old key. Once every caller has the new key, --finish
-    removes the old one.
+    Without --finish, a second key is created and printed, and the old key stays valid. Once every caller has the new key,
+    run the command with --finish to remove the old key.
     """
     if finish:
         ctx.invoke(revoke, label=label, keep_newest=True, keys_file=keys_file, as_json=as_json)
@@ -114,7 +115,7 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
     lines = [line for line in _read(path) if line.holder.label == label]
     if not lines:
         raise key_file.KeyFileError(
-            f"{path} has no key with the label {label!r}.",
+            f"{path} contains no key with the label {label!r}.",
             hint="`taskapp keys list` lists the labels, and `taskapp keys mint` creates a key.",
         )
     quota = lines[-1].holder.max_in_flight
@@ -131,20 +132,20 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
 )
 @BACKEND
 @ENV_FILES
-@click.option("--mint", "minting", is_flag=True, help="Create a new key and write it into --file first.")
-@click.option("--file", "file", metavar="F", default=".env", help="The file for a new key, mode 600.")
+@click.option("--mint", "minting", is_flag=True, help="First create a new key and write it to --file.")
+@click.option("--file", "file", metavar="F", default=".env", help="The file for a new key. Its mode is 600.")
 @json_option()
 def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, file: str, as_json: bool) -> None:
     """Upload the task app's key, ENVIRONMENT_API_KEY, to the backend, encrypted for the backend only.
 
-    The backend needs the key to call the task app. The key is never printed.
+    The backend needs this key to call the task app. The key is never printed.
     """
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     backend, backend_key = settings.needed_backend(), settings.needed_backend_key()
     token = client.mint_environment_api_key() if minting else settings.needed_task_app_key()
     if minting:
         env_file.write(Path(file), {ENVIRONMENT_KEY: token})
-        _say(f"Wrote a new {ENVIRONMENT_KEY} to {file}. Start (or deploy) the task app with it.")
+        _say(f"Wrote a new {ENVIRONMENT_KEY} to {file}. Start (or deploy) the task app with this key.")
     stored = client.setup_environment_api_key(backend, backend_key, token)
     if as_json:
         print_json({name: value for name, value in stored.items() if name != "token"})
@@ -158,8 +159,8 @@ def upload(backend_url: str | None, env_files: tuple[str, ...], minting: bool, f
 def list_(keys_file: str | None, as_json: bool) -> None:
     """List the labels of a key file, without their keys.
 
-    Each label is listed with its number of keys, its quota, whether the file contains the SHA-256 of its keys or the keys
-    themselves, and whether it may see the rollouts of every label.
+    For each label, the list shows the number of keys, the quota, whether the file contains hashed or plain-text keys, and
+    whether the label can see the rollouts of all labels.
     """
     path = _path(keys_file)
     rows: dict[str, dict[str, Any]] = {}
@@ -189,24 +190,24 @@ def list_(keys_file: str | None, as_json: bool) -> None:
             shown.add_row(row["label"], marked, quota, "yes" if row["admin"] else "no", str(row["keys"]))
         console().print(shown)
     else:
-        echo(f"{clean(str(path))} has no keys. `taskapp keys mint LABEL` creates one.")
+        echo(f"{clean(str(path))} contains no keys. `taskapp keys mint LABEL` creates a key.")
     if any(row["kind"] != "hashed" for row in rows.values()):
         _say(
-            "(!) The file contains the key itself. To store only its SHA-256, replace the line with LABEL sha256:HEX, "
-            "where HEX is the output of: printf %s KEY | sha256sum. Or mint another key and revoke this key."
+            "(!) The file contains the key in plain text. To store only its SHA-256, replace the line with LABEL sha256:HEX, "
+            "where HEX is the output of: printf %s KEY | sha256sum. Or mint another key and revoke this one."
         )
     _warn_if_open(path)
 
 
 @command.command(epilog=example("taskapp keys revoke ci", "taskapp keys revoke trainer --keep-newest"))
 @click.argument("label")
-@click.option("--keep-newest", is_flag=True, help="Keep the key that was added last, to end a rotation.")
+@click.option("--keep-newest", is_flag=True, help="Keep the newest key, to finish a rotation.")
 @_keys_file
 @json_option()
 def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) -> None:
     """Remove every key of LABEL from the file.
 
-    Running servers that read the file reject them within about a second.
+    Running servers that use the file reject the removed keys within about a second.
     """
     path = _path(keys_file)
     revoked, left = key_file.remove(path, label, keep_newest=keep_newest)
@@ -214,14 +215,14 @@ def revoke(label: str, keep_newest: bool, keys_file: str | None, as_json: bool) 
         print_json({"label": label, "revoked": revoked, "left": left, "keys_file": str(path)})
     else:
         echo(f"Revoked {counted(revoked, 'key')} of {clean(label)} in {clean(str(path))}; {counted(left, 'key')} left.")
-    _say("Running servers that read the file notice within about a second. Rollouts in progress continue.")
+    _say("Running servers that use the file apply this change within about a second. Rollouts in progress continue.")
     if left == 0:
-        _say("A server without any other key now answers 503 on every route except /.")
+        _say("A server that has no other key now returns 503 on every route except /.")
     _warn_if_open(path)
 
 
 def _path(keys_file: str | None) -> Path:
-    """Return the key file that the settings name, or the default one."""
+    """Return the path of the key file: from the flag or the settings, or the default path."""
     return load({"keys_file": keys_file}).keys_file or Path(DEFAULT_FILE)
 
 

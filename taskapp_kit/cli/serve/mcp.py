@@ -21,22 +21,19 @@ from taskapp_kit.records import rollout as rollout_result
 from taskapp_kit.rollout import service as rollout_service
 
 CONCURRENCY = 4
-"""Concurrent rollouts: the current episode, and earlier episodes that are still being stored after a reset."""
+"""The number of concurrent rollouts: the current episode, and earlier episodes that are still being stored."""
 
 
 @click.command(
-    epilog=example(
-        "taskapp mcp adder.py --seed 7",
-        "taskapp mcp crafter --control --store sqlite:///rollouts.db",
-    )
+    epilog=example("taskapp mcp adder.py --seed 7", "taskapp mcp crafter --control --store sqlite:///rollouts.db")
 )
 @click.argument("app")
 @EPISODE
 @ENV_CONFIG
-@click.option("--control", is_flag=True, help="Also offer reset, finish, scorecard and rewards. Not for a policy.")
+@click.option("--control", is_flag=True, help="Also offer reset, finish, scorecard and rewards. Not for policies.")
 @JUDGES
 @ENV_FILES
-@click.option("--store", metavar="URL", help="Store the episodes: sqlite:///PATH.  [default: none]")
+@click.option("--store", metavar="URL", help="Where to store the episodes: sqlite:///PATH.  [default: none]")
 def command(
     app: str,
     environment: str | None,
@@ -50,15 +47,15 @@ def command(
 ) -> None:
     """Serve an episode to an MCP client over stdin and stdout.
 
-    The actions are offered as tools. The first call starts the episode. It ends when the environment ends it or the client
-    disconnects, and is then scored. Rewards are printed to stderr. The client sees them only with --control.
+    The actions are offered as tools. The first tool call starts the episode. When the environment ends the episode or the
+    client disconnects, the episode is scored. Rewards are printed to stderr. The client sees rewards only with --control.
     """
     settings = load({"store": store}, env_files=env_files)
     if importlib.util.find_spec("mcp") is None:
         raise Unavailable(
             "`taskapp mcp` needs the MCP SDK, which is not installed.", hint="Run pip install 'taskapp-kit[mcp]'."
         )
-    with contextlib.redirect_stdout(sys.stderr):  # the client must not read what the author's file prints
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is reserved for the protocol
         target = local_app.open_app(app, settings)
     choice = {"seed": seed, "split": split, "config": env_config or {}}
     asyncio.run(_serve(target, settings, environment, choice, control=control, skip_judges=judges == "skip"))
@@ -73,7 +70,7 @@ async def _serve(
     control: bool,
     skip_judges: bool,
 ) -> None:
-    """Serve until the client disconnects. choice: members of EpisodeChoice."""
+    """Serve until the client disconnects. choice: The fields of EpisodeChoice."""
     from mcp.server.stdio import stdio_server
 
     from taskapp_kit.interop.mcp.connection import EpisodeChoice, McpConnection
@@ -91,7 +88,7 @@ async def _serve(
         spec = find_environment(service.spec, environment)
         connection = McpConnection(service.sessions, spec, EpisodeChoice(**choice), control=control, ended=_say)
         server = mcp_server(connection, service.spec.name)
-        # The SDK redirects descriptor 1, but text that is still buffered in sys.stdout would be written after that.
+        # The SDK redirects descriptor 1, but text that is already buffered in sys.stdout would still reach the client.
         async with stdio_server() as (read, write):
             with contextlib.redirect_stdout(sys.stderr):
                 try:
@@ -101,7 +98,7 @@ async def _serve(
 
 
 def _say(end: rollout_result.Rollout | RolloutFailed) -> None:
-    """Print on stderr how an episode ended."""
+    """Print the result of an episode on stderr."""
     if isinstance(end, RolloutFailed):
         local_app.show_traceback(end.__cause__)
         failure = end.failure

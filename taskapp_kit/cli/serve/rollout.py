@@ -1,4 +1,4 @@
-"""`taskapp rollout`: one scored episode, in this process or on a server."""
+"""`taskapp rollout`: play and score one episode, in this process or on a server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from taskapp_kit.system.private_files import write_private
 from taskapp_kit.wire import rollout as wire
 
 SIGN_OF_LIFE_SECONDS = 10.0
-"""How long to wait for a server's first answer, before sending it a rollout."""
+"""How long to wait for a server's first response before sending the rollout request."""
 
 
 @click.command(
@@ -64,9 +64,9 @@ SIGN_OF_LIFE_SECONDS = 10.0
 @JUDGES
 @SERVER_KEY
 @ENV_FILES
-@click.option("--store", metavar="URL", help="Store the rollout there: sqlite:///PATH.  [default: none]")
+@click.option("--store", metavar="URL", help="Where to store the rollout: sqlite:///PATH.  [default: none]")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the response as JSON."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the response to FILE."
 )
 @WIDTH
 @FULL
@@ -93,10 +93,10 @@ def command(
     as_json: bool,
     **policy: Any,
 ) -> None:
-    """Play and score one episode, in this process or, with a URL, on a server.
+    """Play and score one episode, in this process or on a running server.
 
-    With --inference-url, a language model plays. With --model alone, the model is looked up in models.toml. Without a model
-    and --policy, the policy is `constant` if --action is given, and otherwise `random`.
+    With --inference-url, a language model plays. With --model alone, the model is looked up in models.toml. If neither a
+    model nor --policy is given, the policy is `constant` with --action, and `random` otherwise.
     """
     settings = load({"store": store, "cache": cache}, env_files=env_files)
     config, note = policies.chosen_policy(settings, app=app, **policy)
@@ -110,13 +110,13 @@ def command(
     }
     limits = {"max_refusals": max_refusals, "max_rollout_tokens": max_rollout_tokens}
     body["safety"] |= {name: limit for name, limit in limits.items() if limit is not None}
-    if out is not None and not out.parent.is_dir():  # checked before a long rollout
+    if out is not None and not out.parent.is_dir():  # before the rollout, which may take long
         raise click.BadParameter(f"the directory {out.parent} does not exist.", param_hint="--out")
     if is_url(app):
         if store is not None:
-            raise click.UsageError("--store applies to an app in this process; a server has its own store.")
+            raise click.UsageError("--store applies only to an app in this process. Omit it for a server.")
         if judges == "skip":
-            raise click.UsageError("--judges skip applies to an app in this process; a server calls its own judges.")
+            raise click.UsageError("--judges skip applies only to an app in this process. Omit it for a server.")
         answer = _remote(app, key or settings.environment_api_key, body, max_time_seconds)
         if not as_json:
             with shown_from(app):
@@ -136,9 +136,10 @@ def command(
 
 
 def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Play a rollout on a server and return its response, following the redirects of a gateway that makes callers wait.
+    """Play a rollout on a server and return the response body. Redirects of a gateway that makes callers wait are followed.
 
-    seconds: the rollout's deadline. Raises TaskAppError, JobTimeout, ConfigError.
+    seconds: The rollout's deadline. Raises TaskAppError if a request fails or the response is not a rollout, JobTimeout if
+    there is no response in time, and ConfigError if the URL is invalid.
     """
     server = client.SyncTaskAppClient(url, key)
     remote_task_app.asked(server.get, "/", retries=0, seconds=SIGN_OF_LIFE_SECONDS)
@@ -148,7 +149,7 @@ def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> 
     except pydantic.ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"]))
         raise TaskAppError(
-            f"The response of {url} is not a rollout response of taskapp-kit: `{field}` is missing or invalid.",
+            f"The response of {url} is not a rollout of taskapp-kit, because `{field}` is missing or invalid.",
             hint="Check that this is the address of a task app served by taskapp-kit.",
         ) from None
     return answer
@@ -163,11 +164,11 @@ def _local(
     skip_judges: bool,
     policy_note: str,
 ) -> dict[str, Any]:
-    """Play a rollout in this process and return its response.
+    """Play a rollout in this process and return its response body.
 
-    `listener` is called with each event, in the environment's thread. `policy_note` says why a default policy was chosen: if
-    that policy cannot play, the error suggests --policy. Raises DiscoveryError, DeclarationError, RequestError,
-    RolloutFailed, Unavailable, StoreError.
+    `listener` is called with each event, in the environment's thread. `policy_note` is not empty if a default policy was
+    chosen. If the default policy cannot play, the error suggests --policy. Raises DiscoveryError and DeclarationError if
+    the app cannot be loaded, RequestError, RolloutFailed, Unavailable and StoreError.
     """
     target, request = local_app.open_app(app, settings), wire.RolloutRequest.model_validate(body)
 
@@ -188,7 +189,7 @@ def _local(
     except RequestError as error:
         if error.code == "policy_unavailable" and policy_note:
             raise RequestError(
-                error.message, code=error.code, hint=f"Choose a --policy; `taskapp info {app}` lists them."
+                error.message, code=error.code, hint=f"Pass --policy. `taskapp info {app}` lists the policies."
             ) from error
         raise
     return responses.response_body(rollout, inline_image_bytes=sys.maxsize)

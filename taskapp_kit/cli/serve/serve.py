@@ -59,7 +59,7 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     "--workers",
     type=click.IntRange(0, 256),
     metavar="N",
-    help="Worker processes that play rollouts; 0 plays them in threads of the server.  [default: 0]",
+    help="Worker processes that play rollouts; 0 uses threads of the server process.  [default: 0]",
 )
 @click.option(
     "--grace-seconds",
@@ -68,36 +68,36 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     help="How long rollouts may continue after SIGTERM or Ctrl-C.  [default: 25]",
 )
 @click.option(
-    "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout."
+    "--max-time-seconds", type=click.FloatRange(0, 86_400, min_open=True), metavar="T", help="Longest rollout (s)."
 )
 @click.option(
     "--max-calls-per-answer",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Most tool calls of one answer that are played.  [default: 64]",
+    help="Play at most N tool calls of one model reply.  [default: 64]",
 )
 @click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
-@click.option("--cors-origins", metavar="LIST", help="Web origins that may call, comma-separated.  [default: none]")
-@click.option("--protocols", metavar="LIST", help="More protocols, comma-separated, or all.  [default: none]")
+@click.option("--cors-origins", metavar="LIST", help="Allowed web origins (CORS), comma-separated.  [default: none]")
+@click.option("--protocols", metavar="LIST", help="Additional protocols, comma-separated, or all.  [default: none]")
 @click.option(
     "--gold/--no-gold",
     default=None,
-    help="Whether callers may request the policy gold.  [default: no, if gold reads private rows and others can call]",
+    help="Whether callers may use the policy gold.  [default: no, if it reads private fields and others can call]",
 )
-@click.option("--debug-env", is_flag=True, default=None, help="Offer /debug/env, which reports whether keys are set.")
+@click.option("--debug-env", is_flag=True, default=None, help="Serve /debug/env, which reports whether keys are set.")
 @ENV_FILES
-@click.option("--keys-file", metavar="F", help="A file with one valid key per line, read again when it changes.")
+@click.option("--keys-file", metavar="F", help="A file with one valid key per line, reloaded when it changes.")
 @click.option(
     "--store",
     metavar="URL",
     help=f"Where rollouts are stored: sqlite:///PATH, postgresql://…, or none.  [default: {DEFAULT_STORE}]",
 )
-@click.option("--reload", is_flag=True, help="Restart when a Python file next to the app's file changes.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file in the app's directory changes.")
 @LOG_LEVEL
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="Format of the log; json is one object per line.  [default: text]",
+    help="The format of the log; json writes one object per line.  [default: text]",
 )
 @click.option("--show-config", is_flag=True, help="Print each setting and its source, and exit.")
 @click.pass_context
@@ -113,9 +113,9 @@ def command(
 ) -> None:
     """Serve an app over HTTP, protected by a key.
 
-    Each setting comes from the first of these that sets it: flag, process environment, --env-file, .env, taskapp.toml,
-    default. If no key is configured, `serve` creates one and prints it once, but only on the loopback address. On any other
-    address a key is required. Ctrl-C stops the server.
+    A setting can be set by a flag, the process environment, --env-file, .env or taskapp.toml, in this order of precedence.
+    If no key is configured and the address is a loopback address, `serve` creates a key and prints it once. On any other
+    address, a key is required. Ctrl-C stops the server.
     """
     settings = load(flags, env_files=env_files)
     if settings.store is None:
@@ -136,9 +136,10 @@ def _show(settings: Settings) -> None:
 
 
 def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
-    """Serve the app until Ctrl-C. minted: the key that was made for this run.
+    """Serve the app until Ctrl-C. minted: the key that was created for this run, or None if a key is configured.
 
-    Raises DiscoveryError, DeclarationError, Unavailable, StoreError, and ConfigError if the address is in use.
+    Raises DiscoveryError or DeclarationError if the app cannot be loaded, Unavailable, StoreError, and ConfigError if the
+    address is in use.
     """
     uvicorn_server.log_to_stderr(log_level, settings.log_format)
     exposure: Any = "local" if local else "public"
@@ -172,9 +173,9 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
 
 
 def _hide_handed_keys() -> None:
-    """Protect the keys in this process, which passes them to the serving child, from processes that run an author's code."""
-    # The resource tracker of `multiprocessing` would start with the child and inherit its environment, which every process
-    # of the user can read. So start it now, without the keys.
+    """Protect the keys, which this process passes to the serving child, from processes that run an author's code."""
+    # The resource tracker of `multiprocessing` would start together with the child and inherit the environment, which every
+    # process of the user can read. So start the tracker now, without the keys.
     with hidden_from_authors():
         resource_tracker.ensure_running()
     hide_memory()
@@ -183,7 +184,8 @@ def _hide_handed_keys() -> None:
 def reload_factory() -> FastAPI:
     """Build the application in the child process that `--reload` restarts, with settings from the environment.
 
-    An author's error is printed in one paragraph and ends the child. The next change of a file starts another child.
+    If the author's code raises an error, it is printed in one paragraph, and the child ends. The next change of a file
+    starts another child.
     """
     settings = from_environment()
     keep_from_authors()
@@ -197,16 +199,16 @@ def reload_factory() -> FastAPI:
 
 
 def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
-    """Return settings with a key, the key if it was created here, and whether only this machine can call.
+    """Return settings with a key, the key if it was created here (otherwise None), and whether only this machine can call.
 
-    Raises ConfigError if others can call and no key is configured.
+    Raises ConfigError if other machines can call and no key is configured.
     """
     local = uvicorn_server.bound_to_this_machine(settings.host)
     if auth.Keys.of(settings).configured():
         return settings, None, local
     if not local:
         raise ConfigError(
-            f"No key is configured, but other machines can reach {settings.host}. Nothing is served.",
+            f"The server did not start, because other machines can reach {settings.host} and no key is configured.",
             hint="Set ENVIRONMENT_API_KEY (in the environment or an --env-file), or serve on 127.0.0.1.",
         )
     key = secrets.token_urlsafe(24)
@@ -216,7 +218,7 @@ def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
 def _banner(
     app: TaskApp, url: str, settings: Settings, *, minted: str | None, local: bool, viewer: viewers.Viewer | None
 ) -> None:
-    """Print what is served, where, how it is scored and how to call it, with a minted key and a login link."""
+    """Print the app, its address, reward and store, example requests, and, if there are any, a new key and a login link."""
     spec = policies.offered(app.freeze(), exposure="local" if local else "public", gold=settings.gold)
     description = describe.Description(
         spec,
@@ -232,12 +234,12 @@ def _banner(
         facts.add_row("environment", f"{environment.name}: {split_words(task['dataset'])}")
         facts.add_row("reward", clean("\n".join(reward_words(task))))
     store = next(value for name, value, _ in settings.shown() if name == "store")
-    facts.add_row("store", "none: rollouts are not stored" if store == "none" else store)
+    facts.add_row("store", "none; rollouts are not stored" if store == "none" else store)
     facts.add_row("key", _key_words(settings, minted))
     if local:
         facts.add_row("docs", f"{url}/docs")
         if viewer is not None:
-            facts.add_row("viewer", "the link below works once; after that, log in with the key")
+            facts.add_row("viewer", "log in with the link below, which works once, or with the key")
     else:
         facts.add_row("warning", "other machines can reach this address; put a TLS proxy in front of it")
     out.print(facts)
@@ -260,7 +262,7 @@ def _banner(
 
 def _key_words(settings: Settings, minted: str | None) -> str:
     if minted is not None:
-        return "created for this run and shown only here; set ENVIRONMENT_API_KEY for a permanent one"
+        return "created for this run and shown only here; set ENVIRONMENT_API_KEY for a permanent key"
     if settings.environment_api_key:
         source = settings.sources.get("environment_api_key", "given").removesuffix(", ENVIRONMENT_API_KEY")
         return f"ENVIRONMENT_API_KEY ({source})"

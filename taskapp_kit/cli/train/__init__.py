@@ -1,1 +1,1 @@
-"""Commands of training jobs and their models, and those that deploy an app."""
+"""Commands that run training jobs, manage models, or deploy an app."""

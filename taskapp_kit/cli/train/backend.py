@@ -29,15 +29,15 @@ DEFAULT_STORE = "sqlite:///.taskapp/backend.db"
 KEY = "SYNTH_API_KEY"
 LOCAL = "local"
 GRACE_SECONDS = 5
-"""How long requests may continue after Ctrl-C. Jobs continue when the backend starts again."""
+"""How long requests may continue after Ctrl-C, in seconds. Jobs continue when the backend restarts."""
 
 
 @click.group(epilog=example("taskapp backend serve"))
 def command() -> None:
     """Serve a backend for training jobs.
 
-    The engine `local` trains a model on this machine with the task app's rollouts. The engine `rollouts` only plays rollouts
-    and reports their rewards.
+    The engine `local` trains a model on this machine with rollouts of the task app. The engine `rollouts` only plays
+    rollouts and reports their rewards.
     """
 
 
@@ -54,13 +54,13 @@ def command() -> None:
     "--engine",
     type=click.Choice(["rollouts", LOCAL]),
     default="rollouts",
-    help="rollouts plays and scores. local trains, one job at a time (extra: train).",
+    help="rollouts only plays and scores. local trains, one job at a time (needs the extra train).",
 )
 @click.option(
     "--store",
     default=DEFAULT_STORE,
     metavar="URL",
-    help="The store for jobs. Without a store, jobs are lost when the backend stops.",
+    help="The store for jobs. With none, jobs are lost when the backend stops.",
 )
 @ENV_FILES
 @click.option(
@@ -68,17 +68,17 @@ def command() -> None:
     type=click.IntRange(1, 256),
     default=4,
     metavar="N",
-    help="Concurrent jobs. The engine local runs one at a time.",
+    help="Maximum concurrent jobs. The engine local runs only one.",
 )
 @click.option(
     "--models",
     metavar="DIR",
-    help="Where the engine local reads models and saves checkpoints.  [default: TASKAPP_MODELS, else .taskapp/models]",
+    help="The directory for models and checkpoints of the engine local.  [default: TASKAPP_MODELS, else .taskapp/models]",
 )
 @click.option(
     "--gateway-url",
     metavar="URL",
-    help="The address of the engine local's gateway, for task apps that cannot use this machine's loopback address.",
+    help="The address at which task apps reach the gateway of the engine local.  [default: a loopback address]",
 )
 @click.option(
     "--gateway-listen", metavar="HOST:PORT", help="Where the gateway listens.  [default: a free port of 127.0.0.1]"
@@ -89,10 +89,10 @@ def command() -> None:
     "allow",
     multiple=True,
     metavar="HOST",
-    help="Allow task apps at this private host or network, even though others can reach the backend.",
+    help="Allow task apps at this private host or network although other machines can reach the backend.",
 )
 @LOG_LEVEL
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Format of the log.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="The log format.")
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -113,10 +113,10 @@ def serve(
 ) -> None:
     """Serve jobs over HTTP, protected by a key.
 
-    The accepted keys are SYNTH_API_KEY (comma-separated), from the process environment, --env-file or .env. If it is not
-    set, a key is created and printed once on the loopback address, and required on any other address. ENVIRONMENT_API_KEY
-    is the key for task apps for which no key was uploaded. Ctrl-C stops the backend. Running jobs continue when it starts
-    again.
+    The accepted keys are the comma-separated values of SYNTH_API_KEY in the process environment, --env-file or .env. If
+    SYNTH_API_KEY is not set and the address is a loopback address, a key is created and printed once. On any other address,
+    SYNTH_API_KEY is required. The backend calls task apps with their uploaded keys, or else with ENVIRONMENT_API_KEY.
+    Ctrl-C stops the backend. Running jobs continue when the backend restarts.
     """
     settings = load({} if models is None else {"models": models}, env_files=env_files)
     gateway = gateways.GatewayOptions.of(url=gateway_url, listen=gateway_listen, tunnel=gateway_tunnel)
@@ -154,13 +154,16 @@ def serve(
 
 
 def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str | None]:
-    """Return the configured keys, and the key that is created without them. Raises ConfigError."""
+    """Return the configured keys and None, or no keys and a new key.
+
+    Raises ConfigError if no key is configured and other machines can call.
+    """
     keys = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
     if keys:
         return keys, None
     if not local:
         raise ConfigError(
-            f"No key is configured, but other machines can reach {host}. Nothing is served.",
+            f"The backend did not start, because other machines can reach {host} and no key is configured.",
             hint=f"Set {KEY} (in the environment or an --env-file), or serve on 127.0.0.1.",
         )
     return [], secrets.token_urlsafe(24)
@@ -168,7 +171,11 @@ def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str
 
 @contextmanager
 def _engine(name: str, settings: Settings, gateway: gateways.GatewayOptions) -> Iterator[engines.Engine]:
-    """Run an engine, with its gateway's tunnel, while the block runs. Raises ConfigError, Unavailable, TunnelError."""
+    """Provide an engine while the block runs, and open its gateway's tunnel if one is configured.
+
+    Raises ConfigError for gateway options with the engine `rollouts`, Unavailable if the extra `train` is not installed,
+    and TunnelError if the tunnel cannot be opened.
+    """
     if name == rollouts_engine.RolloutsEngine.name:
         if gateway != gateways.GatewayOptions():
             raise ConfigError("The engine rollouts has no gateway.", hint="Add --engine local.")
@@ -190,7 +197,7 @@ def _banner(
     local: bool,
     viewer: server_viewer.Viewer | None,
 ) -> None:
-    """Print what is served, a minted key, and the next command."""
+    """Print the engine, the store, the next command, and, if there are any, a new key and a login link."""
     out = console()
     out.print(f"taskapp backend at {url}", style="bold", soft_wrap=True)
     facts = table("", "")
@@ -199,13 +206,13 @@ def _banner(
     if engine.updates_weights:
         facts.add_row("models", clean(str(settings.models)))
     persistent = store.strip().lower() not in ("none", "memory", ":memory:")
-    facts.add_row("store", clean(store) if persistent else "none: jobs are lost when the backend stops")
-    own = f"created for this run and shown only here; set {KEY} for a permanent one"
+    facts.add_row("store", clean(store) if persistent else "none; jobs are lost when the backend stops")
+    own = f"created for this run and shown only here; set {KEY} for a permanent key"
     facts.add_row("key", own if minted else KEY)
     uploaded = "uploaded keys (taskapp setup)"
     facts.add_row("task apps", "ENVIRONMENT_API_KEY" if settings.environment_api_key else uploaded)
     if viewer is not None:
-        link = "the link below works once; after that, log in with the key"
+        link = "log in with the link below, which works once, or with the key"
         facts.add_row("viewer", link if local else f"{url}{server_viewer.UI}")
     if not local:
         facts.add_row("warning", "other machines can reach this address; put a TLS proxy in front of it")

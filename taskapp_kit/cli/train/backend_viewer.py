@@ -1,4 +1,4 @@
-"""The viewer of `taskapp backend serve`: its jobs as pages at `/ui`."""
+"""The viewer of `taskapp backend serve`, which shows jobs as pages at `/ui`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from taskapp_kit.viewer.source import JobProgress, UiSource
 from taskapp_kit.viewer.viewer import Viewer
 
 MOST_POINTS = 200
-"""The most points of a metric on a job's page, which reloads them every two seconds."""
+"""The maximum number of points of a metric on a job's page, which reloads them every two seconds."""
 
 
 class JobSource(UiSource):
-    """The jobs of a running backend. orgs: the organization of each key label. A caller sees its organization's jobs."""
+    """The jobs of a running backend. A caller sees only the jobs of its organization.
+
+    orgs: The organization of each key label.
+    """
 
     def __init__(self, jobs: Jobs, orgs: Mapping[str, str]) -> None:
         super().__init__(place="taskapp backend", runs_jobs=True)
@@ -53,7 +56,10 @@ class JobSource(UiSource):
 
 
 def backend_viewer(jobs: Jobs, bearer: BearerKeys, keys: Sequence[str], settings: Settings) -> Viewer:
-    """Return the viewer of a backend. keys: the keys of `bearer` in plain text. The login link uses the first key."""
+    """Return the viewer of a backend.
+
+    keys: The keys of `bearer` in plain text. The login link uses the first key.
+    """
     labelled = [(f"key{number}", key.strip()) for number, key in enumerate(keys, start=1)]
     orgs = {label: org for label, key in labelled if (org := bearer.org([key.encode()])) is not None}
     source = JobSource(jobs, orgs)

@@ -1,4 +1,4 @@
-"""`taskapp deploy`: deploy an app to Modal with its Secret, and play one rollout to check that it works.
+"""`taskapp deploy`: deploy an app and its Secret to Modal, and play one rollout to check the deployment.
 
 `modal-serve` uses the same flags, plan and steps.
 """
@@ -37,50 +37,50 @@ deploy_options = options(
     click.argument("app"),
     click.option("--name", "app_name", metavar="N", help="Name of the Modal app.  [default: APP's name]"),
     click.option("--env", "-e", "modal_environment", metavar="E", help="Modal environment.  [default: the account's]"),
-    env_files_option("Keys for the Secret; a later file wins."),
+    env_files_option("Keys for the Secret; later files take precedence."),
     click.option("--create-secret", is_flag=True, help="Create the Secret from the env files if it does not exist."),
-    click.option("--update-secret", is_flag=True, help="Set the env files' keys in the existing Secret; keep others."),
+    click.option("--update-secret", is_flag=True, help="Add the env files' keys to the existing Secret."),
     click.option("--take-over", is_flag=True, help="Replace an app of this name that taskapp did not deploy."),
     click.option(
         "--store",
         type=click.Choice(["postgres-secret", "none"]),
-        help="Where rollouts are stored: in TASKAPP_STORE of the Secret, or nowhere.  [default: none]",
+        help="Store rollouts in the database of TASKAPP_STORE in the Secret, or not at all.  [default: none]",
     ),
     click.option("--secret", "secret_name", metavar="S", help="Name of the Secret.  [default: N-env]"),
-    click.option("--extra-secret", "extra_secrets", multiple=True, metavar="S", help="Another Secret."),
+    click.option("--extra-secret", "extra_secrets", multiple=True, metavar="S", help="An additional Secret."),
     click.option("--cpu", type=float, metavar="CORES", help="Reserved cores."),
-    click.option("--memory", "memory_mib", type=_COUNT, metavar="MIB", help="Reserved memory."),
-    click.option("--region", multiple=True, metavar="R", help="Where containers may run; costs more than any region."),
+    click.option("--memory", "memory_mib", type=_COUNT, metavar="MIB", help="Reserved memory, in MiB."),
+    click.option("--region", multiple=True, metavar="R", help="Run containers only in this region, at a higher price."),
     click.option(
-        "--min-containers", type=click.IntRange(0), metavar="N", help="Warm containers; they cost money idle."
+        "--min-containers", type=click.IntRange(0), metavar="N", help="Containers that always run, even if idle."
     ),
-    click.option("--max-containers", type=_COUNT, metavar="N", help="Most containers."),
-    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Containers ahead of the load."),
+    click.option("--max-containers", type=_COUNT, metavar="N", help="Maximum number of containers."),
+    click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Extra idle containers under load."),
     click.option(
         "--scaledown-window",
         "scaledown_window_seconds",
         type=_COUNT,
         metavar="T",
-        help="How long an idle container stays, in seconds.",
+        help="How long an idle container keeps running, in seconds.",
     ),
     click.option("--timeout", "timeout_seconds", type=_COUNT, metavar="T", help="Longest request, in seconds."),
     click.option(
-        "--startup-timeout", "startup_timeout_seconds", type=_COUNT, metavar="T", help="Longest start, in seconds."
+        "--startup-timeout", "startup_timeout_seconds", type=_COUNT, metavar="T", help="Longest startup, in seconds."
     ),
-    click.option("--max-inputs", type=_COUNT, metavar="N", help="Most concurrent requests of a container."),
-    click.option("--target-inputs", type=_COUNT, metavar="N", help="Concurrent requests that scaling aims for."),
+    click.option("--max-inputs", type=_COUNT, metavar="N", help="Maximum concurrent requests per container."),
+    click.option("--target-inputs", type=_COUNT, metavar="N", help="Target concurrent requests per container."),
     click.option("--volume", multiple=True, metavar="DIR=NAME", help="A Modal Volume to mount at DIR."),
     click.option("--apt", "apt_packages", multiple=True, metavar="P", help="A Debian package to install."),
-    click.option("--custom-domain", "custom_domains", multiple=True, metavar="D", help="Your domain for the app."),
-    click.option("--memory-snapshot/--no-memory-snapshot", default=None, help="Start containers from a snapshot."),
-    click.option("--no-rehearsal", is_flag=True, help="Do not import the app here first."),
-    click.option("--wait/--no-wait", default=True, help="Wait until the app answers, and play one rollout."),
+    click.option("--custom-domain", "custom_domains", multiple=True, metavar="D", help="A custom domain."),
+    click.option("--memory-snapshot/--no-memory-snapshot", default=None, help="Start from a memory snapshot."),
+    click.option("--no-rehearsal", is_flag=True, help="Do not import the app on this machine first."),
+    click.option("--wait/--no-wait", default=True, help="Wait until the app responds, and play one rollout."),
 )
-"""The options of `deploy` and `modal-serve`: the app's name and settings, its Secret, Modal's environment."""
+"""The options of `deploy` and `modal-serve`."""
 
 
 def settings_of(flags: dict[str, Any]) -> modal_settings.ModalSettings:
-    """Return the settings that the flags set. Raises ConfigError, click.BadParameter."""
+    """Return the settings that the flags set. Raises ConfigError or click.BadParameter if a flag's value is invalid."""
     names = {field.name for field in dataclasses.fields(modal_settings.ModalSettings)}
     said = {name: value for name, value in flags.items() if name in names and value not in (None, ())}
     volumes = [text.partition("=") for text in flags["volume"]]
@@ -94,16 +94,18 @@ def settings_of(flags: dict[str, Any]) -> modal_settings.ModalSettings:
 
 
 def planned(app: str, said: modal_settings.ModalSettings, *, env_files: Sequence[str] = ()) -> modal_plans.DeployPlan:
-    """Return the plan. The default name on Modal is the app's name. Raises DiscoveryError, ConfigError.
+    """Return the plan of a deployment. The default name on Modal is the app's name.
 
-    env_files: the source of the Secret's values. The plan has a warning for each model address in them that only this
-    machine can reach.
+    env_files: The files with the Secret's values. For each model address in them that only this machine can reach, the
+    plan contains a warning.
+
+    Raises DiscoveryError if the app cannot be loaded, and ConfigError if a setting is invalid.
     """
     here = Path.cwd()
     parsed = source_files.parse_target(source_files.resolve(app, beside=here))
     if parsed.kind == "file" and _is_entry(here / parsed.name):
         raise ConfigError(
-            f"{parsed.name} is a file for Modal's own command, not a task app.",
+            f"{parsed.name} is a file for the command `modal deploy`, not a task app.",
             hint=f"Run `modal deploy {parsed.name}`, or pass the app's file to this command.",
         )
     declared = declared_requirements.read_needs(parsed, beside=here).settings
@@ -114,7 +116,7 @@ def planned(app: str, said: modal_settings.ModalSettings, *, env_files: Sequence
 
 
 def _unreachable(plan: modal_plans.DeployPlan, env_files: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each model address that would lead to the container itself, for all roles that are known."""
+    """Yield a warning for each model address, of all known roles, that is a loopback address."""
     settings = load(env_files=env_files)
     rehearsal = plan.rehearsal
     names = None if rehearsal is None or rehearsal.context else {*plan.required_keys, *rehearsal.optional}
@@ -122,7 +124,7 @@ def _unreachable(plan: modal_plans.DeployPlan, env_files: Sequence[str]) -> Iter
     for name in sorted(settings.variables if names is None else names):
         url = settings.variable(name) if name.startswith(start) and name.endswith(end) else None
         if url and on_loopback(url):
-            yield f"{name} is a loopback address, which a container cannot use to reach the model on this machine."
+            yield f"{name} is a loopback address, so the container cannot reach the model on this machine."
 
 
 def _is_entry(path: Path) -> bool:
@@ -131,7 +133,7 @@ def _is_entry(path: Path) -> bool:
 
 
 def _own_name(parsed: source_files.Target, here: Path) -> str:
-    """Return the name of the file (of its directory for `app.py`), the package or the bundled app."""
+    """Return the name of the package, the bundled app or the file. For `app.py`, return the directory's name."""
     if parsed.kind != "file":
         return parsed.name.partition(".")[0]
     path = (here / parsed.name).resolve()
@@ -146,15 +148,15 @@ def _own_name(parsed: source_files.Target, here: Path) -> str:
     )
 )
 @deploy_options
-@click.option("--tag", default="", show_default=False, metavar="T", help="A label for this version, shown by Modal.")
+@click.option("--tag", default="", show_default=False, metavar="T", help="A label for this version, which Modal shows.")
 @click.option(
     "--strategy",
     type=click.Choice(["rolling", "recreate"]),
     default="rolling",
-    help="Let the old containers finish, or stop them first.",
+    help="rolling lets old containers finish. recreate stops them first.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the plan and its cost, without an account.")
-@json_option("Print the plan, or what was deployed, as JSON.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan and its cost. Needs no account.")
+@json_option("Print the plan or the result as JSON.")
 def command(
     app: str,
     modal_environment: str | None,
@@ -166,9 +168,9 @@ def command(
 ) -> None:
     """Deploy an app to Modal.
 
-    The app's requirements are read from its # /// script block or pyproject.toml, with [tool.taskapp.modal]. Flags take
-    precedence. The app is imported here first, with only the packages that will be installed on Modal. Keys are passed in a
-    named Secret and nowhere else.
+    The app's requirements and the settings in [tool.taskapp.modal] are read from its # /// script block or pyproject.toml.
+    Flags take precedence. Before the deployment, the app is imported on this machine with only the packages that will be
+    installed on Modal. Keys are passed only in a named Secret.
     """
     said = settings_of(flags)
     plan = planned(app, said, env_files=flags["env_files"])
@@ -177,7 +179,7 @@ def command(
             print_json(deploy_output.plan_json(plan))
             return
         deploy_output.show_plan(plan)
-        echo("\nNothing was sent to Modal. Without --dry-run, this plan is deployed.")
+        echo("\nNothing was sent to Modal. To deploy this plan, run the command without --dry-run.")
         return
     how = modal_run.DeployOptions(modal_environment or "", tag, strategy)
     end_on_signals()
@@ -200,20 +202,24 @@ STAYS = (
     "TASKAPP_HOST",
     "TASKAPP_PORT",
 )
-"""Prefixes of variables that are not sent: keys that a container does not need, and this machine's paths and addresses."""
+"""Prefixes of variables that are not sent to Modal.
+
+Containers do not need these keys, and the paths and addresses are valid only on this machine.
+"""
 
 
 def ready(plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, flags: dict[str, Any]) -> str | None:
-    """Check the app's name and prepare its Secret. Return the app's key if it is known here.
+    """Check the app's name and prepare its Secret. Return the app's key, or None if it is not known on this machine.
 
-    Raises ModalRefused, ConfigError, Unavailable.
+    Raises ModalRefused if the name is taken, or if a Secret or key is missing, ConfigError if an env file is invalid, and
+    Unavailable if Modal's client is not installed.
     """
     modal_account.require_client()
     apart = modal_container.why_not_shared(
         plan.coordinator, max_containers=plan.settings.max_containers, keeps=plan.settings.store == "postgres-secret"
     )
     if apart is not None:
-        raise modal_account.ModalRefused(f"{plan.app_name!r} is not deployed: {apart}")
+        raise modal_account.ModalRefused(f"{plan.app_name!r} was not deployed: {apart}")
     for warning in plan.warnings:
         echo(f"Warning: {clean(warning)}", err=True)
     echo("Checking the app's name and its Secret on Modal ...", err=True)
@@ -241,8 +247,8 @@ def _secrets(
     missing = own in account.missing
     if missing and not flags["create_secret"]:
         raise modal_account.ModalRefused(
-            f"The Secret {own!r} for {', '.join(plan.required_keys)} does not exist on Modal.",
-            hint="--create-secret creates it from .env or --env-file FILE, with a new key if they have none.",
+            f"The Secret {own!r} with {', '.join(plan.required_keys)} does not exist on Modal.",
+            hint="Pass --create-secret to create it from .env or --env-file FILE, with a new key if they contain none.",
         )
     if missing or flags["update_secret"]:
         lacking = set(plan.required_keys) if missing else lacking
@@ -251,27 +257,27 @@ def _secrets(
         if lacking and missing:
             raise modal_account.ModalRefused(
                 f"The env files do not set {', '.join(sorted(lacking))}, which the Secret {own!r} needs.",
-                hint="Add it to an --env-file.",
+                hint="Add the missing variables to an --env-file.",
             )
         if not modal_account.make_secret(own, values, environment=how.environment, update=flags["update_secret"]):
             raise modal_account.ModalRefused(
-                f"Another process has just created the Secret {own!r}, which was not changed.",
-                hint="Run the command again to use that Secret.",
+                f"Another process has just created the Secret {own!r}, so this command did not change it.",
+                hint="To use the Secret, run the command again.",
             )
         echo(f"Secret {own}: {'created with' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
     elif flags["create_secret"]:
-        echo(f"Secret {own} exists and was not changed; --update-secret sets keys in it.", err=True)
+        echo(f"Secret {own} already exists and was not changed. To add keys to it, pass --update-secret.", err=True)
     if lacking:
         raise modal_account.ModalRefused(
             f"The Secret {own!r} on Modal does not contain {', '.join(sorted(lacking))}.",
-            hint="Add it to an env file, and pass --update-secret.",
+            hint="Add the missing variables to an env file, and pass --update-secret.",
         )
 
 
 def after(
     plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, key: str | None, *, wait: bool, as_json: bool
 ) -> None:
-    """Wait until the app answers, if requested, and print its address and the next command. Raises ModalRefused."""
+    """Print the app's address and the next command. With `wait`, first wait until the app responds. Raises ModalRefused."""
     url = modal_account.address(plan.app_name, modal_settings.WEB_FUNCTION, environment=how.environment)
     deployed: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
     if wait:
@@ -279,12 +285,15 @@ def after(
     if as_json:
         print_json(deployed)
         return
-    echo(f"\n{clean(plan.app_name)} {'answers' if wait else 'is'} at {clean(url)}")
-    echo(f"Next: taskapp rollout {clean(url)}   (with its key in ENVIRONMENT_API_KEY)")
+    echo(f"\n{clean(plan.app_name)} {'responds' if wait else 'is'} at {clean(url)}")
+    echo(f"Next: taskapp rollout {clean(url)}   (with the app's key in ENVIRONMENT_API_KEY)")
 
 
 def look_at(plan: modal_plans.DeployPlan, url: str, key: str | None) -> dict[str, Any] | None:
-    """Wait for /health and play one short rollout, or return None without a key or policy. Raises ModalRefused."""
+    """Wait for /health, play one short rollout, and return its result. Return None if no key or no policy is known.
+
+    Raises ModalRefused if the app does not respond or the rollout fails.
+    """
     echo(f"Waiting for {clean(url)}/health ...", err=True)
     seconds = float(plan.settings.startup_timeout_seconds or 0) + 60.0
     last: list[str] = []
@@ -296,15 +305,15 @@ def look_at(plan: modal_plans.DeployPlan, url: str, key: str | None) -> dict[str
 
     known = blocking_portal.run(modal_check.healthy(url, key, seconds=seconds, report=report_progress))
     if key is None or not known:
-        why = "the key here is not the key in the Secret" if key else "its key is not known here"
+        why = "the key on this machine is not the key in the Secret" if key else "its key is not known"
         echo(
-            f"The app answers. No rollout was played, because {why}. Pass --env-file or ENVIRONMENT_API_KEY.", err=True
+            f"The app responds. No rollout was played, because {why}. Pass --env-file or ENVIRONMENT_API_KEY.", err=True
         )
         return None
     rehearsal = plan.rehearsal
     if rehearsal is None or not rehearsal.policy:
-        why = "no policy is known without a rehearsal" if rehearsal is None else "no policy plays without a model"
-        echo(f"The app answers. No rollout was played, because {why}.", err=True)
+        why = "--no-rehearsal leaves its policies unknown" if rehearsal is None else "every policy needs a model"
+        echo(f"The app responds. No rollout was played, because {why}.", err=True)
         return None
     smoke = blocking_portal.run(
         modal_check.smoke(
@@ -322,26 +331,26 @@ def look_at(plan: modal_plans.DeployPlan, url: str, key: str | None) -> dict[str
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM and a closed terminal end a command like Ctrl-C, so that everything on Modal is stopped."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C, so that the command stops everything on Modal before it ends."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+        if signal.getsignal(number) is signal.SIG_DFL:  # with nohup, SIGHUP is ignored and must stay so
             signal.signal(number, signal.default_int_handler)
 
 
 def print_line(line: str) -> None:
-    """Print a line of Modal's client on stderr."""
+    """Print a line of the Modal client's output on stderr."""
     echo(line, err=True)
 
 
 def secret_values(plan: modal_plans.DeployPlan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
-    """Return the values for the Secret from the env files, or from `.env` without --env-file.
+    """Return the values for the Secret from the env files, or from `.env` if there are no env files.
 
-    If `mint` is true and neither the files nor the process environment set ENVIRONMENT_API_KEY, a key is created and written
-    into the last env file with mode 600, because Modal never shows it again. It is not printed.
+    If `mint` is true and neither the files nor the process environment set ENVIRONMENT_API_KEY, a key is created and
+    written to the last env file, which then has mode 600, because Modal never shows the key again. The key is not printed.
 
     Raises ConfigError if an env file cannot be read or written, or if TASKAPP_STORE is not a Postgres address.
     """
-    key = load(env_files=env_files).environment_api_key  # fails if a file cannot be read
+    key = load(env_files=env_files).environment_api_key  # raises ConfigError if a file cannot be read
     files = [Path(name) for name in env_files] or [Path(".env")]
     values: dict[str, str] = {}
     for path in files:

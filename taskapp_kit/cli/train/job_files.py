@@ -1,4 +1,4 @@
-"""The files that `taskapp train --local` writes about a job: an image of its curves, and TensorBoard's files."""
+"""The files about a job that `taskapp train` writes on this machine: an image of the curves, and TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from taskapp_kit.errors import BackendError, ConfigError
 from taskapp_kit.records.job_curves import curve_groups
 
 POINT_SECONDS = 2.0
-"""The interval between two requests for a job's points, for TensorBoard."""
+"""The interval between two requests for a job's points, in seconds."""
 
 Points = Sequence[Mapping[str, Any]]
-"""As a backend returns them: name, step, value, created_at (ISO 8601)."""
+"""Points of metrics as a backend returns them. Their fields are name, step, value and created_at (ISO 8601)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """The files in `folder`, which is created when they are written."""
+    """The files about a job in the directory `folder`, which is created when the files are written."""
 
     folder: Path
 
     @property
     def picture(self) -> Path:
-        """The PNG image of all curves."""
+        """The path of the PNG image of all curves."""
         return self.folder / "curves.png"
 
     @property
     def tensorboard(self) -> Path:
-        """The directory of TensorBoard's files."""
+        """The path of the directory with TensorBoard's files."""
         return self.folder / "tensorboard"
 
     async def follow(self, after_step: Callable[[int], Awaitable[Points]]) -> None:
-        """Write points for TensorBoard until cancelled. after_step: called with a step, returns later points."""
+        """Write points for TensorBoard until cancelled.
+
+        after_step: A function that returns the points of all steps after the given step.
+        """
         with (await asyncio.to_thread(_curves)).TensorBoardFiles(self.tensorboard) as files:
             last = -1
             while True:
@@ -49,10 +52,10 @@ class JobFiles:
                 await asyncio.sleep(POINT_SECONDS)
 
     def write(self, points: Points, title: str) -> None:
-        """Write the image and rewrite TensorBoard's files. Raises ConfigError."""
+        """Write the image and rewrite TensorBoard's files. Raises ConfigError if they cannot be written."""
         groups, _ = curve_groups((point["name"], point["step"], point["value"]) for point in points)
         try:
-            # parts of the job may have been played again, and points cannot be removed from an event file
+            # a resumed job may repeat steps, and points cannot be removed from an event file
             with _curves().TensorBoardFiles(self.tensorboard) as files:
                 files.add(_timed(points))
             self.picture.write_bytes(_curves().picture(groups, title))

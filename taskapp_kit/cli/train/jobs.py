@@ -28,7 +28,7 @@ MAX_LISTED = 1000
 
 
 def _at_a_backend(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a backend, passed as `settings`, and --json."""
+    """Add the options --env-file and --backend-url, whose values are passed as `settings`, and --json."""
 
     @functools.wraps(command)
     def with_settings(
@@ -44,15 +44,15 @@ def _at_a_backend(command: Callable[..., None]) -> Callable[..., None]:
 def command() -> None:
     """List, follow, cancel and restart the jobs of a backend.
 
-    The backend is --backend-url or BACKEND_BASE_URL, and its key is SYNTH_API_KEY. A key sees the jobs that were submitted
-    with it. `taskapp train` submits a job.
+    The backend's address is read from --backend-url or BACKEND_BASE_URL, and its key from SYNTH_API_KEY. You see only the
+    jobs that were submitted with this key. `taskapp train` submits a job.
     """
 
 
 @command.command("list", epilog=example(*LIST_EXAMPLES))
 @click.option("--status", type=click.Choice(STATUSES), help="Only jobs with this status.")
 @click.option(
-    "--tag", "tags", multiple=True, metavar="T", help="Only jobs with this tag, NAME or NAME=VALUE; repeatable."
+    "--tag", "tags", multiple=True, metavar="T", help="Only jobs with this tag, NAME or NAME=VALUE; may be repeated."
 )
 @click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, metavar="N", help="List at most N jobs.")
 @_at_a_backend
@@ -112,7 +112,7 @@ def follow(
 def cancel(job_id: str, settings: JobSettings, as_json: bool) -> None:
     """Cancel JOB and its rollouts.
 
-    The exit status is 0 if the job is cancelled or being cancelled, and 1 if it had already ended.
+    The exit status is 0 if the job is cancelled or being cancelled, and 1 if the job had already ended.
     """
     job = without_keys(read_status(_job_of(job_id, settings).cancel(), job_id), settings.keys)
     name = clean(str(job["job_id"]))
@@ -123,16 +123,16 @@ def cancel(job_id: str, settings: JobSettings, as_json: bool) -> None:
     elif not over(job):
         echo(f"Job {name} is {job['status']} and is being cancelled.")
     if over(job) and job["status"] not in CANCELLED:
-        raise JobError(f"Job {name} was not cancelled: it had already ended with status {job['status']}.")
+        raise JobError(f"Job {name} was not cancelled, because it had already ended with status {job['status']}.")
 
 
 @command.command(epilog=example(*START_EXAMPLES))
 @click.argument("job_id", metavar="JOB")
 @_at_a_backend
 def start(job_id: str, settings: JobSettings, as_json: bool) -> None:
-    """Restart JOB, which failed or was cancelled, from its last checkpoint.
+    """Restart JOB from its last checkpoint. The job must have failed or been cancelled.
 
-    The exit status is 0 if the job is queued or running, and 1 if it cannot be restarted.
+    The exit status is 0 if the job is queued or running, and 1 if the job cannot be restarted.
     """
     job = without_keys(read_status(_job_of(job_id, settings).start(), job_id), settings.keys)
     name = clean(str(job["job_id"]))
@@ -142,20 +142,20 @@ def start(job_id: str, settings: JobSettings, as_json: bool) -> None:
         echo(f"Job {name} is {job['status']}. Follow it with: taskapp jobs follow {name}")
     if over(job):
         raise JobError(
-            f"Job {name} cannot be restarted: it is {job['status']}, and only a failed or cancelled job whose engine can "
-            "resume it restarts."
+            f"Job {name} has status {job['status']} and cannot be restarted. Only a failed or cancelled job can be restarted, "
+            "and only if its engine can resume jobs."
         )
 
 
 def _job_of(job_id: str, settings: JobSettings) -> rl_job.RLJob:
-    """Return the job at the backend. Raises ConfigError if no backend or key is set."""
+    """Return a client for the job. Raises ConfigError if the backend's address or key is not set."""
     return rl_job.RLJob.from_job_id(job_id, settings.needed_backend(), settings.needed_backend_key())
 
 
 def _show(jobs: list[dict[str, Any]]) -> None:
     """Print one row for each job."""
     if not jobs:
-        echo("No jobs found. `taskapp train` submits one.", err=True)
+        echo("No jobs found. `taskapp train` submits a job.", err=True)
         return
     headers = ("job", "status", "created", "progress", "final reward", "model", "tags")
     rows = table(*headers, right=("progress", "final reward"))
@@ -173,5 +173,5 @@ def _show(jobs: list[dict[str, Any]]) -> None:
 
 
 def _moment(job: Mapping[str, Any]) -> str:
-    """Return when the job was submitted, to the second. The backend reports it in ISO 8601."""
+    """Return when the job was submitted, to the second, or `-` if it is unknown. The backend reports ISO 8601."""
     return str(job.get("created_at") or "-").partition(".")[0].replace("T", " ")

@@ -26,7 +26,8 @@ from taskapp_kit.errors import KitError
 def command(app: str, modal_environment: str | None, **flags: Any) -> None:
     """Run an app on Modal until Ctrl-C, with live reload.
 
-    Like `deploy`, but at a separate address that ends in -dev. The deployment is removed when the command ends.
+    The command works like `deploy`, but uses a separate address that ends in -dev. When the command ends, the app is
+    removed.
     """
     said = settings_of(flags)
     plan = planned(app, said)
@@ -34,11 +35,11 @@ def command(app: str, modal_environment: str | None, **flags: Any) -> None:
     key = ready(plan, how, {**flags, "take_over": True})
 
     def answering(url: str) -> None:
-        echo(f"{clean(plan.app_name)} is at {clean(url)} until Ctrl-C and reloads when its files change.")
+        echo(f"{clean(plan.app_name)} is running at {clean(url)} until Ctrl-C. It reloads when its files change.")
         if flags["wait"]:
             try:
                 look_at(plan, url.rstrip("/"), key)
-            except KitError as error:  # the user can fix it while it is served
+            except KitError as error:  # the user can fix the app while it is being served
                 complain(error)
 
     end_on_signals()

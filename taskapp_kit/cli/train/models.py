@@ -35,7 +35,7 @@ IMPORT_EXAMPLE = "taskapp models import lever.tar"
 
 
 def _here(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --models, passed as the directory `models` of the settings, and --json."""
+    """Add --models, whose value (or the setting) is passed as the directory `models`, and --json."""
 
     @functools.wraps(command)
     def with_folder(*args: Any, models: Path | None, env_files: Sequence[str], as_json: bool, **others: Any) -> None:
@@ -58,21 +58,25 @@ def _here(command: Callable[..., None]) -> Callable[..., None]:
 def command() -> None:
     """List, export, import and remove the trained models on this machine.
 
-    NAME is rl:MODEL:JOB:CHECKPOINT, as printed in a job's results, or ft:MODEL:JOB:CHECKPOINT for a fine-tuned model. Pass it
-    to `eval` and `rollout` as --model.
+    NAME is rl:MODEL:JOB:CHECKPOINT, as printed in a job's results, or ft:MODEL:JOB:CHECKPOINT for a fine-tuned model. To
+    play with a model, pass its name to `eval` or `rollout` as --model.
     """
 
 
 @command.command("list", epilog=example(LIST_EXAMPLE))
 @_here
 def list_(models: Path, as_json: bool) -> None:
-    """List trained models with their scores: the reward in an evaluation, or the negative held-out loss of a fine-tuning."""
+    """List trained models with their scores.
+
+    The score of a model from RL is the reward in an evaluation. The score of a fine-tuned model is its negative held-out
+    loss.
+    """
     listed = [_shown(model) for model in library.trained_models(models)]
     if as_json:
         print_json({"folder": str(models), "models": listed})
         return
     if not listed:
-        echo(f"No trained models in {clean(str(models))}. `taskapp train --local` trains one.", err=True)
+        echo(f"No trained models in {clean(str(models))}. `taskapp train --local` trains a model.", err=True)
         return
     rows = table("name", "iteration", "score", "size", "kind", "saved", right=("iteration", "score", "size"))
     for model in listed:
@@ -90,19 +94,19 @@ def list_(models: Path, as_json: bool) -> None:
 @command.command(epilog=example(*EXPORT_EXAMPLES))
 @click.argument("name", metavar="NAME")
 @click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--merge", is_flag=True, help="For an adapter: merge it with its base model.")
+@click.option("--merge", is_flag=True, help="Merge an adapter with its base model.")
 @_here
 def export(name: str, archive: Path, merge: bool, models: Path, as_json: bool) -> None:
     """Write NAME to a tar archive, which is compressed if FILE ends in .gz.
 
-    The archive contains the weights, the tokenizer, the job's config, and the license of the base model with a notice of the
-    change, but not the state of the optimizer.
+    The archive contains the weights, the tokenizer, the job's config, and the license of the base model with a notice that
+    the model was changed. It does not contain the optimizer's state.
     """
     checkpoint = library.trained_model(models, checkpoint_facts.TrainedModelName.parse(name))
     written: dict[str, Any] = {"name": name, "archive": str(archive), "size_bytes": 0}
     if merge:
         if stored.ADAPTER not in checkpoint.files:
-            raise CheckpointError(f"{name} is not an adapter, so it cannot be merged.", hint="Leave out --merge.")
+            raise CheckpointError(f"{name} is not an adapter, so it cannot be merged.", hint="Omit --merge.")
         local_engine.check_installed("Merging an adapter")
         from taskapp_kit.train.models.loading import export_merged
 
@@ -125,7 +129,7 @@ def export(name: str, archive: Path, merge: bool, models: Path, as_json: bool) -
 def import_(archive: Path, models: Path, as_json: bool) -> None:
     """Unpack an archive of `taskapp models export` into the directory of models, and print the model's name.
 
-    Only regular files of known kinds are unpacked, and their SHA-256 must match the archive's manifest.
+    Only regular files of known kinds are unpacked. The SHA-256 of each file must match the archive's manifest.
     """
     checkpoint = library.import_checkpoint(archive, models)
     name = str(checkpoint.facts.name)
@@ -139,7 +143,7 @@ def import_(archive: Path, models: Path, as_json: bool) -> None:
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @_here
 def rm(names: tuple[str, ...], models: Path, as_json: bool) -> None:
-    """Remove models. A job cannot be restarted from a removed checkpoint."""
+    """Remove models. Jobs cannot be restarted from removed checkpoints."""
     parsed = [checkpoint_facts.TrainedModelName.parse(name) for name in names]
     removed: list[dict[str, Any]] = [
         {"name": str(name), "size_bytes": library.remove_trained_model(models, name)} for name in parsed

@@ -65,9 +65,9 @@ def command(
 ) -> None:
     """Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.
 
-    Values from flags, the environment and env files are used. On a terminal, missing values are prompted for, and keys are
-    not echoed. If ENVIRONMENT_API_KEY is missing, it is created, and so is SYNTH_API_KEY for a backend on this machine.
-    Nothing leaves this machine without --upload-key or --discover.
+    Values are read from flags, the environment and env files. On a terminal, the command prompts for missing values and
+    does not echo keys. If ENVIRONMENT_API_KEY is not set, it is created. If SYNTH_API_KEY is not set and the backend is on
+    this machine, it is also created. Nothing leaves this machine without --upload-key or --discover.
     """
     sources = [*([str(path)] if path.expanduser().is_file() else []), *env_files]
     settings = job_settings(env_files=sources, backend_url=backend_url, task_app_url=task_url)
@@ -78,12 +78,12 @@ def command(
     ours = backend is not None and on_loopback(backend)
     synth = settings.backend_key
     if interactive and not synth:
-        empty = "empty: create one" if ours else "empty: later"
+        empty = "leave empty to create one" if ours else "leave empty to set it later"
         prompt = f"{SYNTH_KEY}, the backend's key ({empty})"
         synth = click.prompt(prompt, default="", hide_input=True, show_default=False)
     task_app = _address(task_url or (_discovered(modal_env, interactive) if discover else settings.task_app_url))
     if task_app is None and interactive:
-        prompt = "Task app (empty: later)"
+        prompt = "Task app (leave empty to set it later)"
         task_app = click.prompt(prompt, default="", show_default=False, value_proc=_typed_address)
     values = {
         BACKEND_VARIABLES[0]: backend,
@@ -100,7 +100,7 @@ def command(
     _warn_of_git(path)
     if values[SYNTH_KEY] and not synth:
         echo(
-            f"`taskapp backend serve` in this directory will use this {SYNTH_KEY}. Restart it if it is already running."
+            f"`taskapp backend serve` in this directory will use this {SYNTH_KEY}. Restart a backend that is already running."
         )
     if upload_key:
         _upload(JobSettings(backend, task_app, values[SYNTH_KEY], values[ENVIRONMENT_KEY]))
@@ -110,7 +110,7 @@ def command(
 
 
 def _address(text: str | None) -> str | None:
-    """Raise ConfigError for an address that no later command could use, or that contains a password."""
+    """Return the normalized address, or None if it is empty. Raises ConfigError if it is invalid or contains a password."""
     return read_address(text) if text else None
 
 
@@ -126,7 +126,7 @@ def _discovered(environment: str, interactive: bool) -> str:
     if not apps:
         raise ConfigError(
             "No task app is deployed in this Modal environment.",
-            hint="Deploy one with `taskapp deploy APP --name NAME`.",
+            hint="Deploy an app with `taskapp deploy APP --name NAME`.",
         )
     for number, app in enumerate(apps, start=1):
         echo(f"  {number}  {clean(app.name)}  {clean(app.url)}", err=True)
@@ -135,7 +135,7 @@ def _discovered(environment: str, interactive: bool) -> str:
     if not interactive:
         names = ", ".join(clean(app.name) for app in apps)
         raise ConfigError(
-            f"Several apps are deployed on Modal: {names}.", hint="Pass the address of one as --task-url."
+            f"Several apps are deployed on Modal: {names}.", hint="Pass the address of one app as --task-url."
         )
     return apps[click.prompt("Number of the app", type=click.IntRange(1, len(apps)), err=True) - 1].url
 
@@ -145,16 +145,16 @@ def _upload(settings: JobSettings) -> None:
         settings.needed_backend(), settings.needed_backend_key(), settings.needed_task_app_key()
     )
     name = clean(str(stored.get("name") or ENVIRONMENT_KEY))
-    echo(f"Uploaded {name} to the backend at {clean(settings.needed_backend())}, encrypted for it.")
+    echo(f"Uploaded {name} to the backend at {clean(settings.needed_backend())}, encrypted for this backend.")
 
 
 def _warn_of_git(path: Path) -> None:
-    """Warn if git would add the file, which contains keys, to a repository."""
+    """Print a warning if the file, which contains keys, is in a git repository and not ignored."""
     folder = path.expanduser().resolve().parent
     try:
         command = ["git", "check-ignore", "-q", "--", path.name]
         ignored = subprocess.run(command, cwd=folder, capture_output=True, timeout=10, check=False).returncode  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return
-    if ignored == 1:  # in a repository, and not ignored
+    if ignored == 1:  # the file is in a repository and not ignored
         echo(f"Warning: git does not ignore {clean(path.name)}. Add it to .gitignore.", err=True)

@@ -56,21 +56,21 @@ from taskapp_kit.records.job_status import succeeded
     "--task-app-url",
     "task_url",
     metavar="U",
-    help="The task app.  [default: TASK_APP_URL, else services.task_url of the config]",
+    help="The task app's address.  [default: TASK_APP_URL, else services.task_url of the config]",
 )
-@click.option("--model", metavar="M", help="Train this model instead of the config's (ft:… for a fine-tuned model).")
-@click.option("--trainer-id", metavar="ID", help="The backend's trainer for the job.")
-@click.option("--idempotency", metavar="K", help="Idempotency-Key: the same key always returns the same job.")
+@click.option("--model", metavar="M", help="Train this model instead of the config's model.")
+@click.option("--trainer-id", metavar="ID", help="The trainer that the backend uses for the job.")
+@click.option("--idempotency", metavar="K", help="Idempotency-Key. Requests with the same key return the same job.")
 @click.option("--allow-experimental", is_flag=True, default=None, help="Allow experimental features of the backend.")
-@click.option("--local", is_flag=True, help="Train on this machine, with its own backend and task app.")
+@click.option("--local", is_flag=True, help="Train on this machine. Starts a backend and the task app.")
 @click.option(
     "--task-app",
     "task_app",
     metavar="FILE",
-    help="With --local: the task app.  [default: services.task_app of the config]",
+    help="With --local, the task app.  [default: services.task_app of the config]",
 )
 @click.option(
-    "--fresh", is_flag=True, help="With --local or --type sft: start over instead of continuing an unfinished job."
+    "--fresh", is_flag=True, help="With --local or --type sft, start over instead of continuing an unfinished job."
 )
 @click.option("--poll/--no-poll", default=True, help="Follow the job until it ends.")
 @POLLING
@@ -91,16 +91,16 @@ def command(
 ) -> None:
     """Submit an RL job and follow it until it ends, or fine-tune a model on this machine.
 
-    First the task app's address, key and contract are checked. The exit status is 0 if the job succeeded (or, with
-    --no-poll, was accepted), 1 if it did not, and 2 if the config or a setting is wrong. Ctrl-C stops following, but the job
-    continues.
+    Before the job is submitted, the task app's address, key and HTTP contract are checked. The exit status is 0 if the job
+    succeeded (or, with --no-poll, was accepted), 1 if it failed or was rejected, and 2 if the config or a setting is wrong.
+    Ctrl-C stops following the job, but the job continues.
 
-    With --local, no backend and no account are needed. The engine `local` trains on this machine (extra: train) and produces
-    an image of the curves, and episodes before and after training. Ctrl-C stops everything. The same command continues the
-    job where it stopped.
+    With --local, you need neither a backend nor an account. The engine `local` trains on this machine (extra: train). The
+    results are a model, an image of the curves, and episodes from before and after training. Ctrl-C stops the job. To
+    continue it, run the same command again.
 
-    With --type sft, a model is fine-tuned on this machine with the conversations of `taskapp export --format sft`. The result
-    is the model ft:MODEL:JOB:CHECKPOINT, which an RL job can start from.
+    With --type sft, a model is fine-tuned on this machine with conversations that `taskapp export --format sft` wrote. An
+    RL job can start from the resulting model, ft:MODEL:JOB:CHECKPOINT.
     """
     if local or kind == "sft":
         mode = "--type sft, which trains on this machine" if kind == "sft" else LOCAL
@@ -109,7 +109,7 @@ def command(
                 raise click.UsageError(f"{flag} cannot be used with {mode}.")
     if kind == "sft":
         if task_app is not None:
-            raise click.UsageError("--task-app cannot be used with --type sft, which plays no episodes.")
+            raise click.UsageError("--task-app cannot be used with --type sft, because fine-tuning plays no episodes.")
         _fine_tune(ctx, config_path, load(env_files=env_files), model, fresh=fresh, as_json=as_json)
         return
     try:
@@ -124,7 +124,7 @@ def command(
     _submit(ctx, config, env_files, model, as_json=as_json, **remote)
 
 
-LOCAL = "--local, which starts its own backend and task app"
+LOCAL = "--local, which starts a backend and the task app"
 
 
 def _submit(
@@ -141,7 +141,10 @@ def _submit(
     as_json: bool,
     **submitted: Any,
 ) -> None:
-    """Submit a job, and with `poll` follow it to its end. submitted: other options of `RLJob.from_config`."""
+    """Submit a job. With `poll`, follow the job to its end.
+
+    submitted: Other options of `RLJob.from_config`.
+    """
     configured = config.document.get("services", {}).get("task_url")
     settings = job_settings_or_ask(
         env_files=env_files, backend_url=backend_url, task_app_url=task_url, task_app_needed=not configured
@@ -187,12 +190,16 @@ def _submit(
         echo(str(job.job_id))
     if poll and not succeeded(last):
         raise JobError(
-            job_progress.cause_of(shown), hint=f"`taskapp train` submits a new job. The events are at {backend}."
+            job_progress.cause_of(shown),
+            hint=f"The backend at {backend} stores the job's events. To submit a new job, run `taskapp train` again.",
         )
 
 
 async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
-    """Check the task app and the backend. quiet: print only problems. Raises JobError if one cannot be used."""
+    """Check the task app and the backend. quiet: Print only problems.
+
+    Raises JobError if the task app or the backend cannot be used.
+    """
     checked = [
         *await checks.check_task_app(app_url, settings.needed_task_app_key()),
         *await backend_check.check_backend(settings.needed_backend(), settings.needed_backend_key(), app_url),
@@ -202,11 +209,11 @@ async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
         show(findings, console(stderr=True), settings.keys)
     if failed(findings):
         parts = list(dict.fromkeys(finding.part for finding in findings if not finding.ok))
-        raise JobError(f"No job was submitted, because of the problems above ({', '.join(parts)}).")
+        raise JobError(f"The job was not submitted, because of the problems above ({', '.join(parts)}).")
 
 
 async def _status(job: client.RLJob, job_id: str) -> dict[str, Any]:
-    """Return the status of a submitted job, or `unknown` if the backend cannot be reached."""
+    """Return the status object of a submitted job. If the backend cannot be reached, the status is `unknown`."""
     try:
         return await job.get_status_async()
     except BackendError as error:
@@ -242,7 +249,7 @@ def _train_here(
     if not succeeded(result.status):
         raise JobError(
             job_progress.cause_of(result.status),
-            hint="The same command continues from the last checkpoint. With --fresh it starts over.",
+            hint="Run the same command again to continue from the last checkpoint, or with --fresh to start over.",
         )
 
 

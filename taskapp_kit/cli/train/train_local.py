@@ -1,7 +1,8 @@
 """`taskapp train --local`: start a backend and the task apps in this process, and follow the job to its end.
 
-The same command continues an unfinished job, because the idempotency key depends only on config, task app and model. Each run
-has new addresses and keys, so the stored job gets the task apps' new addresses before the backend starts.
+Running the same command again continues an unfinished job, because the idempotency key depends only on the config, the task
+app and the model. Each run has new addresses and keys, so the stored job is updated with the task apps' new addresses before
+the backend starts.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ from taskapp_kit.viewer.viewer import UiMount
 JOB_STORE = "sqlite:///.taskapp/backend.db"
 ROLLOUT_STORE = "sqlite:///.taskapp/rollouts.db"
 FILES = Path(".taskapp/train")
-"""Contains a directory for each job."""
+"""The directory that contains a directory for each job."""
 FOLLOW_SECONDS = 1.0
-"""The interval between two requests for the job's status."""
+"""The interval between two requests for the job's status, in seconds."""
 POINTS_PAGE = 1000
 PAIRS = 3
-"""The number of episodes shown before and after training, from the first seeds of the evaluations."""
+"""How many episodes from before and after training are shown. They are played with the evaluations' first seeds."""
 DRAWING = ("matplotlib", "tensorboardX")
-"""Packages of the extra `train` that only this command needs."""
+"""Packages of the extra `train` that only this command imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTraining:
-    """What to train.
+    """The options of a training run.
 
     Attributes:
         task_app: A file, or the name of a bundled app.
@@ -83,9 +84,9 @@ class LocalTraining:
     quiet: bool = False
 
     def idempotency_keys(self) -> Iterator[str]:
-        """Yield the idempotency keys of its first job, its second, and so on."""
-        # The same command means the same job: a changed config is another job, and a failed job continues after its
-        # cause was fixed. The number increases after a job that succeeded.
+        """Yield the idempotency keys of the first job with these options, of the second job, and so on."""
+        # The same command continues the same job, also after a failure whose cause was fixed. A changed config starts
+        # another job, and so does the same command after the job succeeded: the number then increases.
         identity = [self.config.document, str(Path(self.task_app).resolve()), self.model]
         digest = hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
         return (f"train-local.{digest}.{count}" for count in itertools.count(1))
@@ -93,7 +94,7 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True)
 class LocalResult:
-    """A job that has ended, whether it succeeded or not: its last status without keys, and the points of its metrics."""
+    """A job that succeeded, failed or was cancelled, with its last status (without keys) and the points of its metrics."""
 
     status: dict[str, Any]
     points: Points
@@ -101,7 +102,7 @@ class LocalResult:
     files: JobFiles
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status and the paths of the files, which are None without points."""
+        """Return the status, and the files' paths as `files`, or None if there are no points."""
         paths = {"picture": str(self.files.picture), "tensorboard": str(self.files.tensorboard)}
         return {**self.status, "files": paths if self.points else None}
 
@@ -112,11 +113,11 @@ class LocalServers:
 
     Attributes:
         key: The backend's key.
-        urls: The task apps' addresses, by their names in the flag and the config.
-        viewer_link: A link that logs a browser in, once.
+        urls: The task apps' addresses, by the names that the flag and the config use.
+        viewer_link: A link to the viewer that logs a browser in and works once.
         left: The id of the unfinished job to continue, or None for a new job.
-        idempotency_key: The key of a new job.
-        job_id: The job's id, once it is known.
+        idempotency_key: The idempotency key of a new job.
+        job_id: The job's id, or None until it is known.
     """
 
     backend_url: str
@@ -137,10 +138,11 @@ class LocalServers:
 
 
 def train(training: LocalTraining, ctx: click.Context) -> LocalResult:
-    """Run the job to its end, and write the files about it.
+    """Run the job to its end, and write the files about the job.
 
-    Ctrl-C stops everything and ends the command with status 1. Raises Unavailable, ConfigError, StoreError, DiscoveryError,
-    DeclarationError, TaskAppError, BackendError.
+    Ctrl-C stops the job and the servers, and ends the command with status 1. Raises Unavailable if a package is missing,
+    DiscoveryError and DeclarationError if a task app cannot be loaded, ConfigError, StoreError, TaskAppError and
+    BackendError.
     """
     servers: LocalServers | None = None
     try:
@@ -150,14 +152,14 @@ def train(training: LocalTraining, ctx: click.Context) -> LocalResult:
         if servers is None or servers.job_id is None:
             echo("\nStopped before the job started.", err=True)
         else:
-            echo(f"\nStopped. The same command continues job {clean(servers.job_id)} where it stopped.", err=True)
+            echo(f"\nStopped. To continue job {clean(servers.job_id)}, run the same command again.", err=True)
         ctx.exit(1)
 
 
 @contextlib.contextmanager
 def _servers(training: LocalTraining) -> Iterator[LocalServers]:
     """Run a backend and the task apps, each on a free port of this machine, while the block runs."""
-    # They are threads of this process and the trainer is its child, so nothing keeps running when the command ends.
+    # The servers are threads of this process and the trainer is a child process, so nothing outlives the command.
     missing = [name for name in DRAWING if find_spec(name) is None]
     if missing:
         raise Unavailable(
@@ -179,7 +181,9 @@ def _servers(training: LocalTraining) -> Iterator[LocalServers]:
     with contextlib.ExitStack() as running:
         urls: dict[str, str] = {}
         for name, app in apps.items():
-            same = next((url for other, url in urls.items() if apps[other] is app), None)  # an app with several names
+            same = next(
+                (url for other, url in urls.items() if apps[other] is app), None
+            )  # one app may have several names
             urls[name] = same or running.enter_context(BackgroundServer(build(app, settings, exposure="local"))).url
         url = urls[training.task_app]
         try:
@@ -192,7 +196,7 @@ def _servers(training: LocalTraining) -> Iterator[LocalServers]:
                 resumes=lambda job: job.job_id in left,  # the task apps of other unfinished jobs are not running
             )
         except StoreError as error:
-            hint = "Stop the other `taskapp backend serve` or `taskapp train --local`, or use another directory."
+            hint = "Stop the other `taskapp backend serve` or `taskapp train --local`, or run this command in another directory."
             raise StoreError(error.message, hint=hint) from error
         jobs: Jobs = backend_app.state.jobs
         idempotency_key, unfinished = asyncio.run(left_job(training, jobs, url, urls))
@@ -208,12 +212,12 @@ def _environments(config: RlConfig) -> list[dict[str, Any]]:
 
 
 def _other_task_apps(config: RlConfig) -> list[str]:
-    """Return the values of `task_app` in `[rollout] environments`."""
+    """Return the task apps that the config names in `[rollout] environments`."""
     return [item["task_app"] for item in _environments(config) if item.get("task_app")]
 
 
 def _with_addresses(config: RlConfig, urls: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return overrides of the config with the task apps' addresses, or None if the job has only one task app."""
+    """Return config overrides that contain the task apps' addresses, or None if the job has only one task app."""
     if not _other_task_apps(config):
         return None
     environments = [
@@ -223,14 +227,17 @@ def _with_addresses(config: RlConfig, urls: Mapping[str, str]) -> dict[str, Any]
 
 
 def _calls_others(config: RlConfig) -> bool:
-    """Return whether the job also plays running task apps. All task apps then share the key ENVIRONMENT_API_KEY."""
+    """Return whether the job also uses task apps that are already running. All then share the key ENVIRONMENT_API_KEY."""
     return any("task_url" in item and not item.get("task_app") for item in _environments(config))
 
 
 async def left_job(
     training: LocalTraining, jobs: Jobs, task_app_url: str, urls: Mapping[str, str] | None = None
 ) -> tuple[str, str | None]:
-    """Return the key of a new job, and the id of an unfinished job, if any, after updating its task apps' addresses."""
+    """Return the idempotency key of a new job, and the id of the unfinished job to continue, or None.
+
+    The task apps' addresses in the unfinished job are updated.
+    """
     last = None
     for key in training.idempotency_keys():
         job = await jobs.submitted(LOCAL, key)
@@ -240,9 +247,9 @@ async def left_job(
     if last is None or last.status == SUCCEEDED:
         return key, None
     if training.fresh:
-        await jobs.records.write(last.job_id, cancelling=True)  # the backend cancels it when it starts
+        await jobs.records.write(last.job_id, cancelling=True)  # the backend cancels the job when the backend starts
         return key, None
-    await jobs.records.move(last.job_id, task_app_url, urls)  # each run has new ports
+    await jobs.records.move(last.job_id, task_app_url, urls)  # each run uses new ports
     return key, last.job_id
 
 
@@ -252,7 +259,7 @@ async def _followed(training: LocalTraining, servers: LocalServers) -> LocalResu
     files = JobFiles(FILES / job_id)
     if not training.quiet:
         verb = "continues where it stopped" if servers.left else "starts"
-        echo(f"Job {job_id} {verb}. Its page: {servers.viewer_link}&next=jobs/{job_id}", err=True)
+        echo(f"Job {job_id} {verb}. Watch it at {servers.viewer_link}&next=jobs/{job_id}", err=True)
     async with BackendClient(servers.backend_url, servers.key) as client:
         writing = asyncio.create_task(files.follow(lambda step: client.metrics(job_id, step, POINTS_PAGE)))
         try:
@@ -262,7 +269,7 @@ async def _followed(training: LocalTraining, servers: LocalServers) -> LocalResu
                 )
         finally:
             writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)  # an error occurs again in `files.write`
+            await asyncio.gather(writing, return_exceptions=True)  # `files.write` raises the same error again
     points = await job.metrics_async()
     if points:
         model, reward = training.model or status.get("model") or "", number(status.get("final_reward"))
@@ -274,10 +281,10 @@ async def _followed(training: LocalTraining, servers: LocalServers) -> LocalResu
 
 
 async def _started(training: LocalTraining, servers: LocalServers) -> RLJob:
-    """Continue the unfinished job, or submit a new one."""
+    """Continue the unfinished job, or submit a new job, and return it."""
     if servers.left is not None:
         job = RLJob.from_job_id(servers.left, servers.backend_url, servers.key)
-        await job.start_async()  # if it failed or was cancelled
+        await job.start_async()  # restarts the job if it failed or was cancelled
         return job
     job = RLJob.from_config(
         training.config.path,
@@ -294,7 +301,7 @@ async def _started(training: LocalTraining, servers: LocalServers) -> RLJob:
 
 
 async def _pairs(servers: LocalServers, job_id: str) -> list[EpisodePair]:
-    """Return the episodes of the first seeds in the first and the last evaluation, if there are two evaluations."""
+    """Return the episodes of the first seeds in the first and the last evaluation. Empty for fewer than two evaluations."""
     records = servers.jobs.records
     phase: Phase = "eval"
     evaluations = [row.iteration for row in await records.iterations(job_id) if row.phase == phase]
@@ -318,7 +325,7 @@ async def _pairs(servers: LocalServers, job_id: str) -> list[EpisodePair]:
 
 
 async def _details(sources: Sequence[ServerSource], rollout_id: str) -> RolloutDetails | None:
-    """Return a rollout of any of the task apps, or None if no app has it."""
+    """Return a rollout from the task app that stored it, or None if no task app has stored it."""
     for source in sources if rollout_id else ():
         with contextlib.suppress(ConfigError, StoreError, TaskAppError):
             return details_of(await source.load(rollout_id))
@@ -359,9 +366,9 @@ def _by_step(result: LocalResult, name: str) -> Mapping[int, float]:
 
 
 def _next(training: LocalTraining, model: str) -> list[str]:
-    """Return the command that plays the evaluations' episodes with the model and the same sampling.
+    """Return the command that plays the evaluations' episodes with the trained model and the same sampling.
 
-    For a job with several environments, it only names the app and the model, because their seeds and configs differ.
+    If the job has several environments, whose seeds and configs differ, the command names only the app and the model.
     """
     document, command = training.config.document, ["taskapp", "eval", training.task_app]
     rollout, evaluation, policy = (document.get(name) or {} for name in ("rollout", "evaluation", "policy"))

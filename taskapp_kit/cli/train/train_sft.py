@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from taskapp_kit.train.sft.sft_job import SftResult
 
 LINE_SECONDS = 5.0
-"""The shortest interval between two lines for updates without a held-out loss."""
+"""The minimum interval between two printed updates without a held-out loss, in seconds."""
 
 
 class SftLines:
-    """Prints a line on stderr for each held-out loss, and from time to time for an update. See `SftObserver`."""
+    """An `SftObserver` that prints each held-out loss, and some of the other updates, on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -38,12 +38,12 @@ class SftLines:
         self.job_id: str | None = None
 
     def began(self, job_id: str, sentences: Sequence[str]) -> None:
-        """Print the first line."""
+        """Print the job's id and the sentences."""
         self.job_id = job_id
         self._say(f"Job {job_id}: {' '.join(sentences)}")
 
     def updated(self, done: int, total: int, values: Mapping[str, float]) -> None:
-        """Print the losses."""
+        """Print the losses of an update, if it is time for a line."""
         if HELD_OUT_LOSS not in values and done < total and time.monotonic() - self._printed_at < LINE_SECONDS:
             return
         words = [f"{name} {number(values[key])}" for key, name in NAMES.items() if key in values]
@@ -59,7 +59,7 @@ NAMES = {LOSS: "loss", HELD_OUT_LOSS: "held-out loss"}
 
 
 def config_of(path: Path, model: str | None) -> SftConfig:
-    """Read the config. model: replaces its model. Raises ConfigError."""
+    """Read the config. model: Replaces the config's model. Raises ConfigError if the file is missing or invalid."""
     try:
         return load_sft_config(path, model)
     except FileNotFoundError as error:
@@ -69,9 +69,9 @@ def config_of(path: Path, model: str | None) -> SftConfig:
 def train(
     config: SftConfig, settings: Settings, ctx: click.Context, *, fresh: bool, quiet: bool
 ) -> tuple[SftResult, JobFiles]:
-    """Run the job to its end, and write the files about it. Ctrl-C ends the command with status 1.
+    """Run the job to its end, and write the files about the job. Ctrl-C ends the command with status 1.
 
-    Raises Unavailable, ConfigError, JobError, TrainingError.
+    Raises Unavailable if a package is missing, ConfigError, JobError and TrainingError.
     """
     check_installed("`taskapp train --type sft`", also=DRAWING)
     # Fine-tuning plays no rollouts and needs no task app, keys or gateway, so it isn't a job of the backend: it runs in this
@@ -86,7 +86,9 @@ def train(
         if lines.job_id is None:
             echo("\nStopped before the job started.", err=True)
         else:
-            echo(f"\nStopped. The same command continues {lines.job_id} from its last checkpoint.", err=True)
+            echo(
+                f"\nStopped. To continue {lines.job_id} from its last checkpoint, run the same command again.", err=True
+            )
         ctx.exit(1)
     files = JobFiles(FILES / result.job_id)
     title = f"{result.job_id} · {config.document['model']['label']} · {result.base}"
@@ -105,7 +107,7 @@ def show(result: SftResult, files: JobFiles) -> None:
     out = console()
     rows = table("", "")
     rows.add_row("job", result.job_id)
-    rows.add_row("learned from", f"{result.learned} conversations, {result.tokens} tokens of answers")
+    rows.add_row("learned from", f"{result.learned} conversations, {result.tokens} tokens of replies")
     if result.before is not None and result.after is not None:
         rows.add_row("held-out loss", f"{number(result.before)} before, {number(result.after)} after; nats per token")
     if result.best is not None and result.best_loss is not None:

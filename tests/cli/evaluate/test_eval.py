@@ -189,8 +189,8 @@ def test_at_a_servers_address(run: Run, adder_server: Served, tmp_path: Path) ->
         ((ADDER, "--policy", "glod"), "Did you mean 'gold'"),
         ((ADDER, "--split", "nope"), "--seeds"),
         ((CAPITALS,), "policy 'random' is unavailable"),
-        (("http://127.0.0.1:9", "--workers", "2"), "--workers applies to an app in this process"),
-        (("http://127.0.0.1:9", "--store", "none"), "--store applies to an app in this process"),
+        (("http://127.0.0.1:9", "--workers", "2"), "--workers applies only to an app in this process"),
+        (("http://127.0.0.1:9", "--store", "none"), "--store applies only to an app in this process"),
         (("nowhere.py",), "nowhere.py"),
     ],
 )

@@ -109,8 +109,8 @@ def test_choices_and_filters(run: Run, directory: Path, place: str) -> None:
     ("args", "words"),
     [
         (("--worst", "2", "--best", "2"), "one of --worst, --best and --failed"),
-        (("--worst", "2", "--sort", "cost"), "leave out --sort"),
-        (("--failed", "--status", "truncated"), "exclude each other"),
+        (("--worst", "2", "--sort", "cost"), "Omit --sort"),
+        (("--failed", "--status", "truncated"), "--failed contradicts this --status"),
         (("0" * 32, "--failed"), "An ID selects one rollout"),
         (("--private",), "--private needs --app"),
         (("--html", "x.html"), "need exactly one rollout"),

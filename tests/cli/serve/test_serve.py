@@ -76,7 +76,7 @@ def test_a_key_of_ones_own_is_used_and_never_shown_and_ctrl_c_ends_it_with_statu
         assert ask(served, "GET", "/health", "my-own-key-4711").status_code == 200
         assert ask(served, "GET", "/health", "other").status_code == 401
         assert "ENVIRONMENT_API_KEY (--env-file my.env" in served.out
-        assert "none: rollouts are not stored" in served.out
+        assert "none; rollouts are not stored" in served.out
         served.process.send_signal(signal.SIGINT)
         assert served.process.wait(20) == 0
         assert served.err.strip() == "Stopped."

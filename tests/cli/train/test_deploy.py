@@ -96,7 +96,7 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
     with ControlPlane({}, web_url=served).running() as plane:
         done = create(plane, own, "--name", "my-capitals")
         assert done.code == 0, done.output
-        assert f"my-capitals answers at {served}" in done.out
+        assert f"my-capitals responds at {served}" in done.out
         assert f"taskapp rollout {served}" in done.out
         assert "One rollout with policy constant: 1 steps, reward 0" in done.err
         assert "Secret my-capitals-env: created with ENVIRONMENT_API_KEY, OPENAI_API_KEY." in done.err
@@ -162,7 +162,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> DeployPlan:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("key", "words"), [("another-key", "not the key in the Secret"), (None, "its key is not known here")]
+    ("key", "words"), [("another-key", "not the key in the Secret"), (None, "its key is not known")]
 )
 def test_a_wrong_key_here_is_told_and_no_rollout_tried(
     planned: DeployPlan, served: str, capsys: pytest.CaptureFixture[str], key: str | None, words: str

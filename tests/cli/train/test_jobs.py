@@ -73,7 +73,7 @@ def test_a_running_job_is_listed_by_its_status_and_cancelled(run: Run, both: Bot
     assert job_id in again.stdout
     restarted = run("jobs", "start", job_id, **both.variables())
     assert (restarted.exit_code, restarted.stdout) == (1, "")
-    assert "cannot be restarted: it is cancelled" in restarted.stderr
+    assert "has status cancelled and cannot be restarted" in restarted.stderr
 
     cancelled = json.loads(run("jobs", "list", "--status", "cancelled", "--json", **both.variables()).stdout)["jobs"]
     assert [job["job_id"] for job in cancelled] == [job_id]

@@ -42,9 +42,9 @@ def test_at_a_terminal_it_asks_for_what_is_missing_and_shows_no_key(tmp_path: Pa
         terminal.type("backend.example")
         terminal.wait("Error: The URL does not begin with http")
         terminal.type("http://backend.example:8500")
-        terminal.wait("the backend's key (empty: later): ")
+        terminal.wait("the backend's key (leave empty to set it later): ")
         terminal.type(SYNTH)
-        terminal.wait("Task app (empty: later): ")
+        terminal.wait("Task app (leave empty to set it later): ")
         terminal.type("http://127.0.0.1:8001/")
         assert terminal.end() == 0
     values = written(tmp_path)
@@ -64,8 +64,8 @@ def test_at_a_terminal_all_may_be_left_for_later(tmp_path: Path) -> None:
     with Terminal(tmp_path, "setup") as terminal:
         for question, answer in (
             ("Backend [", "https://backend.example"),
-            ("the backend's key (empty: later): ", ""),
-            ("Task app (empty: later): ", ""),
+            ("the backend's key (leave empty to set it later): ", ""),
+            ("Task app (leave empty to set it later): ", ""),
         ):
             terminal.wait(question)  # what is typed ahead of a hidden question is thrown away
             terminal.type(answer)
