@@ -1,1 +1,1 @@
-"""What commands print: the terminal, tables, and each kind of result."""
+"""The output of commands: the console, tables, and each kind of result."""

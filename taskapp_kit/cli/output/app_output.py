@@ -1,4 +1,4 @@
-"""An app's description on the terminal, from the bodies of `/info` and `/task_info`, and example requests."""
+"""Print an app's description from the response bodies of `/info` and `/task_info`, and example requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskapp_kit.cli.output.terminal import clean, console, flowing, number, tab
 from taskapp_kit.records.json_schema import Schema, read_schema
 
 A_MODEL = {"model": "MODEL", "inference_url": "URL"}
-"""The placeholder policy in example requests if only a model can play."""
+"""The `policy.config` of example requests if only a model can play."""
 HEADER = '-H "X-API-Key: $ENVIRONMENT_API_KEY"'
 AGGREGATIONS = {"weighted_sum": "the weighted mean of", "sum": "the sum of", "custom": "undefined for"}
 
@@ -19,12 +19,13 @@ AGGREGATIONS = {"weighted_sum": "the weighted mean of", "sum": "the sum of", "cu
 def print_description(
     info: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]], unavailable: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Print the description.
+    """Print the description of an app.
 
     Args:
-        info: The body of `/info`.
-        tasks: A TaskInfo of each environment, the default environment first.
-        unavailable: Why policies cannot act, by environment and policy. Empty for a server, which does not report it.
+        info: The response body of `/info`.
+        tasks: A TaskInfo of each environment. The default environment is the first.
+        unavailable: Reasons why policies cannot play, by environment and policy. Empty for a server, which does not report
+            them.
     """
     out = console()
     task = info["service"]["task"]
@@ -37,7 +38,7 @@ def print_description(
 
 
 def reward_words(task: Mapping[str, Any]) -> list[str]:
-    """Return the formula of the reward, then one line per part."""
+    """Return the formula of the reward, followed by one line for each part of the formula."""
     reward, rubric = task.get("reward") or {}, task.get("rubric") or {}
     lines = [str(reward.get("formula", "not reported"))]
     outcome = [item for item in ((rubric.get("outcome") or {}).get("criteria") or ()) if item["weight"]]
@@ -87,7 +88,7 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
     facts.add_row("splits", split_words(task.get("dataset") or {}))
     facts.add_row("limits", _limits(task.get("limits") or {}))
     config = members(task.get("config_schema") or {})
-    facts.add_row("config", "\n".join(f"{key}: {words}" for key, words in config) or "takes none")
+    facts.add_row("config", "\n".join(f"{key}: {words}" for key, words in config) or "none")
     facts.add_row("", _selecting(task.get("dataset") or {}))
     if task.get("tags"):
         facts.add_row("tags", clean(", ".join(map(str, task["tags"]))))
@@ -106,11 +107,11 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
 
 
 def _selecting(dataset: Mapping[str, Any]) -> str:
-    """Return a description of the members of `env.config` that select the episode in every environment."""
-    words = "every app takes split and index"
+    """Describe the fields of `env.config` that select an episode in every environment."""
+    words = "in addition: split and index"
     if dataset.get("kind") == "rows":
         values = ", ".join(clean(str(value)) for value in dataset.get("difficulties") or ())
-        words += ", with rows also difficulty and tags" + (f"; difficulty here: {values}" if values else "")
+        words += ", difficulty and tags" + (f" (difficulty is one of: {values})" if values else "")
     return words
 
 
@@ -150,31 +151,31 @@ def _actions(tools: list[Mapping[str, Any]]) -> None:
             out.print(rows)
             out.print(")")
         description = flowing(str(tool.get("description") or ""))
-        plain = " It takes the assistant's plain text." if tool.get("text") else ""
+        plain = " The action accepts the assistant's plain text." if tool.get("text") else ""
         rows = table("", "")
         rows.add_row("  ", description + plain)
         out.print(rows)
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    turns = "turns, the default for an environment without a limit" if limits.get("max_turns_by_default") else "turns"
-    units = {"max_steps": "steps", "max_turns": turns, "max_refusals": "refused answers in a row"}
+    turns = "turns (the default limit)" if limits.get("max_turns_by_default") else "turns"
+    units = {"max_steps": "steps", "max_turns": turns, "max_refusals": "consecutive turns without an accepted action"}
     parts = [
         f"{limits[key]} {unit if limits[key] != 1 else unit.replace('turns', 'turn')}"
         for key, unit in units.items()
         if limits.get(key)
     ]
     if limits.get("step_timeout_seconds"):
-        parts.append(f"{number(limits['step_timeout_seconds'])} s for a step")
+        parts.append(f"{number(limits['step_timeout_seconds'])} s per step")
     if limits.get("timeout_seconds"):
-        parts.append(f"{number(limits['timeout_seconds'])} s in all")
+        parts.append(f"{number(limits['timeout_seconds'])} s in total")
     return ", ".join(parts) or "none"
 
 
 def curl_lines(url: str, environment: str | None, seed: int, policy: Mapping[str, str]) -> list[str]:
-    """Return curl commands for /health, /task_info and /rollout, with the key from ENVIRONMENT_API_KEY.
+    """Return curl commands for /health, /task_info and /rollout. They read the key from ENVIRONMENT_API_KEY.
 
-    policy: a `policy.config`, empty if only a model can play.
+    policy: The `policy.config` of the rollout. Empty if only a model can play.
     """
     query = f"?seed={seed}" + (f"&environment={environment}" if environment else "")
     env = {"env_name": environment, "seed": seed} if environment else {"seed": seed}
@@ -192,7 +193,7 @@ BOUNDS = (("minimum", "≥ "), ("exclusiveMinimum", "> "), ("maximum", "≤ "), 
 
 
 def members(schema: Any) -> list[tuple[str, str]]:
-    """Return the name and the description of each member of an object schema. Optional members show a default or `?`."""
+    """Return the name and the description of each field of an object schema. Optional fields show a default or `?`."""
     return _members(read_schema(schema), 0)
 
 
@@ -209,7 +210,7 @@ def _members(schema: Schema, depth: int) -> list[tuple[str, str]]:
 
 
 def _words(schema: Schema, depth: int) -> str:
-    """Describe the schema of a value. Parts nested deeper than MAX_DEPTH become an ellipsis."""
+    """Describe the schema of a value. Parts that are nested deeper than MAX_DEPTH are replaced with an ellipsis."""
     keywords = schema.keywords
     if depth > MAX_DEPTH:
         return "…"

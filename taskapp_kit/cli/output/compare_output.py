@@ -1,4 +1,4 @@
-"""Comparisons on the terminal: differences with intervals, a verdict in words, the seeds that changed."""
+"""Print comparisons: differences with intervals, a verdict, and the pairs that changed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NAME_WIDTH = 32
 VALUE_WIDTH = 48
 GAP = 2
 NARROW = ("sign p", "won/tied/lost", "permutation p")
-"""Columns that are omitted, in this order, where the terminal is too narrow for all."""
+"""The columns to omit, in this order, if the terminal is too narrow for all columns."""
 FEW_SEEDS_MORE = 100_000
-"""If a decision needs more additional seeds than this, their exact number is not printed."""
+"""If a decision needs more additional seeds than this, the exact number is not printed."""
 
 
 def print_comparisons(
@@ -34,9 +34,9 @@ def print_comparisons(
 
     Args:
         compared: The comparisons.
-        how: Their settings.
-        changes: The most pairs to list.
-        rescored: For a comparison of old and new scores of the same rollouts, the version of the new scores.
+        how: The settings of the comparisons.
+        changes: The maximum number of changed pairs to list.
+        rescored: The version of the new scores if old and new scores of the same rollouts are compared, otherwise None.
     """
     for position, comparison in enumerate(compared):
         if position:
@@ -111,9 +111,9 @@ def _print_measures(one: Comparison, how: ComparisonSettings) -> None:
     if methods:
         note = f"Intervals by {' and '.join(sorted(words[method] for method in methods))}."
     if tests > 1:
-        note += f" Each p is for its line only: among {tests} lines without a real difference, 1 in 20 is below 0.05."
+        note += f" The p-values are not corrected for {tests} tests: without a real difference, 1 in 20 is below 0.05."
     if hidden:
-        note += f" Not shown, because the terminal is too narrow: {', '.join(hidden)}."
+        note += f" Omitted because the terminal is too narrow: {', '.join(hidden)}."
     out.print(note, style="dim", soft_wrap=not out.is_terminal)
 
 
@@ -133,11 +133,11 @@ def _p(value: float | None) -> str:
 
 
 def _verdict(one: Comparison) -> list[str]:
-    """Return which policy has the higher reward, or what would decide it."""
+    """Return sentences on which policy has the higher reward, or on how many more seeds would show it."""
     difference = one.reward.difference
     interval, more = difference.interval, one.more_seeds
     if not interval.n:
-        return ["No pair has two rewards, so the rewards cannot be compared."]
+        return ["The rewards cannot be compared, because no pair has two rewards."]
     if interval.low is None:
         seeds = counted(interval.clusters, "seed")
         return [f"{seeds} are too few to compare two policies. Play at least {FEWEST_FOR_INTERVAL}."]
@@ -145,12 +145,12 @@ def _verdict(one: Comparison) -> list[str]:
         better = one.other if interval.mean > 0 else one.baseline
         return [f"{better.name} has the higher reward: the interval excludes 0 and the permutation test agrees."]
     if not difference.wins and not difference.losses:
-        return [f"No pair differs in reward, over {counted(interval.clusters, 'seed')}."]
-    undecided = f"Undecided: the difference may be chance, over {counted(interval.clusters, 'seed')}."
+        return [f"The rewards of all pairs are equal, over {counted(interval.clusters, 'seed')}."]
+    undecided = f"Undecided: over {counted(interval.clusters, 'seed')}, the difference may be due to chance."
     if more is None or more > FEW_SEEDS_MORE:
-        return [undecided, f"A real difference would be too small to show with {FEW_SEEDS_MORE:,} more seeds."]
+        return [undecided, f"If there is a difference, {FEW_SEEDS_MORE:,} more seeds would not be enough to show it."]
     seeds = f"{more:,} more {'seed' if more == 1 else 'seeds'}"
-    return [undecided, f"If it is as large as it seems, about {seeds} would show it in 4 of 5 cases."]
+    return [undecided, f"If the true difference is this large, about {seeds} would show it in 4 of 5 cases."]
 
 
 def _print_changes(one: Comparison, how: ComparisonSettings, most: int, show: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ def _print_changes(one: Comparison, how: ComparisonSettings, most: int, show: Se
     first = f"; the first {most}" if len(one.changes) > most else ""
     out.print()
     out.print(
-        f"{counted(len(one.changes), 'pair')} changed: {counts} (a reward passes from {number(how.pass_at)}){first}:"
+        f"{counted(len(one.changes), 'pair')} changed: {counts} (a reward of at least {number(how.pass_at)} passes){first}:"
     )
     rows = table("", "seed", "baseline", "compared", "")
     for change in one.changes[:most]:
@@ -182,7 +182,7 @@ def _reward(row: RolloutRow) -> str:
 
 
 def _line(one: Comparison, change: Change, show: Sequence[str]) -> str:
-    """Return the command that shows what the compared policy did."""
+    """Return the command that shows the rollout of the compared policy."""
     return show_line(one.other.place, change.other.rollout_id[:ID_WIDTH], *show)
 
 

@@ -1,4 +1,4 @@
-"""An episode on the terminal as it happens: one line per step, or the conversation with a language model."""
+"""Print an episode while it is played: one line per step, or the conversation with a language model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taskapp_kit.records.events import Answered, EpisodeEnded, Event, Failed, Li
 from taskapp_kit.rollout.policy.options import MODEL
 
 MAX_CHARACTERS = 2000
-"""The most characters of one message. Only the number of the others is printed."""
+"""The maximum number of printed characters of one message. For the rest, only their number is printed."""
 COLUMN = 9
 NOTHING = "(nothing)"
-"""Replaces an empty answer or observation."""
+"""The text that is printed for an empty reply or observation."""
 
 
 class RolloutLines:
-    """Prints the events of one rollout. If the reader closes the pipe (`| head`), the rollout continues."""
+    """A printer for the events of one rollout. If the reader closes the pipe (`| head`), the rollout continues."""
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
         self._steps = StepLines(width=width, full=full)
@@ -28,7 +28,7 @@ class RolloutLines:
         self._talks, self._read = False, True
 
     def show(self, event: Event) -> None:
-        """Print one event. Called in the environment's thread."""
+        """Print one event. This method is called in the environment's thread."""
         if self._read:
             try:
                 self._print(event)
@@ -51,7 +51,7 @@ class RolloutLines:
 
 
 class ConversationLines:
-    """Prints what a model read and answered, each message once, from events or part by part."""
+    """A printer for the conversation with a model. Each message is printed once."""
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
         self._out = console(width=width)
@@ -62,7 +62,7 @@ class ConversationLines:
         if isinstance(event, Answered):
             for message in event.answer.messages[:-1]:
                 role = str(message.get("role", ""))
-                if role != "tool" and (event.turn == 0 or role == "system"):  # later messages repeat a step's result
+                if role != "tool" and (event.turn == 0 or role == "system"):  # later messages repeat step results
                     self.message(role, _words(message.get("content")))
             message = event.answer.messages[-1] if event.answer.messages else {}
             thoughts = message.get("reasoning_content") or message.get("reasoning")
@@ -77,11 +77,11 @@ class ConversationLines:
             self.limit(event.limit, event.value)
 
     def message(self, role: str, words: str) -> None:
-        """Print a message that the model read."""
+        """Print a message of the model's prompt."""
         self.say(role, words, "dim" if role == "system" else "")
 
     def answer(self, thoughts: str, words: str, who: str = "model") -> None:
-        """Print the model's reasoning and its text, if any."""
+        """Print the model's reasoning and text. Empty parts are omitted."""
         if thoughts.strip():
             self.say("thinks", thoughts, "dim")
         if words:
@@ -101,7 +101,7 @@ class ConversationLines:
         self.say("limit", f"{name} {value:g}", "dim")
 
     def say(self, who: str, words: str, style: str = "", *, after: str = "") -> None:
-        """Print text next to its role, cut unless `full`. after: a suffix that is never cut."""
+        """Print text next to its role. Long text is cut unless `full` is set. after: A suffix that is never cut."""
         most = len(words) if self._limit is None else self._limit
         shown = words if len(words) <= most else f"{words[:most]}… ({len(words) - most} more)"
         shown = clean(shown.strip())

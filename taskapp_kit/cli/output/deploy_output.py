@@ -1,4 +1,4 @@
-"""The plan of a Modal deployment, as text and JSON: what will be built, sent and registered."""
+"""The plan of a Modal deployment as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 SHOWN_FILES = 12
-LOST = "nothing is stored. Rollouts cannot be replayed, and /rollouts/{id} keeps them for one day only."
+LOST = "nothing is stored. Rollouts cannot be replayed, and /rollouts/{id} returns them for one day only."
 
 
 def plan_json(plan: DeployPlan) -> dict[str, Any]:
-    """Return the plan as JSON. It contains names and numbers, but no keys."""
+    """Return the plan as a JSON object. It contains the names of keys but not their values."""
     return {
         "app_name": plan.app_name,
         "target": plan.target,
@@ -38,14 +38,14 @@ def plan_json(plan: DeployPlan) -> dict[str, Any]:
 
 
 def address_form(plan: DeployPlan) -> str:
-    """Return the address of the app. The account's workspace is not known before the deployment."""
+    """Return the app's address. It contains the placeholder WORKSPACE, which is not known before the deployment."""
     domains = plan.settings.custom_domains
     label = f"{plan.app_name}-web".lower().replace("_", "-").replace(".", "-")
     return f"https://{domains[0]}" if domains else f"https://WORKSPACE--{label}.modal.run"
 
 
 def image_steps(plan: DeployPlan) -> list[str]:
-    """Return the layers of the image, then what is mounted over it."""
+    """Return a description of each layer of the image, and of the mounted files."""
     steps = [f"Debian slim with Python {plan.settings.python_version}"]
     if plan.settings.apt_packages:
         steps.append(f"apt-get install {' '.join(plan.settings.apt_packages)}")
@@ -77,10 +77,10 @@ def show_plan(plan: DeployPlan) -> None:
     facts.add_row("containers", _containers(plan))
     facts.add_row(
         "per container",
-        f"at most {settings.max_inputs} requests, scaled for {settings.target_inputs}; "
+        f"at most {settings.max_inputs} concurrent requests (target: {settings.target_inputs}); "
         f"{'cores as needed' if settings.cpu is None else f'{settings.cpu:g} cores'}, "
         f"{'memory as needed' if settings.memory_mib is None else f'{settings.memory_mib} MiB'}; "
-        f"a request may take {settings.timeout_seconds} s, a start {settings.startup_timeout_seconds} s",
+        f"timeouts: request {settings.timeout_seconds} s, startup {settings.startup_timeout_seconds} s",
     )
     if settings.region:
         facts.add_row("region", f"{', '.join(settings.region)}, at a higher price")
@@ -94,28 +94,31 @@ def show_plan(plan: DeployPlan) -> None:
 
 
 def _model_words(plan: DeployPlan) -> list[str]:
-    """Return lines about the optional variables of models in the Secret."""
+    """Return lines about optional variables for models in the Secret."""
     optional = plan.rehearsal.optional if plan.rehearsal is not None else ()
     lines = [f"the Secret may also contain {', '.join(optional)}"] if optional else []
     return [line for line in (*lines, _undeclared_roles(plan)) if line]
 
 
 def _undeclared_roles(plan: DeployPlan) -> str:
-    """Explain the variables of roles that only an environment's code names. Empty if no environment calls a model."""
+    """Explain the variables of roles that an environment's code uses but does not declare.
+
+    The text is empty if no environment calls a model.
+    """
     # Without a rehearsal, the app's environments and judges are unknown.
     if plan.rehearsal is not None and not plan.rehearsal.context:
         return ""
     address, name, key = role_variables("{role}")
     return (
-        "if an environment calls context.model(ROLE) for a role that it does not declare with models=, the Secret needs "
-        f"{address} and may contain {name} and {key}; list them in required_keys to have them checked"
+        "if an environment calls context.model(ROLE) for a role that it does not declare with models=, the Secret must "
+        f"contain {address} and may contain {name} and {key}; list them in required_keys to have them checked"
     )
 
 
 def _files(plan: DeployPlan) -> str:
     files = plan.files()
     if not files:
-        return "none: the app is part of the kit"
+        return "none, because the app is part of the kit"
     total = sum(size for _, size in files)
     return f"{counted(len(files), 'file')}, {size_words(total)}: {_some([path for path, _ in files])}"
 
@@ -129,7 +132,7 @@ def _store(plan: DeployPlan) -> str:
     together = {
         "dict": "containers share idempotency keys and results through a modal.Dict",
         "memory": "one container keeps idempotency keys and results in its memory",
-        "store": "containers share idempotency keys and results there",
+        "store": "containers share idempotency keys and results in this database",
     }[plan.coordinator]
     stored = "every rollout is stored in the Postgres database of TASKAPP_STORE in the Secret."
     storage = LOST if plan.settings.store == "none" else stored
@@ -138,7 +141,7 @@ def _store(plan: DeployPlan) -> str:
 
 def _containers(plan: DeployPlan) -> str:
     settings = plan.settings
-    buffered = f", {settings.buffer_containers} ahead of the load" if settings.buffer_containers else ""
+    buffered = f", plus {settings.buffer_containers} idle under load" if settings.buffer_containers else ""
     return (
         f"{settings.min_containers} to {settings.max_containers}{buffered}; an idle one stops after "
         f"{settings.scaledown_window_seconds} s"

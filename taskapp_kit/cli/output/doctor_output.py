@@ -1,4 +1,4 @@
-"""The findings of `taskapp doctor` and `taskapp train` on the terminal."""
+"""Print the findings of `taskapp doctor` and `taskapp train`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG", "skipped": "skipped
 
 
 def failed(findings: Sequence[DoctorFinding]) -> bool:
-    """Return whether any finding is wrong."""
+    """Return whether any finding has the status WRONG."""
     return any(not finding.ok for finding in findings)
 
 
@@ -31,9 +31,9 @@ def summary(findings: Sequence[DoctorFinding]) -> str:
 
 
 def show(findings: Sequence[DoctorFinding], out: Console, keys: Sequence[str | None]) -> None:
-    """Print one row per finding: the check, its status, the evidence, its location, and what to do.
+    """Print one row per finding: the check, its status, the evidence, the location, and what to do.
 
-    keys: removed from the text. A check of a server removes only the key that it sent.
+    keys: Keys to remove from the text. The check of a server has already removed the key that it sent.
     """
     rows = table("check" if any(finding.environment for finding in findings) else "part", "", "found")
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Episodes of the same seeds before and after training, side by side on the terminal."""
+"""Print episodes with the same seed from before and after training, side by side."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 MOST_TURNS = 6
 MOST_CHARACTERS = 300
-"""The most characters of one text."""
+"""The maximum length of one text, in characters."""
 COLUMN_GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodePair:
-    """Two episodes of one seed. An episode that failed or is not stored is None, and so is an undefined reward."""
+    """Two episodes with one seed. An episode is None if it failed or was not stored. A reward is None if it is undefined."""
 
     seed: int
     before: RolloutDetails | None
@@ -49,9 +49,9 @@ def print_pairs(pairs: Sequence[EpisodePair], out: Console) -> None:
 
 
 def _course(details: RolloutDetails | None) -> Text:
-    """Return the turns of an episode and how it ended."""
+    """Return the first turns of an episode, and the stop reason if a limit or a failure ended it."""
     if details is None:
-        return Text("(failed, or not stored)", style="dim")
+        return Text("(failed or not stored)", style="dim")
     shown = Text()
     for turn in details.turns[:MOST_TURNS]:
         shown.append(f"> {_answer(turn)}\n", style="bold")

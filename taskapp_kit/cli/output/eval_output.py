@@ -1,4 +1,4 @@
-"""An evaluation's summary on the terminal: means with standard errors, failures by boundary, the app's aggregates."""
+"""Print an evaluation's summary: means with standard errors, failures by boundary, and the app's aggregates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MOST_GROUPS = 30
-"""The most groups of one breakdown to print. `summary.json` has all."""
+"""The maximum number of printed groups of one breakdown. `summary.json` contains all groups."""
 FORMULAS = (
     "pass@k = 1 - C(n-c, k)/C(n, k) (Chen et al. 2021), pass^k = C(c, k)/C(n, k) (Yao et al. 2024), where c of the n samples "
     "of a seed have a reward of at least {at:g}; means over seeds"
@@ -69,14 +69,14 @@ def _add_numbers(facts: Table, summary: Numbers) -> None:
     if interval["low"] is not None:
         facts.add_row("95 % interval", f"{_interval(interval)} ({_method(interval)})")
     elif interval["clusters"]:
-        facts.add_row("95 % interval", f"none: it needs at least {FEWEST_FOR_INTERVAL} seeds")
+        facts.add_row("95 % interval", f"none, because it needs at least {FEWEST_FOR_INTERVAL} seeds")
     for name in ("outcome_score", "events_score", "return", "length"):
         if summary[name]["n"] and not (name == "return" and summary["return"] == summary["reward"]):
             facts.add_row(name, _mean(summary[name]) + (" steps" if name == "length" else ""))
     if count["truncated"]:
         facts.add_row("truncated", _truncated(summary))
     if _invalid(summary):
-        facts.add_row("invalid actions", f"{_mean(summary['metrics']['invalid_actions'])} a rollout")
+        facts.add_row("invalid actions", f"{_mean(summary['metrics']['invalid_actions'])} per rollout")
 
 
 def _add_usage(facts: Table, summary: Numbers) -> None:
@@ -95,10 +95,10 @@ def _add_usage(facts: Table, summary: Numbers) -> None:
         facts.add_row("" if cost["total"] is not None else "cost", unpriced)
     seconds = summary["timing"]["rollout_seconds"]
     if seconds["mean"] is not None:
-        facts.add_row("seconds", f"{seconds['mean']:.3g} a rollout, {seconds['total']:.4g} added up")
+        facts.add_row("seconds", f"{seconds['mean']:.3g} per rollout, {seconds['total']:.4g} in total")
 
 
-COST_PARTS = {"other": "of it judges and other models", "of_failed": "of it failed rollouts"}
+COST_PARTS = {"other": "for judges and other models", "of_failed": "for failed rollouts"}
 
 
 def _print(rows: Table) -> None:
@@ -108,7 +108,7 @@ def _print(rows: Table) -> None:
 
 
 def _print_policies(policies: Mapping[str, Numbers]) -> None:
-    """Print one line per policy, without empty columns."""
+    """Print one line for each policy. Empty columns are omitted."""
     lines: list[dict[str, str]] = []
     for name, numbers in policies.items():
         count, invalid, cost = numbers["rollouts"], _invalid(numbers), numbers["cost"]["total"]
@@ -139,7 +139,7 @@ def _print_policies(policies: Mapping[str, Numbers]) -> None:
 
 
 def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
-    """Print pass@k and pass^k of evaluations that play each seed more than once."""
+    """Print pass@k and pass^k if each seed was played more than once."""
     if not shown or not any(numbers["pass"]["k"] for numbers in policies.values()):
         return
     names = ("policy", "k", "pass@k", "pass^k", "seeds")[0 if len(policies) > 1 else 1 :]
@@ -154,7 +154,7 @@ def _print_pass_rates(policies: Mapping[str, Numbers], *, shown: bool) -> None:
 
 
 def _print_groups(by: str, policies: Mapping[str, list[Numbers]]) -> None:
-    """Print a line per group, with a column of rewards per policy if there are several policies."""
+    """Print a line for each group. If there are several policies, print a column of rewards for each policy."""
     several = len(policies) > 1
     by_value = {name: {_value(group["value"]): group for group in groups} for name, groups in policies.items()}
     values = list(dict.fromkeys(value for groups in by_value.values() for value in groups))
@@ -183,7 +183,7 @@ def _value(value: Any) -> str:
 
 
 def _interval(interval: Mapping[str, Any]) -> str:
-    """`0.1 to 0.9`; a dash for too few seeds, nothing without a reward."""
+    """Return text such as `0.1 to 0.9`, a dash for too few seeds, or an empty string if there is no reward."""
     if interval["low"] is None:
         return NO_INTERVAL if interval["clusters"] else ""
     return f"{interval['low']:.4g} to {interval['high']:.4g}"
@@ -213,7 +213,7 @@ def _environment(summary: Mapping[str, Any]) -> str:
 
 
 def _policy(policy: Mapping[str, Any]) -> str:
-    """Describe a policy and its options: `random`, or `model qwen at http://…, temperature 0.5`."""
+    """Describe a policy and its options as text: `random`, or `model qwen at http://…, temperature 0.5`."""
     named = ("policy", "model", "inference_url", "others")
     if "inference_url" in policy:
         name = f"model {policy.get('model', '')}".strip() + f" {where(policy['inference_url'])}"
@@ -232,7 +232,7 @@ def _rollouts(summary: Mapping[str, Any]) -> str:
 
 
 def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
-    """Return `1.377 ± 0.071`, and the number of values if it is not `of`."""
+    """Return text such as `1.377 ± 0.071`, with the number of values if it differs from `of`."""
     if column["mean"] is None:
         return "-"
     error = "" if column["standard_error"] is None else f" ± {column['standard_error']:.2g}"
@@ -241,7 +241,7 @@ def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
 
 
 def _print_metrics(policies: Mapping[str, Numbers]) -> None:
-    """Print the metrics of the environment and the app. Only count those that are always 0."""
+    """Print the metrics of the environment and the app. Print only the number of metrics whose mean is 0."""
     names = dict.fromkeys(name for metrics in policies.values() for name in metrics if name not in KIT_METRICS)
     shown = [name for name in names if any(metrics.get(name, {}).get("mean") for metrics in policies.values())]
     _print_columns(
@@ -257,7 +257,7 @@ def _print_metrics(policies: Mapping[str, Numbers]) -> None:
 
 
 def _print_columns(heading: str, policies: Mapping[str, Numbers]) -> None:
-    """Print means with standard errors, in a column per policy if there are several policies."""
+    """Print means with standard errors. If there are several policies, print a column for each policy."""
     names = list(dict.fromkeys(name for columns in policies.values() for name in columns))
     if not names:
         return
@@ -287,7 +287,7 @@ def _print_failures(failures: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def _print_aggregate(name: str, values: Mapping[str, Any], published: Mapping[str, Mapping[str, float]]) -> None:
-    """Print an aggregate's numbers, with a column per policy and per published result."""
+    """Print an aggregate's numbers in a column for each policy and for each published result."""
     console().print()
     figures = {policy: value if isinstance(value, Mapping) else {name: value} for policy, value in values.items()}
     headings = [clean(policy) or "here" for policy in figures] + [clean(heading) for heading in published]

@@ -1,4 +1,4 @@
-"""The progress of an evaluation on stderr: a line every ten seconds, and a bar on a terminal."""
+"""Print the progress of an evaluation on stderr: a line every ten seconds, and a bar if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FAILURES_SHOWN = 3
-"""The most kinds of failures whose first failure is printed immediately. Others are only counted."""
+"""For how many kinds of failures the first failure is printed immediately. Other failures are only counted."""
 
 
 class Counts:
@@ -33,12 +33,12 @@ class Counts:
         self._began = time.monotonic()
 
     def begin(self, asked: int, done: int) -> None:
-        """Start measuring the rate."""
+        """Start measuring the rate. asked: the planned number of rollouts. done: how many were played before."""
         self.asked, self.done, self.played = asked, done, 0
         self._began = time.monotonic()
 
     def see(self, result: RolloutRow) -> None:
-        """Count a result, of this or an earlier run."""
+        """Count a result of this run or of an earlier run."""
         if result.failed:
             self.failures[result.boundary or "unknown"] += 1
         elif result.reward is not None:
@@ -51,7 +51,7 @@ class Counts:
         return time.monotonic() - self._began
 
     def words(self) -> list[str]:
-        """Return the mean reward, the rate, the remaining time and failures by boundary, as far as they are known."""
+        """Return the mean reward, the rate, the remaining time and the failures by boundary. Unknown values are omitted."""
         parts = [f"reward {self._sum / self._scored:.4g}"] if self._scored else []
         rate = self.played / self.seconds if self.seconds > 0 else 0.0
         if rate:
@@ -63,10 +63,10 @@ class Counts:
 
 
 class EvalDisplay:
-    """The watcher of `evaluate`. Close it before printing anything else.
+    """A watcher for `evaluate` that prints progress. Close it before printing anything else.
 
     Attributes:
-        several: Whether the line of a failure names its policy.
+        several: Whether there are several policies, so that the line of a failure names the policy.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -100,7 +100,7 @@ class EvalDisplay:
         self._bar.start()
 
     def result(self, result: RolloutRow, policy: str) -> None:
-        """Count and show one more result."""
+        """Count one more result and update the bar."""
         self.counts.see(result)
         self.counts.done += 1
         self.counts.played += 1
@@ -110,7 +110,7 @@ class EvalDisplay:
             self._bar.update(self._task, completed=self.counts.done, words="  ".join(self.counts.words()))
 
     def tick(self, progress: Used) -> None:
-        """Print the line of every ten seconds."""
+        """Print a line of progress. Called every ten seconds."""
         counts = self.counts
         self.say(", ".join([f"{counts.done} of {counts.asked} done", *used_words(progress), *counts.words()]))
 
@@ -131,7 +131,7 @@ class EvalDisplay:
 
 
 def used_words(progress: Used) -> list[str]:
-    """Return the number of rollouts in progress, and turns, tokens and cost so far, as far as they are known."""
+    """Return the number of rollouts in progress, and the turns, tokens and cost so far. Unknown values are omitted."""
     parts = [f"{progress.under_way} in progress"]
     if progress.turns:
         parts.append(f"{progress.turns:,} turn{'' if progress.turns == 1 else 's'}")

@@ -1,4 +1,4 @@
-"""Following a job: a live view of progress, reward and events on a terminal, and plain lines elsewhere."""
+"""Follow a job, with a live view of progress, reward and events on a terminal, and plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 QUIET_SECONDS = 15.0
-"""The shortest interval between two lines of progress, if stderr is not a terminal."""
+"""The minimum interval between two lines of progress, in seconds, if stderr is not a terminal."""
 LAST_EVENTS_SECONDS = 5.0
-"""How long to wait for the last events after the job's end."""
+"""How long to wait for the last events after the job's end, in seconds."""
 SHOWN_EVENTS = 6
 SHOWN_EVALUATIONS = 5
 SHOWN_WARNINGS = 10
 
 
 class JobDisplay(Protocol):
-    """Shows a running job from the backend's status objects and events."""
+    """A display that shows a running job from the backend's status objects and events."""
 
     def status(self, status: Mapping[str, Any]) -> None:
         """Show a new status."""
@@ -52,9 +52,11 @@ class JobDisplay(Protocol):
 async def follow(
     job: RLJob, display: JobDisplay, *, timeout_seconds: float, interval_seconds: float, keys: Sequence[str | None] = ()
 ) -> dict[str, Any]:
-    """Follow a job to its end and return its last status. Raises JobTimeout, BackendError.
+    """Follow a job to its end and return its last status.
 
-    keys: removed from everything that is shown, because a backend might send them.
+    keys: Keys to remove from everything that is shown, because a backend might send them.
+
+    Raises JobTimeout if the job does not end within `timeout_seconds`, and BackendError if the backend cannot be used.
     """
     with _without_warnings():
         events_task = asyncio.create_task(_show_events(job, display, keys))
@@ -67,14 +69,14 @@ async def follow(
             await asyncio.wait([events_task], timeout=LAST_EVENTS_SECONDS)
         finally:
             events_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # only the status matters for the result
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # only the status is needed
                 await events_task
     return last
 
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silence warnings of the stream, which polling repeats, and of the job, which the final report repeats."""
+    """Silence the log warnings of the event stream and of the job, because polling and the final report repeat them."""
     loggers = [logging.getLogger(f"taskapp_kit.jobs.client.{name}") for name in ("stream", "rl_job")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -93,7 +95,7 @@ async def _show_events(job: RLJob, display: JobDisplay, keys: Sequence[str | Non
 
 @contextlib.contextmanager
 def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
-    """Return a live display if stderr is a terminal, and otherwise plain lines. quiet: show nothing."""
+    """Provide a live display if stderr is a terminal, and otherwise a display of plain lines. quiet: Print nothing."""
     out = console(stderr=True)
     out.quiet = quiet
     if quiet or not out.is_terminal:
@@ -105,7 +107,7 @@ def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
 
 
 class Lines:
-    """Prints a line for each event and each new status, and progress from time to time."""
+    """A display that prints a line for each event and each new status, and progress from time to time."""
 
     def __init__(self, out: Console, clock: Any = time.monotonic) -> None:
         self._out, self._clock = out, clock
@@ -113,7 +115,7 @@ class Lines:
         self._printed_at = -QUIET_SECONDS
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Print the status if it changed, or if nothing was printed for a while."""
+        """Print the status if it changed, or if nothing was printed for QUIET_SECONDS."""
         word = word_of(status)
         if word == self._word and self._clock() - self._printed_at < QUIET_SECONDS:
             return
@@ -141,11 +143,11 @@ class LiveDisplay:
         self._began = time.monotonic()
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Show this status."""
+        """Replace the shown status."""
         self._status = status
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Show the event among the latest, and add rewards of training steps and evaluations to their views."""
+        """Add the event to the latest events. Add the reward of a training step or an evaluation to its curve."""
         self._events = [*self._events, sentence(event)][-SHOWN_EVENTS:]
         for kind, rewards in (("rl.train.step", self._rewards), ("rl.eval.summary", self._evaluations)):
             step = reward_of(event, kind)
@@ -161,7 +163,7 @@ class LiveDisplay:
         parts: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
         if total > 0:
             bar = ProgressBar(total=total, completed=max(0.0, min(completed, total)), width=width)
-            parts.append(Padding(bar, 0))  # a bar alone doesn't end its line
+            parts.append(Padding(bar, 0))  # without padding, a bar doesn't end its line
         drawn = curve([self._rewards[step] for step in sorted(self._rewards)], width=width)
         if len(self._rewards) > 1 and drawn:
             parts += [Text("reward, by iteration", style="dim"), *(Text(line, no_wrap=True) for line in drawn)]
@@ -172,12 +174,12 @@ class LiveDisplay:
 
 
 def word_of(status: Mapping[str, Any]) -> str:
-    """Return the status, or `waiting` before the first one."""
+    """Return the status as one word. Before the first status, return `waiting`."""
     return one_line(str(status.get("status") or status.get("state") or "waiting"), 40)
 
 
 def progress_of(status: Mapping[str, Any]) -> tuple[float, float]:
-    """Return (completed, total), which are 0 if the backend does not report them."""
+    """Return the completed and the total amount of work. Both are 0 if the backend does not report them."""
     progress = status.get("progress")
     if not isinstance(progress, Mapping):
         return 0.0, 0.0
@@ -202,7 +204,7 @@ def facts(status: Mapping[str, Any]) -> list[str]:
 
 
 def sentence(event: Mapping[str, Any]) -> str:
-    """Return one line for an event: its level if it is a warning or an error, and its message or type."""
+    """Return one line for an event: its message or type, preceded by the level for a warning or an error."""
     level = str(event.get("level") or "info").lower()
     words = str(event.get("message") or event.get("type") or "event")
     mark = f"{level}: " if level in ("warning", "error", "critical") else ""
@@ -217,7 +219,7 @@ def evaluation_words(rewards: Mapping[int, float | None]) -> str:
 
 
 def reward_of(event: Mapping[str, Any], kind: str = "rl.train.step") -> tuple[int, float | None] | None:
-    """Return (step, mean reward) of an event of this type, or None for any other event."""
+    """Return (step, mean reward) of an event of the type `kind`. Return None for any other event."""
     data = event.get("data")
     if event.get("type") != kind or not isinstance(data, Mapping):
         return None
@@ -234,7 +236,7 @@ def _finite(value: Any) -> float | None:
 
 
 def bounded(text: str) -> str:
-    """Return a backend's text for the terminal, cut to 2000 characters."""
+    """Return a backend's text for the terminal. It is cleaned and cut to 2000 characters."""
     return clean(text)[:2000]
 
 
@@ -262,7 +264,7 @@ def report(last: Mapping[str, Any]) -> None:
 
 
 def cause_of(last: Mapping[str, Any]) -> str:
-    """Return one sentence on why a job did not succeed."""
+    """Return one sentence that states why a job did not succeed."""
     cause = last.get("error")
     if isinstance(cause, Mapping):
         cause = cause.get("message")
@@ -271,7 +273,7 @@ def cause_of(last: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[None]:
-    """On Ctrl-C or a JobTimeout in the block, print that the job continues. Ctrl-C ends the command with status 1."""
+    """Print that the job continues if Ctrl-C or a JobTimeout ends the block. Ctrl-C ends the command with status 1."""
     try:
         yield
     except KeyboardInterrupt:
@@ -287,4 +289,7 @@ def _print_left(job: RLJob, backend: str) -> None:
         echo("\nStopped before the job was submitted.", err=True)
     else:
         name = clean(job.job_id)
-        echo(f"\nStopped following. Job {name} continues at {clean(backend)} (taskapp jobs follow {name}).", err=True)
+        echo(
+            f"\nStopped following. Job {name} continues at {clean(backend)}. To follow it: taskapp jobs follow {name}",
+            err=True,
+        )

@@ -1,4 +1,4 @@
-"""A rollout on the terminal, from the response of `POST /rollout`: its steps, then its scores."""
+"""Print a rollout from the response of `POST /rollout`: its steps, then its scores."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 NUMBER_WIDTH, REWARD_WIDTH = 5, 8
 LINES_OF_A_CELL = 20
-"""The most lines of one action or observation, unless `full`."""
+"""The maximum number of lines for one action or observation, unless `full` is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """The line of a step without its number. Consecutive equal lines are folded."""
+    """The printed line of a step without its number. Consecutive equal lines are printed once, with their number."""
 
     action: str
     observation: str
@@ -33,9 +33,11 @@ class StepLine:
 
 
 class StepLines:
-    """Prints a table of steps: number, action, observation, reward. Call `end` after the last step.
+    """A table of steps that is printed step by step. Call `end` after the last step.
 
-    width: columns; None uses the terminal's width. full: cut no text and fold no equal steps.
+    Args:
+        width: The width in columns, or None for the terminal's width.
+        full: Whether to print long texts and equal steps in full.
     """
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:
@@ -59,7 +61,7 @@ class StepLines:
         self._add(index + 1, StepLine(action_words(tool, args), observation, shown, refused))
 
     def end(self) -> None:
-        """Finish the table: print the number of folded steps, if any."""
+        """Finish the table: print the number of equal steps that were not printed, if any."""
         if self._repeated:
             more = self._row("", f"… {self._repeated:,} more like this", "", "")
             self._out.print(more, style="dim", soft_wrap=True)
@@ -105,7 +107,7 @@ def _value(value: Any) -> str:
 
 
 def observation_words(observation: Any) -> str:
-    """Return a recorded observation as text. An image is replaced with its size."""
+    """Return a recorded observation as text. Each image is replaced with its size."""
     if not isinstance(observation, list):
         return text_of(observation)
     return "\n".join(
@@ -114,7 +116,7 @@ def observation_words(observation: Any) -> str:
 
 
 def wire_words(observation: Any) -> str:
-    """Return an observation in a response as text."""
+    """Return the observation from a response as text. Each image is replaced with a placeholder."""
     if isinstance(observation, Mapping):
         if set(observation) == {"text"}:
             return str(observation["text"])
@@ -126,7 +128,7 @@ def wire_words(observation: Any) -> str:
 
 
 def print_steps(body: Mapping[str, Any], *, width: int | None = None, full: bool = False) -> None:
-    """Print the steps of a response of `POST /rollout`."""
+    """Print the steps in the response body of `POST /rollout`."""
     lines = StepLines(width=width, full=full)
     trajectory = body["trajectories"][0]
     trace = trajectory.get("trace") or {}
@@ -170,7 +172,7 @@ def print_result(
     out.print(facts)
     warnings = list(meta.get("warnings") or ())
     if nothing_accepted(trajectory["length"], details):
-        warnings.append("every action was refused or unusable.")
+        warnings.append("no action was accepted.")
     for warning in warnings:
         console(stderr=True).print(f"Warning: {clean(str(warning))}", style="yellow")
 
@@ -190,13 +192,13 @@ def criteria_table(criteria: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _undefined(card: Mapping[str, Any]) -> str:
-    """Return why the reward is undefined."""
+    """Return the reason why the reward is undefined."""
     skipped = any(item["reason"] == JUDGES_SKIPPED and item["weight"] for item in card["criteria"])
     return "judges were skipped" if skipped else "a part of the formula is undefined"
 
 
 def metrics_words(numbers: Mapping[str, Any], *, full: bool) -> str:
-    """Return the metrics that are not 0 and the number of the others, or all metrics if `full`."""
+    """Return the metrics that are not 0 and the number of metrics that are 0. If `full` is set, return all metrics."""
     shown = [f"{clean(str(name))} {number(value)}" for name, value in numbers.items() if value or full]
     zero = len(numbers) - len(shown)
     return ", ".join(shown + ([counted(zero, "other") + (" is 0" if zero == 1 else " are 0")] if zero else []))

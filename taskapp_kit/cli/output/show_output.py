@@ -1,4 +1,4 @@
-"""Stored rollouts on the terminal, as a list or turn by turn."""
+"""Print stored rollouts as a list, or one rollout turn by turn."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 ID_WIDTH = 8
-"""Characters of an id in a list. `taskapp show` finds a rollout by the beginning of its id."""
+"""How many characters of an id a list shows. `taskapp show` finds a rollout by the beginning of its id."""
 FIRST_TURNS, LAST_TURNS = 10, 30
-"""The turns of a long rollout that are printed, unless `full`."""
+"""How many turns at the beginning and the end of a long rollout are printed, unless `full` is set."""
 LEAST_CRITERIA_WIDTH = 24
 GAP = 2
 ORDERS: dict[RowOrder, str] = {
@@ -43,7 +43,7 @@ ORDERS: dict[RowOrder, str] = {
 
 
 WORDS = ("id", "environment", "split", "policy", "ended", "criteria")
-"""Columns that are not numbers."""
+"""Columns that contain text instead of numbers."""
 
 
 # -- lists ------------------------------------------------------------------------------------------------------------
@@ -52,16 +52,16 @@ WORDS = ("id", "environment", "split", "policy", "ended", "criteria")
 def print_list(
     rows: Sequence[RolloutRow], *, more: bool, source: str, order: RowOrder | None, full: bool = False, width: int | None = None
 ) -> None:  # fmt: skip
-    """Print a line for each rollout, and how to see more. more: whether there are more rollouts."""
+    """Print a line for each rollout, and notes on how to see more. more: whether there are more rollouts than `rows`."""
     out = console(width=width)
     print_rows(rows, out, full=full)
     notes = [f"{counted(len(rows), 'rollout')}{', ' + ORDERS[order] if order else ''}."]
     if order in ("worst", "best"):
-        notes.append("Rollouts that failed or have no reward are not included; --failed shows the failed ones.")
+        notes.append("Rollouts that failed or have no reward are omitted. --failed lists the failed rollouts.")
     elif more:
-        notes.append("There are more; --limit N shows them.")
+        notes.append("There are more rollouts. --limit N lists more.")
     if rows:
-        notes.append(f"`{show_line(source)} ID` shows one turn by turn.")
+        notes.append(f"`{show_line(source)} ID` shows a rollout turn by turn.")
     out.print("\n" * bool(rows) + clean(" ".join(notes)), style="dim", soft_wrap=not out.is_terminal)
 
 
@@ -70,7 +70,10 @@ WORST = 3
 
 
 def print_worst(path: Path) -> None:
-    """Print an evaluation's rollouts with the lowest rewards, if any has a reward, and the command that shows them."""
+    """Print an evaluation's rollouts with the lowest rewards, and the command that shows the first of them.
+
+    Nothing is printed if no rollout has a reward.
+    """
 
     async def read() -> list[RolloutRow]:
         source = DirectorySource(path)
@@ -86,7 +89,7 @@ def print_worst(path: Path) -> None:
     out.print(f"\nThe lowest reward{'s' if len(rows) > 1 else ''}:", style="bold")
     print_rows(rows, out)
     line = show_line(str(path), rows[0].rollout_id[:ID_WIDTH])
-    out.print(clean(f"`{line}` shows the first turn by turn."), style="dim", soft_wrap=not out.is_terminal)
+    out.print(clean(f"`{line}` shows the first rollout turn by turn."), style="dim", soft_wrap=not out.is_terminal)
 
 
 def show_line(source: str, *more: str) -> str:
@@ -95,9 +98,9 @@ def show_line(source: str, *more: str) -> str:
 
 
 def rollout_line(details: RolloutDetails, config: Mapping[str, Any]) -> str | None:
-    """Return the command line that plays a rollout's seed again, or None if its evaluation names no app.
+    """Return the command line that plays a rollout's seed again, or None if the evaluation does not name its app.
 
-    config: the evaluation's `config.json`.
+    config: The content of the evaluation's `config.json`.
     """
     reference = config.get("app_reference")
     if not isinstance(reference, str):
@@ -139,7 +142,7 @@ def print_rows(rows: Sequence[RolloutRow], out: Console, *, full: bool = False) 
 
 def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the headings and the rows as aligned lines."""
-    # Not a table of rich: a failed row is followed by a line with its message.
+    # This is not a rich table, because a failed row is followed by a line with its message.
     aligned = []
     for heading, cells in columns.items():
         width = max(map(len, [heading, *cells]))
@@ -148,7 +151,7 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
-    """Return the columns. A column is omitted if it is the same for all rows or unknown for all."""
+    """Return the cells of each column. A column is omitted if all rows have the same value or none has a value."""
     columns = {"id": [clean(row.rollout_id[:ID_WIDTH]) for row in rows]}
     for heading, names in (
         ("environment", [row.environment for row in rows]),
@@ -174,7 +177,11 @@ def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
 
 
 def _ended(row: RolloutRow) -> str:
-    """Return the stop reason, `truncated` for the environment's own limit, or such as `policy: model_refused`."""
+    """Return the stop reason.
+
+    If the environment truncated the episode, return `truncated`. For a failure, return its boundary and code, such as
+    `policy: model_refused`.
+    """
     if row.status == "failed":
         return f"{row.boundary or 'failed'}: {row.code or row.stop_reason or '-'}"
     if row.stop_reason == "environment" and row.status == "truncated":
@@ -183,7 +190,7 @@ def _ended(row: RolloutRow) -> str:
 
 
 def _criteria(rows: Sequence[RolloutRow]) -> list[str]:
-    """Return the scores by name. The list is empty if the only score is the reward."""
+    """Return the scores of each row as text. The list is empty if the only score is the reward."""
     if all(not row.criteria or list(row.criteria.values()) == [row.reward] for row in rows):
         return []
     return [clean(", ".join(f"{name} {number(score)}" for name, score in row.criteria.items())) for row in rows]
@@ -204,9 +211,9 @@ def print_rollout(
     full: bool = False,
     width: int | None = None,
 ) -> None:
-    """Print a rollout turn by turn, then the calls of judges and other models, its scores and how it ended.
+    """Print a rollout turn by turn, then the calls of judges and other models, the scores and how the episode ended.
 
-    `private` contains fields of its task's row. `again` is the command line that plays it again.
+    `private` contains private fields of the task's row. `again` is the command line that plays the rollout again.
     """
     out = console(width=width)
     _print_head(details, private, out)
@@ -239,7 +246,7 @@ def _print_head(details: RolloutDetails, private: Mapping[str, Any] | None, out:
 
 
 def _policy(details: RolloutDetails) -> str:
-    """Describe the policy: `random`, or `model qwen at http://…, temperature 0.5`."""
+    """Describe the policy as text: `random`, or `model qwen at http://…, temperature 0.5`."""
     own = {name: value for name, value in details.policy_config.items() if name not in ("policy", "model", "sample")}
     address = own.pop("inference_url", None)
     name = details.policy if details.model is None else f"{details.policy} {details.model}"
@@ -249,7 +256,7 @@ def _policy(details: RolloutDetails) -> str:
 
 
 def _print_steps(details: RolloutDetails, *, full: bool, width: int | None) -> None:
-    """Print the table of a policy that is not a model."""
+    """Print the steps of a policy that is not a model, as a table."""
     lines = StepLines(width=width, full=full)
     lines.start(words(details.initial))
     for step in details.steps:
@@ -279,7 +286,7 @@ def _print_conversation(details: RolloutDetails, out: Console, *, full: bool, wi
                 lines.result(words(step.observation), step.reward, refused=step.refused is not None)
         elif turn.index == hidden[0]:
             out.print(
-                f"... turns {hidden[0] + 1} to {hidden[-1] + 1} are not shown; --full shows them ...", style="bold"
+                f"... turns {hidden[0] + 1} to {hidden[-1] + 1} are not shown. --full shows them ...", style="bold"
             )
         shown = [words(step.observation) for step in turn.steps]
     if details.limit is not None:
@@ -300,7 +307,7 @@ def _turn_line(turn: TurnDetails) -> str:
 
 
 def _repeats(message: Message, shown: Sequence[str], *, full: bool) -> bool:
-    """Return whether the message repeats observations that were printed with the previous turn."""
+    """Return whether the message only repeats observations that were printed with the previous turn."""
     if not shown or message.role == "system":
         return False
     text = words(message.blocks)
@@ -344,7 +351,7 @@ def _price(cost: float | None) -> list[str]:
 
 
 def _verdicts(verdict: Any) -> list[tuple[str, str]]:
-    """A judge's verdict by the judge's name: `0.5: It is so so.`"""
+    """Return the label and the text of each judge's verdict, such as `0.5: It is so so.`"""
     if not isinstance(verdict, Mapping):
         return []
     if not all(isinstance(part, Mapping) for part in verdict.values()):
@@ -394,7 +401,7 @@ def _print_end(details: RolloutDetails, out: Console, *, again: str | None, full
         )
         hints = [failure.hint] * bool(failure.hint) + [f"Error id {failure.error_id}."] * bool(failure.error_id)
         if again is not None and failure.boundary in ("environment", "scoring"):
-            hints.append(f"To play it again and see the traceback: {again}")
+            hints.append(f"To play the rollout again and see the traceback: {again}")
         if hints:
             out.print(clean(" ".join(hints)), soft_wrap=not out.is_terminal)
 
@@ -407,7 +414,5 @@ def _how_it_ended(details: RolloutDetails) -> str:
     how = f"{details.stored.status} ({details.stored.stop_reason}) after {counted(details.stored.length, 'step')}"
     if details.waiting_action is not None:
         action = details.waiting_action
-        return f"{how}, in the action {one_line(action_words(action.tool, action.args), 200)}"
-    return (
-        how if details.waiting_turn is None else f"{how}, when the policy was called in turn {details.waiting_turn + 1}"
-    )
+        return f"{how}, during the action {one_line(action_words(action.tool, action.args), 200)}"
+    return how if details.waiting_turn is None else f"{how}, during the policy's turn {details.waiting_turn + 1}"

@@ -1,4 +1,4 @@
-"""The output of every command: a console without markup, tables, JSON, and errors as one paragraph."""
+"""Functions for the output of all commands: a console without markup, tables, JSON, and errors as one paragraph."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def example(*lines: str) -> str:
-    """Return the examples at the end of a command's `--help`."""
+    """Return the text of the examples at the end of a command's `--help`."""
     return "\b\n" + ("Example" if len(lines) == 1 else "Examples") + ":\n" + "\n".join(f"  {line}" for line in lines)
 
 
 PIPE_WIDTH = 120
-"""The least width of output to a pipe or a file, in columns."""
+"""The minimum width of output to a pipe or a file, in columns."""
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Return a console that interprets no markup. width: columns, instead of the terminal's width."""
+    """Return a console that does not interpret markup. width: The width in columns. Defaults to the terminal's width."""
     from rich.console import ConsoleDimensions
 
     from taskapp_kit.cli.output.clean_console import CleanConsole
@@ -43,12 +43,12 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
     if width is None and not made.is_terminal:
         width = max(PIPE_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, made.height)).columns)
     if width is not None:
-        made.size = ConsoleDimensions(width, made.height)  # without a height, a dumb terminal stays 80 columns wide
+        made.size = ConsoleDimensions(width, made.height)  # without a height, rich ignores the width on a dumb terminal
     return made
 
 
 def table(*columns: str, right: tuple[str, ...] = (), pad: int = 2) -> Table:
-    """Return a table without lines whose first column never wraps. right: the columns to align to the right."""
+    """Return a table without borders. Its first column never wraps. right: The columns to align to the right."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, pad, 0, 0), show_header=any(columns), header_style="bold")
@@ -58,9 +58,9 @@ def table(*columns: str, right: tuple[str, ...] = (), pad: int = 2) -> Table:
 
 
 def clean(text: str) -> str:
-    """Replace everything that could control a terminal, except newlines and tabs, with escapes such as `\\x1b`.
+    """Replace all characters that could control a terminal, except newlines and tabs, with escapes such as `\\x1b`.
 
-    This includes the bytes of a path that are not UTF-8.
+    Bytes of a path that are not valid UTF-8 are also replaced.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -73,7 +73,7 @@ def _is_control(character: str) -> bool:
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a cleaned line on stdout, or with err on stderr."""
+    """Print a cleaned line on stdout, or on stderr if `err` is true."""
     click.echo(clean(str(text)), err=err, nl=nl)
 
 
@@ -83,9 +83,9 @@ def flowing(text: str) -> str:
 
 
 def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
-    """Wrap text to lines of at most `width` characters, without blank lines, and return at least one line.
+    """Wrap text to lines of at most `width` characters. Blank lines are omitted. At least one line is returned.
 
-    most: the most lines; a longer text is cut with `…`.
+    most: The maximum number of lines. A longer text is cut and ends with `…`.
     """
     lines: list[str] = []
     for line in clean(text).split("\n"):
@@ -98,29 +98,29 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
 
 
 def one_line(text: str, width: int) -> str:
-    """Return text on one line of at most `width` characters. Newlines become ` / `, and longer text is cut with `…`."""
+    """Return text on one line of at most `width` characters. Newlines are replaced with ` / `, and longer text is cut."""
     joined = " / ".join(part.strip() for part in clean(text[: 4 * width + 400]).split("\n") if part.strip())
     return cut(joined, max(1, width))
 
 
 def number(value: Any) -> str:
-    """Format a score or a reward for a table: at most six significant digits, `-` for None, other values as short text."""
+    """Format a score or a reward with at most six significant digits. None is `-`, and other values are short text."""
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else one_line(str(value), 60)
 
 
 LONG_NUMBER = 10_000
-"""Numbers from this value are written like `14,010`."""
+"""Numbers of at least this size are written without decimals, such as `14,010`."""
 
 
 def figure(value: float | None, *, sign: str = "") -> str:
-    """Format a computed mean for a table: four significant digits, `-` for None. sign: `+` also signs positive numbers."""
+    """Format a computed mean with four significant digits. None is `-`. sign: With `+`, positive numbers have a sign."""
     if value is None:
         return "-"
     return f"{value:{sign},.0f}" if abs(value) >= LONG_NUMBER else f"{value:{sign}.4g}"
 
 
 def size_words(size_bytes: int) -> str:
-    """Format a size: `512 B`, `2.2 kB`, `1.4 GB`."""
+    """Format a size in bytes as text such as `512 B`, `2.2 kB` or `1.4 GB`."""
     size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]
@@ -139,7 +139,7 @@ def print_json(value: Any) -> None:
 def shown_from(source: str) -> Iterator[None]:
     """Raise TaskAppError if the block fails because the data of a server or a store has unexpected types.
 
-    source: the server or store whose data the block reads and prints.
+    source: The server or store whose data the block reads and prints, for the message.
     """
     from rich.errors import NotRenderableError
 
@@ -149,10 +149,10 @@ def shown_from(source: str) -> Iterator[None]:
         raise
     except (ArithmeticError, AttributeError, LookupError, NotRenderableError, TypeError, ValueError) as error:
         raise TaskAppError(
-            f"The data from {source} cannot be shown: a member is missing or has an unexpected type "
+            f"The data from {source} cannot be shown, because a field is missing or has an unexpected type "
             f"({type(error).__name__}).",
             code="unreadable_answer",
-            hint="`taskapp doctor URL` checks whether a server follows the HTTP contract.",
+            hint="To check whether a server follows the HTTP contract, run `taskapp doctor URL`.",
         ) from error
 
 
@@ -168,16 +168,16 @@ FLAGS = {
     "env.config": "--config",
     "env.seed": "--seed",
 }
-"""The flags of commands for fields of a rollout request."""
+"""The flags that set fields of a rollout request, by the field's path."""
 
 
 def complain(error: KitError, command: click.Command | None = None) -> None:
-    """Print the error as one paragraph on stderr. command: its flags replace the fields of a request."""
+    """Print the error as one paragraph on stderr. command: The command whose flags replace the names of request fields."""
     echo(f"Error: {with_flags(str(error), command)}", err=True)
 
 
 def with_flags(text: str, command: click.Command | None) -> str:
-    """Replace fields of a request with a command's flags: `safety.max_time_s` becomes `--max-time-seconds`."""
+    """Replace the names of request fields with a command's flags: `safety.max_time_s` becomes `--max-time-seconds`."""
     flags = {flag for param in (command.params if command is not None else ()) for flag in param.opts}
     for field, flag in FLAGS.items():
         if flag in flags:
@@ -189,8 +189,8 @@ def with_flags(text: str, command: click.Command | None) -> str:
 def until_stopped(ctx: click.Context, problem: type[KitError]) -> Iterator[None]:
     """Run a server in the block until Ctrl-C, and then print `Stopped.`.
 
-    problem: errors that end the command with status 1 instead of 2, because the command line was right. For example, the
-    address is in use.
+    problem: The class of errors that end the command with status 1 instead of 2, because the command line is valid. For
+    example, the address may be in use.
     """
     try:
         yield
@@ -209,6 +209,6 @@ def exit_status(error: KitError) -> int:
         return own
     if isinstance(error, TaskAppError):
         return 2 if error.status == 422 else 1
-    if isinstance(error, DiscoveryError):  # with a cause, the author's file was found but failed
+    if isinstance(error, DiscoveryError):  # if there is a cause, the author's file exists but its import failed
         return 2 if error.__cause__ is None else 1
     return 2 if isinstance(error, ConfigError | RequestError) else 1

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 CURVE_WIDTH = 72
-"""The width of a curve at the end of a command, in columns."""
+"""The width of the curve that a command prints at its end, in columns."""
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def curve(values: Sequence[float | None], *, width: int = 60, height: int = 6) -> list[str]:
-    """Return the lines of a curve, top first, or an empty list if there are no numbers.
+    """Return the lines of a curve from top to bottom. The list is empty if all values are None.
 
-    The curve is at most `width` columns wide. If there are more values, equal groups are averaged. The column of None
-    (undefined) is empty. The largest and the smallest number are printed on the left.
+    The curve is at most `width` columns wide. If there are more values, groups of equal size are averaged. The column of
+    an undefined value (None) is empty. The largest and the smallest number are printed on the left.
     """
     columns = _columns(values, width)
     known = [value for value in columns if value is not None]

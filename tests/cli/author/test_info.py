@@ -30,7 +30,7 @@ def test_info_tells_what_is_declared(run: Run) -> None:
 def test_info_says_why_random_cannot_play(run: Run) -> None:
     shown = run("info", CAPITALS, width=300).stdout
     assert "random is unavailable: action 'answer' at " in shown
-    assert "It takes the assistant's plain text." in shown
+    assert "The action accepts the assistant's plain text." in shown
     assert "train 0 to 1 (2 rows)" in shown
 
 

@@ -88,7 +88,7 @@ def test_the_list_of_an_evaluation(run: Run, directory: Path) -> None:
     assert first.split()[1:5] == ["0", "0", "environment", "1"]
     failed = next(number for number, line in enumerate(rest) if "environment: environment_raised" in line)
     assert "raised KeyError" in rest[failed + 1]
-    assert f"10 rollouts. `taskapp show {directory} ID` shows one turn by turn." in done.stdout
+    assert f"10 rollouts. `taskapp show {directory} ID` shows a rollout turn by turn." in done.stdout
 
 
 @pytest.mark.parametrize("place", ["", "rollouts.db"])
@@ -137,7 +137,7 @@ def test_a_failure_says_where_and_how_to_see_more(run: Run, directory: Path) -> 
     row = listed(run, str(directory), "--failed")[1]
     done = run("show", str(directory), row["rollout_id"])
     assert "Failed at boundary environment (environment_raised)" in done.stdout
-    assert "after 0 steps, in the action press" in done.stdout and "hidden" not in done.stdout
+    assert "after 0 steps, during the action press" in done.stdout and "hidden" not in done.stdout
     (line,) = (line for line in done.stdout.splitlines() if "taskapp rollout" in line)
     assert f"{quote(f'{FLAKY}:app')} --env flaky --split train --seed 4 --policy presser" in line
 
@@ -242,7 +242,7 @@ def test_a_long_conversation_shows_its_ends(capsys: pytest.CaptureFixture[str]) 
     turns = tuple(replace(details.turns[0], index=at, words=f"word {at + 1}.", steps=()) for at in range(60))
     print_rollout(replace(details, policy="model", turns=turns), width=100)
     text = capsys.readouterr().out
-    assert "... turns 11 to 30 are not shown; --full shows them ..." in text
+    assert "... turns 11 to 30 are not shown. --full shows them ..." in text
     assert "word 10." in text and "word 11." not in text and "word 31." in text and text.count("not shown") == 1
     print_rollout(replace(details, policy="model", turns=turns), width=100, full=True)
     assert "word 11." in capsys.readouterr().out
@@ -280,7 +280,7 @@ def test_eval_ends_with_the_worst_and_how_to_see_them(run: Run, tmp_path: Path) 
     tail = done.stdout.partition("The lowest rewards:\n")[2].splitlines()
     assert [line.split()[1] for line in tail[1:4]] == ["0", "2", "6"], done.stdout
     line = tail[4]
-    assert line == f"`taskapp show e {tail[1].split()[0]}` shows the first turn by turn."
+    assert line == f"`taskapp show e {tail[1].split()[0]}` shows the first rollout turn by turn."
     assert "taskapp show e --failed" in done.stderr
     shown = run(*line.partition("`taskapp ")[2].partition("`")[0].split(), status=0)
     assert "seed 0" in shown.stdout

@@ -45,5 +45,5 @@ def test_what_is_long_hostile_or_missing_keeps_the_layout(details: RolloutDetail
     text = printed(EpisodePair(1, before, None, (None, None)), EpisodePair(2, None, None, (None, 1.0)), width=60)
     assert not set(text) & set("\x1b\u202e") and "[red]" in text
     assert max(map(len, text.splitlines())) <= 60
-    assert "… 3 more turns" in text and "(failed, or not stored)" in text
+    assert "… 3 more turns" in text and "(failed or not stored)" in text
     assert "seed 2: reward - before, 1 after" in text

@@ -107,13 +107,13 @@ def test_a_model_that_says_much_is_cut_unless_all_is_wanted(run: Run) -> None:
 def test_where_every_action_was_refused_it_warns(run: Run, tmp_path: Path) -> None:
     refused = ("--action", '{"add": {"amount": 7}}')
     told = run("rollout", ADDER, "--seed", "1", *refused)
-    assert "every action was refused" in told.stderr
-    assert "every action was refused" not in run("rollout", ADDER, "--policy", "gold").stderr
+    assert "no action was accepted" in told.stderr
+    assert "no action was accepted" not in run("rollout", ADDER, "--policy", "gold").stderr
     many = run("eval", ADDER, "--seeds", "0-3", *refused, "--out", "r1", status=0)
-    assert "in 4 of 4 rollouts every action was refused" in many.stderr
+    assert "in 4 of 4 rollouts, no action was accepted" in many.stderr
     assert json.loads((tmp_path / "r1" / "summary.json").read_text())["rollouts"]["without_valid_action"] == 4
     good = run("eval", ADDER, "--seeds", "0-3", "--policy", "gold", "--out", "r2")
-    assert "refused" not in good.stderr
+    assert "accepted" not in good.stderr
 
 
 @pytest.mark.parametrize("width", [80, 120])
