@@ -64,7 +64,7 @@ def command() -> None:
     metavar="X",
     help="The lowest score that counts as good, for accuracy and κ.  [default: the middle of the scale]",
 )
-@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Concurrent answers.")
+@click.option("--concurrency", type=click.IntRange(1, 256), default=8, metavar="N", help="Answers judged concurrently.")
 @click.option("--store", metavar="URL", help="The store with the rollouts that labels identify by rollout_id.")
 @ENV_FILES
 @json_option("Print JSON, including each answer's score.")

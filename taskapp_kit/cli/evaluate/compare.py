@@ -42,7 +42,7 @@ CHANGES = 10
     "--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, metavar="C", help="Confidence level of intervals."
 )
 @click.option("--pass-at", type=float, default=1.0, metavar="X", help="A rollout passes if its reward is at least X.")
-@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="Changed seeds to list.")
+@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List at most N changes.")
 @click.option("--force", is_flag=True, help="Compare rollouts even if their declarations (spec hashes) differ.")
 @SERVER_KEY
 @ENV_FILES

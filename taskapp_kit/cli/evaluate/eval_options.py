@@ -38,9 +38,9 @@ EPISODES = options(
         metavar="DIR",
         help="Play the --failed or --worst rollouts of an evaluation again, by default with its app and policy.",
     ),
-    click.option("--failed", is_flag=True, help="With --seeds-from, the rollouts in `show DIR --failed`."),
+    click.option("--failed", is_flag=True, help="With --seeds-from, the failed rollouts."),
     click.option(
-        "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from, the rollouts in `show DIR --worst N`."
+        "--worst", type=click.IntRange(1), metavar="N", help="With --seeds-from, the N rollouts with the lowest reward."
     ),
     click.option(
         "--split",

@@ -96,7 +96,7 @@ class ExportGroup(click.Group):
     ),
 )
 @click.argument("source", metavar="DIR|STORE|URL")
-@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="See below.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="See above.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The file to write."
 )
@@ -196,7 +196,7 @@ TASK_FORMATS = ("jsonl", "parquet", "hf", "verl", "nemo")
     )
 )
 @click.argument("app")
-@click.option("--format", "kind", type=click.Choice(TASK_FORMATS), required=True, help="See below.")
+@click.option("--format", "kind", type=click.Choice(TASK_FORMATS), required=True, help="See above.")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="PATH", help="The file, or for hf the directory."
 )

@@ -45,7 +45,7 @@ FLAGS = {"env_name": "--env", "seed": "--seed", "split": "--split", "sample": "-
     metavar="DIR|STORE",
     help="An evaluation's directory, or a store (sqlite:///PATH, postgresql://…).  [default: DIR]",
 )
-@click.option("--store", metavar="URL", help="Store the replays there.  [default: none]")
+@click.option("--store", metavar="URL", help="Where to store the replays.  [default: none]")
 @click.option("--app", "app_option", metavar="APP", help="The app.  [default: the evaluation's app]")
 @click.option("--env", "environment", metavar="NAME", help="With ID, fail if the environment differs.")
 @click.option("--seed", type=SEED, metavar="S", help="With ID, fail if the seed differs.")

@@ -47,7 +47,7 @@ PROBLEMS = 10
     help="Rollouts to score concurrently.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count rollouts and judge calls, and estimate the judges' cost.")
-@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="Changed rollouts to list.")
+@click.option("--changes", type=click.IntRange(0), default=CHANGES, metavar="N", help="List at most N changes.")
 @ENV_FILES
 @json_option()
 @click.pass_context

@@ -76,7 +76,7 @@ HANDED_APP, HANDED_EXPOSURE, HANDED_LEVEL = "TASKAPP_SERVED_APP", "TASKAPP_SERVE
     metavar="N",
     help="Play at most N tool calls of one model reply.  [default: 64]",
 )
-@click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Longest request body.")
+@click.option("--max-body-bytes", type=click.IntRange(1024, 2**30), metavar="N", help="Largest request body.")
 @click.option("--cors-origins", metavar="LIST", help="Allowed web origins (CORS), comma-separated.  [default: none]")
 @click.option("--protocols", metavar="LIST", help="Additional protocols, comma-separated, or all.  [default: none]")
 @click.option(

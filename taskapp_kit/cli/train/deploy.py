@@ -39,7 +39,7 @@ deploy_options = options(
     click.option("--env", "-e", "modal_environment", metavar="E", help="Modal environment.  [default: the account's]"),
     env_files_option("Keys for the Secret; later files take precedence."),
     click.option("--create-secret", is_flag=True, help="Create the Secret from the env files if it does not exist."),
-    click.option("--update-secret", is_flag=True, help="Add the env files' keys to the existing Secret."),
+    click.option("--update-secret", is_flag=True, help="Set the env files' keys in the existing Secret."),
     click.option("--take-over", is_flag=True, help="Replace an app of this name that taskapp did not deploy."),
     click.option(
         "--store",
@@ -51,9 +51,7 @@ deploy_options = options(
     click.option("--cpu", type=float, metavar="CORES", help="Reserved cores."),
     click.option("--memory", "memory_mib", type=_COUNT, metavar="MIB", help="Reserved memory, in MiB."),
     click.option("--region", multiple=True, metavar="R", help="Run containers only in this region, at a higher price."),
-    click.option(
-        "--min-containers", type=click.IntRange(0), metavar="N", help="Containers that always run, even if idle."
-    ),
+    click.option("--min-containers", type=click.IntRange(0), metavar="N", help="Containers that run even if idle."),
     click.option("--max-containers", type=_COUNT, metavar="N", help="Maximum number of containers."),
     click.option("--buffer-containers", type=click.IntRange(0), metavar="N", help="Extra idle containers under load."),
     click.option(
