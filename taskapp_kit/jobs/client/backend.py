@@ -32,7 +32,7 @@ READ_RETRIES = 2
 
 
 def backend_url(given: str | None) -> str:
-    """Return `given`, or the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
+    """Return `given`. If it is None, return the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
 
     Raises:
         JobConfigError: No address is set. There is no default backend.
@@ -40,24 +40,32 @@ def backend_url(given: str | None) -> str:
     url = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
     if not url:
         raise JobConfigError(
-            "The backend's address is not set: neither an argument nor BACKEND_BASE_URL nor PROD_BACKEND_URL.",
-            hint=f"Set it to an address such as {EXAMPLE}. `taskapp backend serve` starts a backend there.",
+            "The backend's address is not set. No argument was passed, and BACKEND_BASE_URL and PROD_BACKEND_URL are "
+            "unset.",
+            hint=f"Set BACKEND_BASE_URL to an address such as {EXAMPLE}, where `taskapp backend serve` starts a "
+            "backend.",
         )
     return url
 
 
 def api_base(url: str) -> str:
-    """Return the base address of the routes, which ends in `/api`. Raises ConfigError."""
+    """Return the base address of the routes, which ends in `/api`.
+
+    Raises ConfigError if `url` is not a valid address.
+    """
     address = read_address(url, example=EXAMPLE)
     return address if address.endswith("/api") else f"{address}/api"
 
 
 class BackendClient:
-    """Client of one backend. `async with BackendClient(url, key) as client: job = await client.create_job(payload)`
+    """A client of one backend.
 
-    Redirects are not followed. Reads are retried if the connection breaks. Creating a job is retried only with an idempotency
-    key. Every method raises BackendError (`status`) if the backend rejects the request, and BackendUnreachable if it does not
-    respond.
+    async with BackendClient(url, key) as client:
+        job = await client.create_job(payload)
+
+    Redirects are not followed. Reads are retried if the connection breaks. Creating a job is retried only with an
+    idempotency key. Every method raises BackendError (`status`) if the backend rejects the request, and
+    BackendUnreachable if it does not respond.
 
     Args:
         url: The backend's address, with or without `/api`.
@@ -81,7 +89,10 @@ class BackendClient:
     # jobs
 
     async def create_job(self, payload: Mapping[str, Any], *, idempotency_key: str | None = None) -> dict[str, Any]:
-        """`POST rl/jobs`: create a job and return it. Retried after a broken connection only with an idempotency key."""
+        """`POST rl/jobs`: create a job and return it.
+
+        Without an idempotency key, a broken connection is not retried.
+        """
         return await self._write("rl/jobs", payload, idempotency_key=idempotency_key)
 
     async def start_job(self, job_id: str) -> dict[str, Any]:
@@ -89,7 +100,7 @@ class BackendClient:
         return await self._write(f"rl/jobs/{_part(job_id)}/start", {})
 
     async def get_job(self, job_id: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Return the job. seconds: a shorter time limit, without retries."""
+        """Return the job. seconds: A time limit for this request, which is then not retried."""
         return _object(await self._family("job", f"jobs/{_part(job_id)}", {}, seconds), self.url, "jobs")
 
     async def list_jobs(
@@ -98,9 +109,9 @@ class BackendClient:
         """Return the latest jobs, newest first.
 
         Args:
-            limit: The number of jobs, at most.
-            status: Only jobs with this status.
-            tags: Only jobs with all of these tags, each `NAME` or `NAME=VALUE`.
+            limit: The largest number of jobs to return.
+            status: If set, return only jobs with this status.
+            tags: Return only jobs that have all of these tags. Each tag is `NAME` or `NAME=VALUE`.
         """
         query = {"limit": limit, **({} if status is None else {"status": status}), "tag": list(tags)}
         return _rows(await self._family("jobs", "jobs", query), "jobs", self.url)
@@ -111,43 +122,47 @@ class BackendClient:
         return _rows(await self._family("events", f"jobs/{_part(job_id)}/events", query), "events", self.url)
 
     async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
-        """Return the points `{name, value, step, …}` after that step."""
+        """Return at most `limit` points `{name, value, step, …}` of the steps after `after_step`."""
         query = {"after_step": after_step, "limit": limit}
         return _rows(await self._family("metrics", f"jobs/{_part(job_id)}/metrics", query), "points", self.url)
 
     async def timeline(self, job_id: str) -> list[dict[str, Any]]:
-        """Return the job's phases so far, `{phase, created_at}`."""
+        """Return the phases that the job has reached, each as `{phase, created_at}`."""
         return _rows(await self._family("timeline", f"jobs/{_part(job_id)}/timeline", {}), "events", self.url)
 
     def stream(self, job_id: str, since_seq: int = 0) -> AsyncGenerator[dict[str, Any], None]:
         """Yield every event after `since_seq`, in order and without gaps, until the job has ended.
 
-        This uses server-sent events, and polling if the backend does not offer them or the stream breaks.
+        The events come from a stream of server-sent events. If the backend has no such stream, or the stream breaks,
+        the job is polled instead.
         """
         return follow_events(self, job_id, since_seq)
 
     async def cancel(self, job_id: str) -> dict[str, Any]:
-        """`POST rl/jobs/{id}/cancel`."""
+        """`POST rl/jobs/{id}/cancel`: cancel the job and return it."""
         return await self._write(f"rl/jobs/{_part(job_id)}/cancel", {})
 
     # keys and trainers
 
     async def verify_task_app(self, url: str) -> dict[str, Any]:
-        """Let the backend call a task app, and return the result. `any_ok` is whether the backend can use the task app."""
+        """Make the backend call a task app, and return the result.
+
+        `any_ok` is true if the backend can use the task app.
+        """
         return await self._write("rl/verify_task_app", {"endpoint_base_url": url})
 
     async def trainer(self, trainer_id: str) -> dict[str, Any]:
-        """`GET rl/services/{trainer_id}`."""
+        """Return a trainer: `GET rl/services/{trainer_id}`."""
         return _object(await self._get(f"rl/services/{_part(trainer_id)}"), self.url, "rl/services")
 
     async def public_key(self) -> str:
-        """Return the public key (base64) to encrypt a task app's key with."""
+        """Return the public key, in base64, with which a task app's key is encrypted."""
         path = "v1/crypto/public-key"
         body = _object(await self._get(path), self.url, path)
         if not isinstance(body.get("public_key"), str):
             raise _odd(self.url, path, "has no public_key")
         if body.get("alg") not in (None, "libsodium.sealedbox.v1"):
-            raise _odd(self.url, path, "is for an algorithm other than libsodium.sealedbox.v1")
+            raise _odd(self.url, path, "is not for the algorithm libsodium.sealedbox.v1")
         return str(body["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:
@@ -155,7 +170,7 @@ class BackendClient:
         return await self._write("v1/env-keys", {"name": name, "ciphertext_b64": ciphertext_b64})
 
     async def health(self) -> dict[str, Any]:
-        """`GET health`, without retries, so that it returns the current state."""
+        """`GET health`. It is not retried, so it reports the current state."""
         return _object(await self._get("health", retries=0), self.url, "health")
 
     async def aclose(self) -> None:
@@ -174,7 +189,7 @@ class BackendClient:
     async def open_events(
         self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an event stream. Read its body inside the block. Raises NoAnswer."""
+        """Open an event stream and yield its response. Raises NoAnswer if the backend does not respond."""
         query = urlencode({"since_seq": since_seq})
         url = f"{self.url}/{family}/jobs/{_part(job_id)}/events/stream?{query}"
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Last-Event-ID": str(since_seq)}
@@ -188,7 +203,10 @@ class BackendClient:
     async def _family(
         self, what: str, path: str, query: Mapping[str, Any], seconds: float | None = None
     ) -> dict[str, Any] | list[Any]:
-        """GET a route that may be under rl/, learning/ or orchestration/. Try the one that worked last time first."""
+        """GET a route that may be under rl/, learning/ or orchestration/.
+
+        The prefix that worked last time is tried first.
+        """
         last = self._families.get(what)
         suffix = f"?{urlencode(query, doseq=True)}" if query else ""
         missing: BackendError | None = None
@@ -256,7 +274,7 @@ class BackendClient:
 def _part(name: str) -> str:
     """Return an id as one segment of a path."""
     if not name or name in (".", "..") or len(name) > MAX_ID:
-        raise JobConfigError(f"The id of a job or a trainer has 1 to {MAX_ID} characters.")
+        raise JobConfigError(f"The id of a job or trainer must have 1 to {MAX_ID} characters.")
     return quote(name, safe="")
 
 
@@ -267,7 +285,7 @@ def _object(body: dict[str, Any] | list[Any], url: str, path: str) -> dict[str, 
 
 
 def _rows(body: dict[str, Any] | list[Any], name: str, url: str) -> list[dict[str, Any]]:
-    """Return the objects of an array, which is the body itself or under `name` (or `data`, `items`)."""
+    """Return the objects in an array: the body itself, or its field `name`, `data` or `items`."""
     rows: Any = body
     if isinstance(body, dict):
         rows = next((body[key] for key in (name, "data", "items") if isinstance(body.get(key), list)), None)
@@ -279,13 +297,18 @@ def _rows(body: dict[str, Any] | list[Any], name: str, url: str) -> list[dict[st
 def _unreachable(
     lost: NoAnswer, url: str, path: str, *, may_act: bool = False, repeatable: bool = False
 ) -> BackendUnreachable:
-    """Return the error of a request without a response.
+    """Return the error for a request that got no response.
 
-    may_act: whether the backend may be acting on it. repeatable: whether it had an idempotency key.
+    Args:
+        lost: Why there was no response.
+        url: The backend's address.
+        path: The route.
+        may_act: Whether the request may have changed something in the backend.
+        repeatable: Whether the request had an idempotency key.
     """
     if lost.kind is Trouble.REFUSED:
         return BackendUnreachable(
-            f"Nothing answers at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
+            f"No server responds at {url}.", hint="Start the backend (taskapp backend serve), or check the address."
         )
     if lost.kind is Trouble.PROXY:
         return BackendUnreachable(f"{url} {lost.why}.", hint=CHECK_PROXY)
@@ -294,18 +317,20 @@ def _unreachable(
     if may_act and lost.sent and repeatable:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request.",
-            hint="Check the list of jobs. Repeating the request with the same idempotency key creates no second job.",
+            hint="Check the list of jobs, or send the request again with the same idempotency key, which creates no "
+            "second job.",
         )
     if may_act and lost.sent:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
-            hint="Check the list of jobs. With an idempotency key, the request can be repeated safely.",
+            hint="Check the list of jobs before you send the request again. To make retries safe, pass an "
+            "idempotency key.",
         )
     return BackendUnreachable(f"{url}/{path} {lost.why}.")
 
 
 def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> BackendError:
-    """Return the error of a response other than 200, 201 and 202."""
+    """Return the error for a response whose status is not 200, 201 or 202."""
     status = answer.status
     if status in (401, 403):
         what = "the key" if key else "a request without a key"
@@ -314,14 +339,15 @@ def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Back
         )
     if 300 <= status < 400:
         return BackendError(
-            f"{url}/{path} answered {status}, a redirect. It is not followed, so that no other server gets the key.",
+            f"{url}/{path} answered {status}, a redirect. Redirects are not followed, because another server could "
+            "receive the key.",
             status=status,
-            hint="If the address that it redirects to is yours, use that address.",
+            hint="If you trust the redirect's target, use its address instead.",
         )
     error = error_members(answer, key)
     if error is not None:
         return BackendError(
-            f"{url}/{path} answers {status} ({error.code}): {ended(error.message)}",
+            f"{url}/{path} answered {status} ({error.code}): {ended(error.message)}",
             status=status,
             fields=error.fields,
             hint=error.hint + error.field_lines,
@@ -334,5 +360,5 @@ def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Back
 
 
 def _odd(url: str, path: str, what: str) -> BackendError:
-    """Return the error of a successful response with an invalid body."""
+    """Return the error for a successful response whose body is invalid."""
     return BackendError(f"The response of {url}/{path} {what}.", status=200, hint=NO_BACKEND)

@@ -1,6 +1,6 @@
-"""Check whether a backend can be used for a job, and if not, whether its address or key is wrong.
+"""Check whether a backend can be used for a job. If it cannot, find out whether the address or the key is wrong.
 
-Nothing is created. Findings contain no key, no part of a key, and no raw text from a server.
+The check creates nothing. Findings never contain a key, a part of a key, or raw text from a server.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.jobs.client.backend import EXAMPLE, api_base
 from taskapp_kit.net.http import header_key
 
-BACKEND_START = "Start it (taskapp backend serve), or check host and port."
+BACKEND_START = "Start the backend (`taskapp backend serve`), or check the host and the port."
 PUBLIC_KEY_BYTES = 32
 
 
 async def check_backend(
     url: str, key: str | None, task_app_url: str | None = None, *, timeout_seconds: float = SECONDS
 ) -> list[Finding]:
-    """Check address, backend, key, and what the backend offers, in this order.
+    """Check the backend's address, its responses, the key and the optional features, in this order.
 
     Args:
         url: The backend's address, with or without `/api`.
         key: The backend's key, SYNTH_API_KEY.
-        task_app_url: Also check whether the backend can reach this task app.
+        task_app_url: If set, also check whether the backend can reach this task app.
         timeout_seconds: The time limit of each request.
     """
     try:
@@ -53,20 +53,20 @@ async def _backend(prober: Prober, key: str | None, task_app_url: str | None) ->
             jobs, asked = other, "learning/jobs"
     if jobs.answer is None:
         return [Finding("backend", False, f"{url} {jobs.words}.", jobs.do_without_answer(BACKEND_START))]
-    here = Finding("backend", True, f"{url} answers as a backend.")
+    here = Finding("backend", True, f"The server at {url} is a backend.")
     if jobs.status in (401, 403):
         if key:
-            do = "Set SYNTH_API_KEY to the backend's key. Look for an outdated .env."
-            return [here, Finding("key", False, f"The backend refuses the key ({jobs.status}).", do)]
+            do = "Set SYNTH_API_KEY to the backend's key. Check whether your .env file contains an old key."
+            return [here, Finding("key", False, f"The backend rejects the key ({jobs.status}).", do)]
         return [here, Finding("key", False, "The backend requires a key, but none is set.", "Set SYNTH_API_KEY.")]
     if jobs.status != 200 or not _is_json(jobs):
-        found = f"{url} answers, but not like a backend: GET {asked} returns {jobs.words}."
-        do = f"Check that this is the address of a backend, such as {EXAMPLE}. If it is, read its log."
+        found = f"{url} responds, but is not a backend: GET {asked} returns {jobs.words}."
+        do = f"Check that this is the address of a backend, such as {EXAMPLE}. If it is, read the backend's log."
         return [Finding("backend", False, found, do)]
     accepted = Finding("key", True, "The backend accepts the key.")
     if not key:
         accepted = Finding(
-            "key", True, "The backend requires no key.", "Anyone who finds the address can run jobs there."
+            "key", True, "The backend requires no key.", "Anyone who knows the address can run jobs on this backend."
         )
     return [here, accepted, await _public_key(prober), await _verifies(prober, task_app_url)]
 
@@ -86,29 +86,38 @@ async def _public_key(prober: Prober) -> Finding:
     except (binascii.Error, ValueError):
         size = 0
     if reply.status == 200 and size == PUBLIC_KEY_BYTES:
-        return Finding("backend", True, "It offers a public key, so a task app's key can be uploaded.")
-    found = f"It offers no usable public key (GET v1/crypto/public-key returns {reply.words})."
-    return Finding("backend", True, found, "A task app's key cannot be uploaded. Set it where the backend runs.")
+        return Finding("backend", True, "The backend has a public key, so a task app's key can be uploaded.")
+    found = f"The backend has no usable public key (GET v1/crypto/public-key returns {reply.words})."
+    return Finding(
+        "backend",
+        True,
+        found,
+        "A task app's key cannot be uploaded. Set ENVIRONMENT_API_KEY in the backend's environment.",
+    )
 
 
 async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
     if task_app_url is None:
         reply = await prober.ask("/rl/verify_task_app")  # a GET tests whether the route exists, and verifies nothing
         if reply.status not in (0, 404):
-            return Finding("backend", True, "It can verify task apps.")
-        found = f"It cannot verify task apps (rl/verify_task_app returns {reply.words})."
-        return Finding("backend", True, found, "The SDK's `train` does not work with it, but `taskapp train` does.")
+            return Finding("backend", True, "The backend can verify task apps.")
+        found = f"The backend cannot verify task apps (rl/verify_task_app returns {reply.words})."
+        return Finding(
+            "backend", True, found, "The SDK's `train` does not work with this backend, but `taskapp train` does."
+        )
     body = json.dumps({"endpoint_base_url": task_app_url}).encode()
     reply = await prober.ask("/rl/verify_task_app", verb="POST", body=body)
     answer = reply.object or {}
     if reply.status == 200 and answer.get("any_ok") is True:
-        return Finding("backend", True, "It reaches the task app.")
+        return Finding("backend", True, "The backend can reach the task app.")
     if reply.status == 404:
         return Finding(
-            "backend", True, "It cannot verify task apps (404).", "It is unknown whether it can reach yours."
+            "backend", True, "The backend cannot verify task apps (404).", "Whether it can reach yours is unknown."
         )
     if reply.status == 200:
-        do = "The backend may not be able to reach the task app's address, or may have another key."
-        return Finding("backend", False, "It does not reach the task app, or may not use it.", do)
-    found = f"It could not verify the task app: rl/verify_task_app returns {reply.words}."
-    return Finding("backend", False, found, "Read its log.")
+        do = "Check that the backend can reach the task app's address, and that it has the task app's key."
+        return Finding(
+            "backend", False, "The backend cannot reach the task app, or the task app rejects the backend's key.", do
+        )
+    found = f"The backend could not verify the task app: rl/verify_task_app returns {reply.words}."
+    return Finding("backend", False, found, "Read the backend's log.")

@@ -1,7 +1,7 @@
 """Upload the key of a task app to a backend, encrypted so that only the backend can read it.
 
     result = setup_environment_api_key("https://your-backend", synth_api_key="sk_your_org_key")
-    result["token"]    # the task app's ENVIRONMENT_API_KEY: store it where the task app reads it
+    result["token"]    # set this as ENVIRONMENT_API_KEY of the task app
 
 Nothing is printed, logged or stored here. The key appears only as `token` in the result.
 """
@@ -23,7 +23,7 @@ TOKEN_BYTES = 32
 MAX_TOKEN_BYTES = 8 * 1024
 PUBLIC_KEY_BYTES = 32
 RETURNED = ("id", "name", "updated_at")
-"""Members of the backend's response that are returned."""
+"""The fields of the backend's response that are returned."""
 
 
 def mint_environment_api_key() -> str:
@@ -39,11 +39,12 @@ def setup_environment_api_key(
     Args:
         backend_base: The backend's address, with or without `/api`.
         synth_api_key: The backend's key.
-        token: The task app's key. Defaults to ENVIRONMENT_API_KEY of the process environment, or a new key.
-        timeout: Seconds for each of the two requests.
+        token: The task app's key. Defaults to the variable ENVIRONMENT_API_KEY. If it is unset, a key is created.
+        timeout: The time limit of each of the two requests, in seconds.
 
     Returns:
-        `{"token", "stored", "id", "name", "updated_at"}`: `token` is the key itself, and the rest is the backend's response.
+        A dict with `token`, `stored`, `id`, `name` and `updated_at`. `token` is the key itself. The other fields come
+        from the backend's response.
 
     Raises:
         JobConfigError: A value is invalid.
@@ -75,7 +76,7 @@ async def setup_environment_api_key_async(
         answer = await client.put_env_key(NAME, ciphertext)
     if answer.get("stored") is not True:
         raise BackendError(
-            f"{client.url} accepted the encrypted key, but did not confirm that it was stored.",
+            f"{client.url} accepted the encrypted key, but did not confirm that the key was stored.",
             status=200,
             hint="Check the backend's log. Without the key, the backend cannot call the task app.",
         )
@@ -83,16 +84,16 @@ async def setup_environment_api_key_async(
 
 
 def _checked(token: str) -> str:
-    hint = "Pass printable ASCII characters without spaces and commas, or None to create a key."
+    hint = "Pass a token of printable ASCII characters without spaces or commas, or None to create a key."
     if not isinstance(token, str):
-        raise JobConfigError("The token is not a string.", hint=hint)
+        raise JobConfigError("The token must be a string.", hint=hint)
     token = token.strip()
     if not token:
         raise JobConfigError("The token is empty.", hint=hint)
     if len(token.encode("utf-8", "replace")) > MAX_TOKEN_BYTES:
         raise JobConfigError(f"The token is larger than {MAX_TOKEN_BYTES // 1024} KiB.", hint=hint)
     if not (token.isascii() and token.isprintable()) or " " in token or "," in token:
-        raise JobConfigError("The token contains a character that a key cannot have.", hint=hint)
+        raise JobConfigError("The token contains a character that is not allowed in a key.", hint=hint)
     return token
 
 
@@ -105,30 +106,32 @@ def _seal(token: str, public_key: str, backend: str) -> str:
         raw = b""
     if len(raw) != PUBLIC_KEY_BYTES:
         raise BackendError(
-            f"The public key of {backend} is not {PUBLIC_KEY_BYTES} bytes in base64.",
+            f"The public key of {backend} is invalid. Expected {PUBLIC_KEY_BYTES} bytes in base64.",
             status=200,
             hint="Nothing was sent. Check that this is the address of a backend.",
         )
     try:
         sealed = box(public(raw)).encrypt(token.encode("ascii"))
-    except Exception:  # PyNaCl raises several types for an invalid point; don't chain them, they may contain the token
+    except (
+        Exception
+    ):  # PyNaCl raises several types for an invalid point. Don't chain them, because they may contain the token.
         sealed = None
     if sealed is None:
         raise BackendError(
             f"The public key of {backend} is invalid, so no key can be encrypted for it.",
             status=200,
-            hint="Nothing was sent. The backend has to create a new key pair.",
+            hint="Nothing was sent. Ask the backend's operator to create a new key pair.",
         )
     return base64.b64encode(sealed).decode("ascii")
 
 
 def _sealed_box() -> tuple[Any, Any]:
-    """Return PyNaCl's public key and sealed box. Raises Unavailable."""
+    """Return PyNaCl's classes PublicKey and SealedBox. Raises Unavailable if PyNaCl is not installed."""
     try:
         from nacl.public import PublicKey, SealedBox
     except ImportError:
         raise Unavailable(
-            "Encrypting a key needs the package pynacl, which is not installed.",
+            "Encrypting a key requires the package PyNaCl, which is not installed.",
             hint="Install the extra `jobs`: pip install 'taskapp-kit[jobs]'.",
         ) from None
     return PublicKey, SealedBox

@@ -1,4 +1,7 @@
-"""The request that creates an RL job, in the format of SDK 0.3.9. It contains the complete config under `data.config`."""
+"""The request that creates an RL job, in the format of SDK 0.3.9.
+
+It contains the complete config under `data.config`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from taskapp_kit.net.addresses import read_address
 Json = dict[str, Any]
 
 SOURCE_TAG = "train-cli"
-"""The tag of every job of the SDK. `[tags]` can replace it."""
+"""The tag that the SDK adds to every job. `[tags]` can replace it."""
 REFERENCE = "none"
 TASK_URL_HINT = "Pass task_app_url, set TASK_APP_URL, or add task_url to [services]."
 
@@ -30,16 +33,16 @@ def build_rl_payload(
     trainer_id: str | None = None,
     allow_experimental: bool | None = None,
 ) -> Json:
-    """Return the body of `POST {backend}/rl/jobs`; `config` is not changed.
+    """Return the body of `POST {backend}/rl/jobs`. `config` is not changed.
 
-    `data.config` is the TOML with derived values filled in: see `settled`.
+    `data.config` is the TOML document with derived values added (see `settled`).
 
     Args:
         config: The job's config.
         task_app_url: Defaults to TASK_APP_URL, then the config's `services.task_url`.
-        backend_url: With or without `/api`. Sent in `metadata`.
+        backend_url: The backend's address, with or without `/api`. Sent in `metadata`.
         model: Replaces the config's model. An id that begins with `ft:` or `rl:` is a fine-tuned `source`.
-        trainer_id: Sent at the top level.
+        trainer_id: The trainer that runs the job. Sent at the top level of the body.
         allow_experimental: Sent in `metadata` unless None.
 
     Raises:
@@ -72,12 +75,13 @@ def build_rl_payload(
 
 
 def settled(written: Document) -> Json:
-    """Return a copy of a valid document in the form that trainers read, without `[smoke]`.
+    """Return a copy of a valid document with the keys that trainers expect, and without `[smoke]`.
 
-    `[topology]` and `compute.topology` each get the keys of both, and `model` gets the model from any section that names it.
-    `reference.placement` and the topology's `reference_placement` default to "none". In the smoke-test form, the defaults of
-    training's `batch_size` and `group_size` come from `trainer`, and that of `rollout.max_turns` from
-    `env.max_steps_per_episode`. The result is a valid config of the same form, and the function is idempotent.
+    The keys of `[topology]` and `compute.topology` are copied to each other, and the model is copied to `model` from
+    the section that names it. `reference.placement` and the topology's `reference_placement` default to "none". In the
+    smoke-test form, `training.batch_size` and `training.group_size` default to the values in `trainer`, and
+    `rollout.max_turns` defaults to `env.max_steps_per_episode`. The result is a valid config of the same form, and the
+    function is idempotent.
     """
     document: Json = deepcopy(with_whole_topology(written))
     document.pop("smoke", None)
@@ -100,7 +104,7 @@ def settled(written: Document) -> Json:
 
 
 def _fill(document: Json, section: str, defaults: Json, keys: tuple[str, ...]) -> None:
-    """Copy these keys of `defaults` into the section, unless it has them."""
+    """Copy the given keys from `defaults` to the section, unless the section already has them."""
     for key in keys:
         if defaults.get(key) is not None:
             document.setdefault(section, {}).setdefault(key, defaults[key])

@@ -1,4 +1,4 @@
-"""Poll a job until it ends, report changes, and tolerate a backend that is unreachable for a while."""
+"""Polls a job until it ends, reports changes, and tolerates a backend that is temporarily unreachable."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ async def watch(
 ) -> dict[str, Any]:
     """Wait until the job has ended, and return its last status.
 
-    `on_status` is called after the first poll, and whenever a watched member has changed. Raises JobTimeout, and BackendError
-    for an error that waiting does not fix.
+    `on_status` is called after the first poll, and whenever a watched field has changed. Raises JobTimeout if the job
+    does not end in time, and BackendError for an error that is permanent.
     """
     if not timeout_seconds > 0 or not interval_seconds >= 0:
-        raise JobConfigError("timeout should be above 0 and interval at least 0, both in seconds.")
+        raise JobConfigError("timeout must be above 0 and interval at least 0, both in seconds.")
     end = time.monotonic() + timeout_seconds
     reported: str | None = None
     status = ""
@@ -51,11 +51,11 @@ async def watch(
             if not is_temporary(error):
                 raise
             if away is None:
-                log.warning("the backend does not answer for job %s; retrying: %s", job_id, error.message)
+                log.warning("the backend does not respond for job %s; retrying: %s", job_id, error.message)
             away = error
         else:
             if away is not None:
-                log.warning("the backend answers again for job %s", job_id)
+                log.warning("the backend responds again for job %s", job_id)
                 away = None
             status, before, reported = job["status"], reported, seen(job)
             if on_status is not None and reported != before:
@@ -71,8 +71,8 @@ async def watch(
 
 
 def _too_long(job_id: str, timeout_seconds: float, status: str, away: BackendError | None) -> JobTimeout:
-    last = f" It was {status} when the backend last answered." if status else ""
-    silent = f" The backend does not answer: {away.message}" if away is not None else ""
+    last = f" Its last known status is {status}." if status else ""
+    silent = f" The backend does not respond: {away.message}" if away is not None else ""
     return JobTimeout(
         f"Job {job_id} did not end within {timeout_seconds:g} s.{last}{silent}",
         hint="The job continues. Follow it with RLJob.from_job_id, or end it with cancel().",

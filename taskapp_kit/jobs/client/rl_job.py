@@ -1,13 +1,14 @@
-"""`RLJob`: a reinforcement-learning job from its TOML file to its results, as the guides show it.
+"""`RLJob` submits a reinforcement-learning job from a TOML file, follows it and returns its results.
 
     job = RLJob.from_config("rl_config.toml")
     job.submit()
     result = job.poll_until_complete(on_status=print)
 
-If the backend's engine trains nothing, a warning is logged once with the reward (logger `taskapp_kit.jobs.client.rl_job`).
+If the backend's engine updates no weights, the logger `taskapp_kit.jobs.client.rl_job` warns once, when the job has a
+reward.
 
-Every method that calls the backend blocks, and has an asynchronous variant with the suffix `_async`. The blocking methods can
-be called inside a running event loop, which they block. Callbacks then run on another thread.
+Every method that calls the backend blocks, and has an asynchronous variant with the suffix `_async`. A blocking
+method can be called inside a running event loop. It then blocks the loop, and callbacks run on another thread.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ log = logging.getLogger("taskapp_kit.jobs.client.rl_job")
 Answer = TypeVar("Answer")
 
 FLAT = ("task_url", "task_app_url", "backend", "backend_url", "model")
-"""Overrides that are arguments instead of tables of the file. The SDK has some of them."""
+"""Overrides that set arguments of `from_config` instead of tables of the file. Some of them come from the SDK."""
 
 __all__ = ["SUCCEEDED", "TERMINAL", "RLJob"]
 
 
 class RLJob:
-    """One job, created by `from_config` (to submit it) or `from_job_id` (to follow it).
+    """One job. Create it with `from_config` to submit a job, or with `from_job_id` to follow a submitted job.
 
     Args:
         backend_url: The backend's address.
-        api_key: The caller's key at the backend.
+        api_key: The backend's key.
         job_id: The id of a submitted job, or None.
-        payload: The body to submit.
-        task_app_api_key: The task app's key, for checking the task app before the submission.
+        payload: The request body that `submit` sends.
+        task_app_api_key: The task app's key. It is used to check the task app before the job is submitted.
         idempotency_key: Makes a repeated `submit` return the first job.
         config: The config that the payload was built from.
 
     Raises:
         BackendError: The backend rejected a request (`status`).
         BackendUnreachable: The backend did not respond.
-        JobError: The job has not been submitted.
+        JobError: A method needs a submitted job, but this job was not submitted.
     """
 
     def __init__(
@@ -112,12 +113,12 @@ class RLJob:
             backend_url: Defaults to BACKEND_BASE_URL.
             api_key: The backend's key. Defaults to SYNTH_API_KEY.
             task_app_url: Defaults to TASK_APP_URL, then the file's `services.task_url`.
-            task_app_api_key: Defaults to ENVIRONMENT_API_KEY. If neither is set, the backend checks the task app with the key
-                that it has.
+            task_app_api_key: The task app's key. Defaults to ENVIRONMENT_API_KEY. If neither is set, the backend checks
+                the task app with the key that it has stored.
             allow_experimental: Sent to the backend unless None.
             overrides: Nested tables that replace values of the file. They are validated with the file.
-            idempotency_key: Allows a submission without a response to be retried, without creating a second job.
-            trainer_id: One of the backend's trainers.
+            idempotency_key: Makes it safe to retry a submission that got no response: no second job is created.
+            trainer_id: The id of one of the backend's trainers.
             model: Replaces the file's model.
 
         Raises:
@@ -152,7 +153,7 @@ class RLJob:
         """Return a job that was submitted before.
 
         Args:
-            job_id: Its id.
+            job_id: The job's id.
             backend_url: Defaults to BACKEND_BASE_URL.
             api_key: The backend's key. Defaults to SYNTH_API_KEY.
 
@@ -193,7 +194,7 @@ class RLJob:
         return run(self.submit_async())
 
     def get_status(self) -> dict[str, Any]:
-        """Return the job's current `status`, `progress`, `metrics` and other members."""
+        """Return the job's current `status`, `progress`, `metrics` and other fields."""
         return run(self.get_status_async())
 
     def poll_until_complete(
@@ -204,11 +205,11 @@ class RLJob:
         Args:
             timeout: Seconds to wait in total.
             interval: Seconds between polls.
-            on_status: Called after the first poll, and whenever status, progress or metrics have changed. An exception that
-                it raises ends the wait.
+            on_status: Called after the first poll, and whenever the status, progress or metrics have changed. If it
+                raises an exception, waiting stops and the exception is raised.
 
         Returns:
-            The job's last status, with `final_reward` and `metrics`, whether it succeeded or not.
+            The job's last status, with `final_reward` and `metrics`. The job may have succeeded or failed.
 
         Raises:
             JobTimeout: The job did not end in time, and continues. This is a TimeoutError.
@@ -217,19 +218,19 @@ class RLJob:
         return run(self.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status))
 
     def get_results(self) -> dict[str, Any]:
-        """Return the last status of a succeeded job: `final_reward`, `metrics`, `results`.
+        """Return the last status of a job that succeeded, with `final_reward`, `metrics` and `results`.
 
         Raises:
-            JobFailed: The job has not succeeded.
+            JobFailed: The job failed, was cancelled, or has not ended.
         """
         return run(self.get_results_async())
 
     def events(self, since_seq: int = 0) -> list[dict[str, Any]]:
-        """Return every event so far after number `since_seq`."""
+        """Return all events so far whose number is greater than `since_seq`."""
         return run(self.events_async(since_seq))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return every point so far: `{name, value, step, …}`."""
+        """Return all points of the metrics so far, each as `{name, value, step, …}`."""
         return run(self.metrics_async())
 
     def cancel(self) -> dict[str, Any]:
@@ -239,12 +240,12 @@ class RLJob:
     def start(self) -> dict[str, Any]:
         """Restart a failed or cancelled job from its last checkpoint, and return its status.
 
-        This has no effect on a job with another status, or if the backend's engine stores no checkpoints.
+        The call has no effect if the job has another status, or if the backend's engine stores no checkpoints.
         """
         return run(self.start_async())
 
     def stream(self, since_seq: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the events as they occur, without gaps, until the job has ended."""
+        """Yield events as they occur, without gaps, until the job has ended."""
         return iterate(lambda: self.stream_async(since_seq))
 
     # asynchronous
@@ -252,7 +253,9 @@ class RLJob:
     async def submit_async(self) -> str:
         """See `submit`."""
         if self._job_id is not None:
-            raise JobError(f"The job was already submitted as {self._job_id}.", hint="Create another with from_config.")
+            raise JobError(
+                f"The job was already submitted as {self._job_id}.", hint="Create another job with RLJob.from_config."
+            )
         if self._payload is None:
             raise JobError("The job has no config to submit.", hint="Create the job with RLJob.from_config.")
         async with self._client() as client:
@@ -292,7 +295,9 @@ class RLJob:
             return job
         if not over(job):
             raise JobFailed(
-                f"Job {job['job_id']} has no results yet: it is {job['status']}.", job=job, hint="Wait until it ends."
+                f"Job {job['job_id']} has no results yet. Its status is {job['status']}.",
+                job=job,
+                hint="Wait until the job ends.",
             )
         cause = job.get("error")
         cause = cause.get("message") if isinstance(cause, Mapping) else cause
@@ -332,7 +337,7 @@ class RLJob:
         return BackendClient(self.backend_url, self._api_key)
 
     def _with_note(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Return the job. Warn once if it has a reward although nothing was trained."""
+        """Return the job unchanged. Warn once if it has a reward although no weights were updated."""
         note = weights_note(job)
         if note and not self._noted and job.get("final_reward") is not None:
             self._noted = True
@@ -349,7 +354,9 @@ class RLJob:
 
 
 async def _check_health(url: str, key: str | None, backend: BackendClient) -> None:
-    """Check a task app's health. Without a key here, the backend checks with its own. Raises TaskAppError."""
+    """Check a task app's health. Raises TaskAppError if the task app cannot be used.
+
+    If `key` is None, the backend checks the task app with its own key."""
     wrong = next((finding for finding in await check_task_app(url, key) if not finding.ok), None)
     if wrong is None:
         return
@@ -364,7 +371,7 @@ async def _check_health(url: str, key: str | None, backend: BackendClient) -> No
 
 
 def backend_key(given: str | None) -> str:
-    """Return the given key or SYNTH_API_KEY. Raises JobConfigError."""
+    """Return the given key or SYNTH_API_KEY. Raises JobConfigError if neither is set."""
     key = header_key(given, "The backend's key") or header_key(process_variable("SYNTH_API_KEY"), "SYNTH_API_KEY")
     if key is None:
         raise JobConfigError("The backend's key is not set.", hint="Pass it as api_key, or set SYNTH_API_KEY.")
@@ -372,14 +379,17 @@ def backend_key(given: str | None) -> str:
 
 
 def task_app_key(given: str | None) -> str | None:
-    """Return the given key or ENVIRONMENT_API_KEY, or None if neither is set. Raises ConfigError."""
+    """Return the given key or ENVIRONMENT_API_KEY, or None if neither is set.
+
+    Raises ConfigError if the key is invalid.
+    """
     return header_key(given, "The task app's key") or header_key(
         process_variable("ENVIRONMENT_API_KEY"), "ENVIRONMENT_API_KEY"
     )
 
 
 def split_overrides(overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the tables to merge into the file, and the strings that are arguments.
+    """Split overrides into tables, which are merged into the file, and strings, which are arguments.
 
     `model` is an argument if it is a string, and the table `[model]` if it is a mapping.
     """

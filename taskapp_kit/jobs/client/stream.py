@@ -1,7 +1,7 @@
-"""A job's events as they occur, from server-sent events, or by polling if those don't work.
+"""Yields a job's events as they occur. They come from server-sent events, or from polling if no stream works.
 
-Events have no gaps in `seq`: events that a stream leaves out are fetched, and duplicates are dropped. The stream ends when the
-backend reports that the job has ended and every event was yielded.
+The events have no gaps in `seq`: events that a stream skips are fetched, and duplicates are dropped. The iteration ends
+when the backend reports that the job has ended and all events were yielded.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ log = logging.getLogger("taskapp_kit.jobs.client.stream")
 
 SSE_FAMILIES = ("rl", "learning")
 SILENCE_SECONDS = 45.0
-"""A stream that sends nothing for this long, not even a comment, is considered broken."""
+"""A stream that sends no data and no comment for this long is considered broken."""
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
 STATUS_SECONDS = 30.0
-"""How often the job itself is fetched, because a stream may not end with the job or may hold back the last event."""
+"""How often the job itself is fetched, because a stream may stay open after the job ends or delay the last event."""
 PAGE = 200
 PAGES = 50
-"""The most pages to fetch at a time."""
+"""How many pages are fetched in a row."""
 METRICS_PAGE = 1000
 MAX_ROWS = 1_000_000
-"""The most events or points to hold in memory."""
+"""How many events or points are kept in memory at most."""
 LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
 
 
 class JobReader(Protocol):
-    """The part of `BackendClient` that this module uses. Its methods raise BackendError."""
+    """The methods of `BackendClient` that this module uses. They raise BackendError."""
 
     url: str
 
     def open_events(
         self, family: str, job_id: str, since_seq: int, *, silence_seconds: float
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Open an event stream. Read its body inside the block. Raises NoAnswer."""
+        """Open an event stream and yield its response. Raises NoAnswer if the backend does not respond."""
         ...
 
     async def get_job(self, job_id: str) -> dict[str, Any]:
@@ -62,12 +62,12 @@ class JobReader(Protocol):
         ...
 
     async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
-        """Return the points `{name, value, step, …}` after that step."""
+        """Return at most `limit` points `{name, value, step, …}` of the steps after `after_step`."""
         ...
 
 
 def hints_at_the_end(event: dict[str, Any]) -> bool:
-    """Return whether this event may be the last. `rl.job.completed` or `workflow.failed` may be about a part of the job."""
+    """Return whether this event may be the job's last. Even `rl.job.completed` may be about only a part of the job."""
     kind = event.get("type")
     return isinstance(kind, str) and kind.rpartition(".")[2] in LAST_WORDS
 
@@ -84,8 +84,8 @@ async def follow_events(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield every event after `since_seq`.
 
-    `patience_seconds` is how long to wait for a backend that does not answer or answers 5xx, because it may restart. After
-    that, raises BackendUnreachable. Raises BackendError for any other error.
+    A backend that does not respond or responds with 5xx may be restarting. After `patience_seconds`, this raises
+    BackendUnreachable. It raises BackendError for any other error.
     """
     tracker = _Tracker(client, job_id, since_seq, patience_seconds)
     async with aclosing(_streamed(tracker, silence_seconds, status_seconds)) as streamed:
@@ -101,7 +101,7 @@ async def follow_events(
 async def _streamed(
     tracker: _Tracker, silence_seconds: float, status_seconds: float
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events of the first stream that exists, until it ends or breaks."""
+    """Yield the events of the first stream that the backend has, until the stream ends or breaks."""
     for family in SSE_FAMILIES:
         try:
             async with tracker.client.open_events(
@@ -135,7 +135,7 @@ class _Tracker:
     Attributes:
         last: The number of the last event that was yielded.
         ended: Whether the job has ended and all its events were yielded.
-        broken: Whether the stream left out events that could not be fetched.
+        broken: Whether the stream skipped events that could not be fetched.
     """
 
     def __init__(self, client: JobReader, job_id: str, since_seq: int, patience_seconds: float) -> None:
@@ -148,7 +148,7 @@ class _Tracker:
         self._silent_since: float | None = None
 
     async def take(self, frame: Frame) -> list[dict[str, Any]]:
-        """Return the events that the stream left out before a frame, and the new events of the frame."""
+        """Return the events that the stream skipped before a frame, followed by the frame's new events."""
         event = _event_of(frame)
         if event is None:
             return []
@@ -162,7 +162,7 @@ class _Tracker:
                     self.broken = True
             except BackendError:
                 self.broken = True
-            if self.broken:  # polls will fill the gap
+            if self.broken:  # later polls fetch the skipped events
                 return found
         if seq is not None and self._is_new(seq):
             self._given(seq)
@@ -172,7 +172,7 @@ class _Tracker:
         return found
 
     async def round(self, *, status_first: bool = False) -> list[dict[str, Any]]:
-        """Poll once: return the new events, and update `ended`. Raises the errors of `follow_events`."""
+        """Poll once: return the new events and update `ended`. Raises the same errors as `follow_events`."""
         found: list[dict[str, Any]] = []
         try:
             if not status_first:
@@ -180,17 +180,17 @@ class _Tracker:
             if not found or status_first or any(hints_at_the_end(event) for event in found):
                 job = read_status(await self.client.get_job(self.job_id), self.job_id)
                 if over(job):
-                    self.ended = not await self.fetch(found)  # events between the two requests
+                    self.ended = not await self.fetch(found)  # events that occurred between the two requests
         except BackendError as error:
             self._tolerate(error)
         else:
             if self._silent_since is not None:
-                log.warning("the backend answers again for job %s", self.job_id)
+                log.warning("the backend responds again for job %s", self.job_id)
             self._silent_since = None
         return found
 
     async def fetch(self, found: list[dict[str, Any]], up_to: int | None = None, pages: int = PAGES) -> bool:
-        """Add the next events to `found`, page by page, including the pages before an error.
+        """Add the next events to `found`, page by page. If a page fails, the earlier pages stay in `found`.
 
         Return True if there may be more events after the last page.
         """
@@ -213,7 +213,7 @@ class _Tracker:
         if self._silent_since is None:
             self._silent_since = now
             if may_pass:
-                log.warning("the backend does not answer for job %s; retrying: %s", self.job_id, error.message)
+                log.warning("the backend does not respond for job %s; retrying: %s", self.job_id, error.message)
         if not may_pass or now - self._silent_since > self._patience_seconds:
             raise error
 
@@ -231,7 +231,7 @@ def _seq(event: dict[str, Any]) -> int | None:
 
 
 def _event_of(frame: Frame) -> dict[str, Any] | None:
-    """Return the event of a frame, with missing members taken from the frame's name and id."""
+    """Return the event in a frame. If the event lacks a type or a number, use the frame's name and id."""
     try:
         event = read_json(frame.data)
     except ValueError:
@@ -246,7 +246,7 @@ def _event_of(frame: Frame) -> dict[str, Any] | None:
 
 
 async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list[dict[str, Any]]:
-    """Return every event so far after `since_seq`, page by page. Raises BackendError."""
+    """Fetch all pages of events after `since_seq` and return the events. Raises BackendError if a request fails."""
     found: list[dict[str, Any]] = []
     tracker = _Tracker(client, job_id, since_seq, 0.0)
     while await tracker.fetch(found):
@@ -255,16 +255,17 @@ async def all_events(client: JobReader, job_id: str, since_seq: int = 0) -> list
 
 
 def _bound(found: list[dict[str, Any]], client: JobReader, what: str) -> None:
-    """Raise BackendError if a backend's list has no end."""
+    """Raise BackendError if a backend returns too many events or points for one job."""
     if len(found) > MAX_ROWS:
         raise BackendError(f"{client.url} returns more than {MAX_ROWS:,} {what} for one job.", status=200)
 
 
 async def all_metrics(client: JobReader, job_id: str) -> list[dict[str, Any]]:
-    """Return every point so far, page by page. Raises BackendError.
+    """Fetch all pages of points and return the points. Raises BackendError if a request fails.
 
-    A page may end in the middle of a step, so the next page starts with that step again and duplicates are dropped. A page of
-    complete steps may have fewer points than requested, so only a page without new points is the last.
+    A page may end in the middle of a step, so the next page starts with the same step and duplicates are dropped. A
+    backend that returns only complete steps may return fewer points than requested, so only a page without new points
+    is the last.
     """
     found: list[dict[str, Any]] = []
     known: set[bytes] = set()

@@ -156,7 +156,10 @@ def test_the_key_is_left_with_a_backend(run: Run, tmp_path: Path, backend: str) 
 def test_a_backend_that_refuses_or_is_away_leaves_the_file_and_ends_with_1(
     run: Run, tmp_path: Path, backend: str
 ) -> None:
-    for url, key, words in ((backend, TASK_APP, "rejects the key"), ("http://127.0.0.1:1", SYNTH, "Nothing answers")):
+    for url, key, words in (
+        (backend, TASK_APP, "rejects the key"),
+        ("http://127.0.0.1:1", SYNTH, "No server responds"),
+    ):
         done = run("setup", "--backend-url", url, "--upload-key", status=1, **{**NOTHING, "SYNTH_API_KEY": key})
         assert words in done.stderr
         assert_no_key(done.output + done.stderr, SYNTH, TASK_APP)

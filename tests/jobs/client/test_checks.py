@@ -335,9 +335,9 @@ def test_a_backend_that_can_be_used() -> None:
 @pytest.mark.parametrize(
     ("changed", "part", "found"),
     [
-        ({"jobs": answer(401, body={"detail": f"not {KEY}"})}, "key", "The backend refuses the key (401)."),
+        ({"jobs": answer(401, body={"detail": f"not {KEY}"})}, "key", "The backend rejects the key (401)."),
         ({"jobs": answer(403, body={})}, "key", "refuses the key (403)"),
-        ({"jobs": None, "learning": None}, "backend", "not like a backend: GET rl/jobs returns 404"),
+        ({"jobs": None, "learning": None}, "backend", "is not a backend: GET rl/jobs returns 404"),
         ({"jobs": HTML}, "backend", "200 with a web page"),
         ({"jobs": REDIRECT}, "backend", "307, a redirect to elsewhere.example"),
         ({"jobs": answer(500, body={})}, "backend", "GET rl/jobs returns 500"),
@@ -363,7 +363,9 @@ def test_what_a_backend_may_lack() -> None:
 def test_a_backend_is_asked_whether_it_reaches_the_task_app() -> None:
     app = "http://127.0.0.1:8001"
     with backend() as (url, _):
-        assert look_at_backend(url, task_app_url=app)[-1] == Finding("backend", True, "It reaches the task app.")
+        assert look_at_backend(url, task_app_url=app)[-1] == Finding(
+            "backend", True, "The backend can reach the task app."
+        )
     for verify in (answer(body={"any_ok": False, "error": f"bad {KEY}"}), answer(500, body={})):
         with backend(verify=verify) as (url, _):
             only(look_at_backend(url, task_app_url=app), "backend")

@@ -130,8 +130,8 @@ def test_every_text_that_is_toml_has_lines(text: str) -> None:
     [
         ("x = " + "[" * 5000 + "]" * 5000, "nested"),
         ("x=" + "{a=" * 50_000, "nested"),
-        ("a." * 300_000 + "b = 1\n", "line 1: found a key of 300001 parts"),
-        ("a = 1\n['a'." + '"b" .' * 200_000 + "b]\n", "line 2: found a key of 200002 parts"),
+        ("a." * 300_000 + "b = 1\n", "line 1: found a key with 300001 dotted parts"),
+        ("a = 1\n['a'." + '"b" .' * 200_000 + "b]\n", "line 2: found a key with 200002 dotted parts"),
         ("x = " + "9" * 5000, "64 bits"),
         ('x=["' + '\\",' * 50_000, "line 1"),
         ('x="""' + "\\" * 100_000, "line 1"),

@@ -1,7 +1,7 @@
 """Checks across the sections of an RL config: the model's name, the GPUs, the judge, the evaluations.
 
-`method` and `variety` are not compared. Trainers decide what a combination means and reject contradictions, and the guides
-combine `ppo` with `gspo`.
+`method` and `variety` are not compared. Each trainer decides what a combination means and rejects contradictions, and
+the guides combine `ppo` with `gspo`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODEL_KEYS = (
     ("policy", "model_name", "base"),
     ("job", "model", ""),
 )
-"""Section, key, and what it names: a fine-tuned `source`, a `base` model, or either, depending on the id ("")."""
+"""The section, the key, and the kind of model that the key names: `source`, `base`, or "" if the id decides."""
 DEFAULT_BLEND = {"env": 1.0, "event": 0.0, "outcome": 0.0}
 
 
@@ -39,7 +39,8 @@ def check_consistency(review: Review, config: RlDocument, document: Document) ->
     if evaluation.instances and evaluation.seeds is not None and len(evaluation.seeds) < evaluation.instances:
         review.warn(
             ("evaluation", "seeds"),
-            f"[evaluation] seeds has {len(evaluation.seeds)} for {evaluation.instances} instances: seeds are played more "
+            f"[evaluation] has {len(evaluation.seeds)} seeds for {evaluation.instances} instances: some seeds are "
+            "played more "
             "than once.",
         )
     for name in ("batch_size", "group_size"):
@@ -50,9 +51,9 @@ def check_consistency(review: Review, config: RlDocument, document: Document) ->
 
 
 def with_whole_topology(document: Document) -> Document:
-    """Return the document with the keys of [topology] and [compute.topology] in both, if it has both.
+    """Return a copy in which [topology] and [compute.topology] each have the keys of both. Needs both sections.
 
-    Clients write `compute.topology.reference_placement` next to a [topology] that has the rest.
+    Some clients set `compute.topology.reference_placement` and write all other keys below [topology].
     """
     compute, outer = document.get("compute"), document.get("topology")
     inner = compute.get("topology") if isinstance(compute, dict) else None
@@ -62,7 +63,7 @@ def with_whole_topology(document: Document) -> Document:
 
 
 def models_named(document: Document) -> list[tuple[Place, str, str]]:
-    """Return every key that names the model to train: (place, "source" or "base", id)."""
+    """Return every key that names the model to train, each as (path, "source" or "base", id)."""
     named: list[tuple[Place, str, str]] = []
     for section, key, kind in MODEL_KEYS:
         table = document.get(section)
@@ -78,10 +79,10 @@ def kind_of_model(model: str) -> str:
 
 
 def names_both(review: Review, document: Document, section: str, finetuned: str, base: str) -> bool:
-    """Return whether a section names two models, after adding that problem."""
+    """Return whether a section names two models. If it does, add a problem."""
     here = [place for place, _, _ in models_named(document) if place[0] == section]
     if len(here) == 2:
-        text = f"[{section}] {finetuned} and {base}: found both; expected exactly one. Take one out."
+        text = f"[{section}] {finetuned} and {base}: found both; expected exactly one. Remove one of them."
         review.problem(here[1], text)
     return len(here) == 2
 
@@ -107,13 +108,13 @@ def _add_no_model(review: Review, document: Document) -> None:
             return  # the invalid value is already reported
     if is_smoke_test(document) and "model" not in document and "policy" not in document:
         review.problem(
-            ("job",), '[job]: names no model; expected one. Add for example model = "Qwen/Qwen3-4B" below [job].'
+            ("job",), '[job]: found no model; expected one. Add, for example, model = "Qwen/Qwen3-4B" below [job].'
         )
         return
     review.problem(
         ("model",) if "model" in document or "policy" not in document else ("policy",),
-        "[model]: names no model; expected exactly one of source (a finetuned model) and base, besides trainer_mode and "
-        'label. Add for example base = "Qwen/Qwen3-4B" below [model].',
+        "[model]: found no model; expected either source (a fine-tuned model) or base, in addition to trainer_mode and "
+        'label. Add, for example, base = "Qwen/Qwen3-4B" below [model].',
     )
 
 
@@ -141,7 +142,7 @@ def _check_topology(review: Review, config: RlDocument, document: Document) -> N
 
 
 def _check_shares(review: Review, compute: Compute, topology: Topology, path: tuple[str, ...]) -> None:
-    """Add a remark if the topology at `path` uses more or fewer GPUs than there are."""
+    """Add a problem if the topology at `path` uses more GPUs than [compute] has, and a warning if it uses fewer."""
     shares = {
         "gpus_for_vllm": topology.gpus_for_vllm,
         "gpus_for_training": topology.gpus_for_training,
@@ -157,14 +158,14 @@ def _check_shares(review: Review, compute: Compute, topology: Topology, path: tu
         review.problem(
             path,
             f"[{'.'.join(path)}]: found {used} GPUs in use ({sums}); expected at most the {there} of [compute]. "
-            "Lower a share or raise gpu_count.",
+            "Lower one of these numbers, or raise gpu_count.",
         )
     elif None not in shares.values() and used < available:
         review.warn(path, f"[{'.'.join(path)}] leaves {available - used} of {available} GPUs unused.")
 
 
 def _check_spread(review: Review, vllm: Vllm, topology: Topology, path: tuple[str, ...]) -> None:
-    """Add a remark if some GPUs of the policy cannot be used by a copy of it."""
+    """Add a problem or a warning if the copies of the policy cannot use all of its GPUs."""
     policy_gpus, parallel, size = topology.gpus_for_vllm, topology.tensor_parallel, vllm.tensor_parallel_size
     parallel_place, size_place = (*path, "tensor_parallel"), ("vllm", "tensor_parallel_size")
     for place, spread in ((parallel_place, parallel), (size_place, size)):
@@ -172,10 +173,10 @@ def _check_spread(review: Review, vllm: Vllm, topology: Topology, path: tuple[st
             continue
         if spread > policy_gpus:
             at_most = f"at most gpus_for_vllm = {policy_gpus}"
-            review.mismatch(place, spread, at_most, "Lower it, or raise gpus_for_vllm.")
+            review.mismatch(place, spread, at_most, "Lower this number, or raise gpus_for_vllm.")
         elif policy_gpus % spread:
             divided = f"{place_shown(place)} = {spread} does not divide gpus_for_vllm = {policy_gpus}"
-            review.warn(place, f"{divided}: some stay unused.")
+            review.warn(place, f"{divided}, so some of these GPUs stay unused.")
     if parallel is not None and size is not None and size != parallel:
         review.warn(
             size_place, f"[vllm] tensor_parallel_size = {size} and {place_shown(parallel_place)} = {parallel} differ."
@@ -189,11 +190,12 @@ def _check_judge(review: Review, judge: JudgeSection) -> None:
         if not any({**DEFAULT_BLEND, **weights}.values()):
             review.problem(
                 ("judge", "reward_blend"),
-                "[judge.reward_blend]: found only weights of 0; expected one above 0. Add for example outcome = 1.0.",
+                "[judge.reward_blend]: found only weights of 0; expected at least one above 0. Add, for example, "
+                "outcome = 1.0.",
             )
     if options.event is False and options.outcome is False:
         review.problem(
             ("judge", "options"),
-            "[judge.options]: found event and outcome both false; expected one of them true. Set one, or write "
+            "[judge.options]: found event = false and outcome = false; expected at least one true. Set one, or write "
             "enabled = false below [judge].",
         )

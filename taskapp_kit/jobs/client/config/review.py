@@ -1,8 +1,8 @@
-"""All problems and warnings of a config, by place. A config with problems is rejected.
+"""All problems and warnings of a config, each with the path of its key. A config with problems is rejected.
 
 `schema` declares the sections and keys, and `consistency` checks across them. This module validates a document, turns
-pydantic's errors into sentences, and adds what pydantic does not report: missing or unknown names, values that look like API
-keys, and values that JSON cannot represent.
+pydantic's errors into sentences, and adds what pydantic does not report: missing or unknown names, values that look
+like API keys, and values that JSON cannot represent.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ Document = dict[str, Any]
 Config = TypeVar("Config", bound=ConfigSection)
 
 MAX_ERRORS_PER_LIST = 5
-"""The most invalid elements of one list to report."""
+"""How many invalid elements of one list are reported."""
 MAX_LEVELS = 64
 NEAR_MISSING = 0.75
-"""The least similarity of an unknown and a missing name for a suggestion."""
+"""How similar an unknown name and a missing name must be for a suggestion."""
 
 
 @dataclass(slots=True)
 class Review:
-    """The problems and warnings of a document, at most one of each per place, and the lines of places in the file."""
+    """The problems and warnings of a document, and the file's line for each key.
+
+    A key or section has at most one problem and one warning."""
 
     problems: dict[Place, str] = field(default_factory=dict)
     warnings: dict[Place, str] = field(default_factory=dict)
     lines: Mapping[Place, int] = field(default_factory=dict)
 
     def problem(self, place: Place, text: str) -> None:
-        """Add a problem, unless the place already has one."""
+        """Add a problem, unless this key or section already has one."""
         self.problems.setdefault(place, text)
 
     def warn(self, place: Place, text: str) -> None:
@@ -63,11 +65,11 @@ class Review:
         self.problem(place, mismatch(place, value, expectation, action))
 
     def in_line(self, place: Place) -> str:
-        """Return ` in line N` for another place that a sentence mentions, or an empty string if it has no line."""
+        """Return ` in line N` for a key or section in a message, or an empty string if its line is unknown."""
         return f" in line {self.lines[place]}" if place in self.lines else ""
 
     def fits(self, *place: str) -> bool:
-        """Return whether there is no problem at this place or inside it."""
+        """Return whether this key or section, and everything inside it, has no problems."""
         return not any(other[: len(place)] == place for other in self.problems)
 
 
@@ -77,7 +79,7 @@ def mismatch(place: Place, value: Any, expectation: str, action: str) -> str:
 
 
 def is_smoke_test(document: Document) -> bool:
-    """Return whether a document has the smoke-test form: no [algorithm], and one of [trainer], [env], [job]."""
+    """Return whether a document has the smoke-test form: no [algorithm], but [trainer], [env] or [job]."""
     return "algorithm" not in document and any(name in document for name in SMOKE_TEST_SECTIONS)
 
 
@@ -89,9 +91,9 @@ def needs_gpus(document: Document) -> bool:
 
 
 def read_document(schema: type[Config], document: Document) -> tuple[Config, dict[Place, str]]:
-    """Return the document as its type, without invalid values, and a problem for each invalid value.
+    """Parse a document. Return the values that are valid, and a problem for each invalid value.
 
-    A missing or invalid key is None, and a missing or invalid section has no keys.
+    In the result, a missing or invalid key is None, and a missing or invalid section has no keys.
     """
     try:
         return schema.model_validate(document), {}
@@ -105,7 +107,7 @@ def read_document(schema: type[Config], document: Document) -> tuple[Config, dic
             place = error["loc"]
             unfit.add(place)
             where = place_shown(place) if place else "The document"
-            problems[place] = f"{where}: found a name that is not Unicode text; expected text. Rename it."
+            problems[place] = f"{where}: found a name with a lone surrogate; expected valid Unicode. Rename this key."
             continue
         place, value = _existing(document, error["loc"])
         path, key = _key_at(schema, place)
@@ -117,13 +119,13 @@ def read_document(schema: type[Config], document: Document) -> tuple[Config, dic
 
 
 def _existing(document: Document, location: Place) -> tuple[Place, Any]:
-    """Return the place in the document of pydantic's location, down to the element of a list, and the value there."""
+    """Convert a location in pydantic's error to a path in the document. Return the path and its value."""
     place: Place = ()
     value: Any = document
     for part in location:
         is_there = isinstance(value, list) if isinstance(part, int) else isinstance(value, dict) and part in value
         if not is_there:
-            break  # the rest names a member of a union
+            break  # the remaining parts name an alternative of a union
         place, value = (*place, part), value[part]
         if isinstance(part, int):
             break
@@ -131,7 +133,7 @@ def _existing(document: Document, location: Place) -> tuple[Place, Any]:
 
 
 def _key_at(schema: type[ConfigSection], place: Place) -> tuple[Place, FieldInfo | None]:
-    """Return the place and the key that contain a place. For the place of a section, return it and None."""
+    """Return the path of the key that contains `place`, and the key. For a section, return its own path and None."""
     for depth, name in enumerate(place, start=1):
         key = schema.model_fields[str(name)]
         inner = inner_section(key)
@@ -147,7 +149,7 @@ def _unfit(place: Place, value: Any, name: str, key: FieldInfo | None) -> str:
         return mismatch(place, value, "a section", f"Write [{header}] on a separate line, followed by its keys.")
     words = expected(key)
     expectation = words.element if isinstance(place[-1], int) else words.words
-    return mismatch(place, value, expectation, f"Write for example {name} = {example_of(key)}.")
+    return mismatch(place, value, expectation, f"Write, for example, {name} = {example_of(key)}.")
 
 
 def _without(document: Document, places: set[Place]) -> Document:
@@ -166,8 +168,8 @@ class NameCheck:
     """Adds a problem for each missing name, and a warning for each unknown or deprecated name.
 
     Attributes:
-        needed: Whether the section at a path, and the keys that it requires, must be present.
-        unknown: A string that states what happens to unknown names.
+        needed: A function that returns whether the section at a path must be present with its required keys.
+        unknown: The end of a sentence about an unknown name, such as `is sent with the job unchanged`.
     """
 
     review: Review
@@ -176,7 +178,10 @@ class NameCheck:
     unknown: str
 
     def check(self, document: Document, whole: Document) -> None:
-        """Check a document. whole: the document with the keys that sections share."""
+        """Check a document.
+
+        whole: The same document, with shared keys copied to every section that may contain them.
+        """
         self._check(self.schema, document, whole, ())
 
     def _check(self, section: type[ConfigSection], table: Document, whole: Document, path: Place) -> None:
@@ -207,12 +212,12 @@ class NameCheck:
             keys = ", ".join(name for name, each in keys_of(inner).items() if is_required(each))
             what, add, form = f"[{name}]: missing; expected a section with {keys}", "Add it.", "[{}]"
         else:
-            add = f"Add for example {name} = {example_of(key)}."
+            add = f"Add, for example, {name} = {example_of(key)}."
             what, form = f"{place_shown((*path, name))}: missing; expected {expected(key).words}", "{}"
         near = closest(name, [each for each in whole if each not in section.model_fields], cutoff=NEAR_MISSING)
         if near and near not in table:
             return  # reported at the place of the similar name
-        action = f"Did you mean it by {form.format(name_shown(near))}?" if near else add
+        action = f"Did you mean this when you wrote {form.format(name_shown(near))}?" if near else add
         self.review.problem((*path, near or name), f"{what}. {action}")
 
     def _add_unknown(self, section: type[ConfigSection], name: str, value: Any, whole: Document, path: Place) -> None:
@@ -234,14 +239,17 @@ class NameCheck:
         self.review.warn((*path, name), text)
 
     def _section_with(self, name: str, *, outside: str = "") -> str:
-        """Return the end of a sentence about an unknown key: the section that has a key of this name, if any."""
+        """Return the end of a sentence about an unknown key.
+
+        It suggests the section that has a key with this name, if any.
+        """
         sections = sections_of(self.schema)
         home = next((header for header, section in sections if header != outside and name in keys_of(section)), None)
         return "." if home is None else f"; did you mean [{home}] {name}?"
 
 
 def check_values(review: Review, document: Document) -> None:
-    """Add values that cannot be sent as JSON or look like API keys."""
+    """Add a problem for each value that cannot be sent as JSON or looks like an API key."""
     warned: set[Place] = set()
     for place, value in _leaves(document):
         spot = place[: MAX_LEVELS // 2]
@@ -250,25 +258,33 @@ def check_values(review: Review, document: Document) -> None:
             review.warn(
                 spot,
                 f"{place_shown(spot)} looks like an API key, but the whole config is sent to the backend with the job. "
-                "Remove it: keys come from the environment or an env file.",
+                "Remove it, and set the key in the environment or in an env file.",
             )
         if isinstance(value, (dict, list)):
             if value:
                 review.problem(
                     place[:2],
-                    f"{place_shown(place[:2])}: nested deeper than {MAX_LEVELS} levels; expected fewer. Make it flatter.",
+                    f"{place_shown(place[:2])}: nested deeper than {MAX_LEVELS} levels; expected fewer. Use fewer "
+                    "nested tables or lists.",
                 )
         elif isinstance(value, (int, float)):
             if not (abs(value) <= MAX_INTEGER if isinstance(value, int) else math.isfinite(value)):
-                other = "Other numbers cannot be sent as JSON."
+                other = "Infinity, NaN and larger integers cannot be sent as JSON."
                 review.mismatch(place, value, "a finite number of at most 64 bits", other)
         elif not isinstance(value, str):
-            action = "Put it in quotes: JSON has no dates." if hasattr(value, "isoformat") else "JSON has no such type."
-            review.mismatch(place, value, "text, a number, true or false, a list or a table", action)
+            action = (
+                "JSON has no dates. Write the value in quotes."
+                if hasattr(value, "isoformat")
+                else "JSON cannot represent this type."
+            )
+            review.mismatch(place, value, "a string, a number, true or false, a list or a table", action)
 
 
 def _leaves(document: Document) -> Iterator[tuple[Place, Any]]:
-    """Yield every value except tables and lists, with its place. Values nested deeper than `MAX_LEVELS` are not split."""
+    """Yield every value that is not a table or a list, with its path.
+
+    Values nested deeper than `MAX_LEVELS` are not split.
+    """
     waiting: list[tuple[Place, Any]] = [((), document)]
     while waiting:
         place, value = waiting.pop()

@@ -3,8 +3,8 @@
     config = load_rl_config("rl_config.toml")
     config = config.with_overrides({"training": {"num_epochs": 5}})
 
-Each problem states its line, what was found, what was expected and what to do. Unknown keys are warnings, because a trainer may
-support more keys than the kit does. `docs/reference/rl-config.md` lists every section and key.
+Each problem states the line, what was found, what was expected and what to do. An unknown key is only a warning,
+because a trainer may support more keys than the kit does. `docs/reference/rl-config.md` lists every section and key.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class RlConfig:
     """A valid config.
 
     Attributes:
-        document: The TOML document with overrides.
-        values: The same as its type.
-        path: The path of its file.
+        document: The TOML document, with the overrides applied.
+        values: The parsed values of `document`.
+        path: The path of the config file.
         warnings: Sentences about possible mistakes. They never contain a value that looks like a key.
-        lines: The line of each place in the file.
+        lines: The line in the file of each key and section.
     """
 
     document: Document = field(repr=False)
@@ -58,12 +58,12 @@ class RlConfig:
     lines: Mapping[Place, int] = field(default_factory=dict, repr=False, compare=False)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> RlConfig:
-        """Return a validated copy with these values instead.
+        """Return a validated copy in which these values replace the config's values.
 
         Args:
-            overrides: Sections are merged key by key. A list replaces a list, and None removes a key. A model replaces the
-                models of all sections. As in the original SDK, `model` can be the model's id, and `task_url` the value of
-                `services.task_url`.
+            overrides: Nested tables. Sections are merged key by key, lists are replaced as a whole, and None removes a
+                key. A model replaces the models of all sections. As in the original SDK, `model` may also be a model's
+                id, and `task_url` sets `services.task_url`.
 
         Raises:
             JobConfigError: The config is invalid. The error has every problem.
@@ -81,7 +81,10 @@ class RlConfig:
         return (self.values.services.task_url or "").strip().rstrip("/") or None
 
     def with_lines(self, text: str, fields: Iterable[FieldProblem]) -> str:
-        """Add the line in the file to each sentence about a key in a backend's text. fields: the sentences' places."""
+        """Add line numbers of the config file to a backend's error message.
+
+        fields: The keys that its sentences are about.
+        """
         for problem in fields:
             names = tuple(part for part in problem.loc if isinstance(part, str))
             if names[:3] == ("body", "data", "config") and (line := self.lines.get(names[3:])) is not None:
@@ -110,7 +113,7 @@ def load_rl_config(path: str | Path, overrides: Mapping[str, Any] | None = None)
 def review_rl_document(
     document: Document, values: RlDocument, unfit: Mapping[Place, str], lines: Mapping[Place, int] | None = None
 ) -> Review:
-    """Return all problems and warnings of a document. values, unfit: what `read_document` returned for it."""
+    """Return all problems and warnings of a document. values and unfit: The two results of `read_document`."""
     review = Review(dict(unfit), lines=lines or {})
     short = is_smoke_test(document)
     unneeded: set[Place] = set()
@@ -155,7 +158,9 @@ def _overridden(document: Document, path: Path, lines: Mapping[Place, int], over
 
 
 def _plain(given: Mapping[str, Any], path: Path) -> Document:
-    """Return a deep copy that consists of dicts and lists only. Raises JobConfigError."""
+    """Return a deep copy in which all mappings are dicts and all sequences are lists.
+
+    Raises JobConfigError if it is nested too deeply or has a key that is not a string."""
 
     def copied(value: Any, level: int) -> Any:
         if level > MAX_LEVELS:
@@ -170,14 +175,14 @@ def _plain(given: Mapping[str, Any], path: Path) -> Document:
 
     if not isinstance(given, Mapping):
         raise JobConfigError(
-            f"The overrides of {path} are not a mapping.", hint='Pass for example {"training": {"num_epochs": 5}}.'
+            f"The overrides of {path} must be a mapping.", hint='Pass, for example, {"training": {"num_epochs": 5}}.'
         )
     made: Document = copied(given, 0)
     return made
 
 
 def _merged(document: Document, changes: Document, at: Place) -> tuple[Document, frozenset[Place]]:
-    """Return the merged document, and the places that changed."""
+    """Return the merged document, and the paths of the values that changed."""
     merged, changed = dict(document), set[Place]()
     for name, value in changes.items():
         place = (*at, name)

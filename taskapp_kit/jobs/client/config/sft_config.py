@@ -1,7 +1,7 @@
-"""The config of fine-tuning on conversations, `taskapp train --type sft`: a TOML file, checked as a whole.
+"""The config for fine-tuning on conversations (`taskapp train --type sft`): a TOML file that is validated completely.
 
-Sections and keys that an RL config also has have the same names and meanings. `docs/train/fine-tuning.md` lists them,
-from this declaration.
+Sections and keys that RL configs share have the same names and meanings. The tables in `docs/train/fine-tuning.md` are
+generated from this module.
 """
 
 from __future__ import annotations
@@ -76,9 +76,13 @@ class SftDocument(ConfigSection):
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """A valid config. document: the TOML as written, but for the model in use. values: the same as its type.
+    """A valid config.
 
-    warnings: probable mistakes.
+    Attributes:
+        document: The TOML document, with the model that is used.
+        values: The parsed values of `document`.
+        path: The path of the config file.
+        warnings: Sentences about possible mistakes.
     """
 
     document: Document = field(repr=False)
@@ -102,9 +106,9 @@ class SftConfig:
 
 
 def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
-    """Read the config of a TOML file. model: replaces the file's model.
+    """Read a config from a TOML file. model: If set, replaces the file's model.
 
-    Raises FileNotFoundError, and JobConfigError with every problem.
+    Raises FileNotFoundError if there is no such file, and JobConfigError with all problems if the config is invalid.
     """
     path = Path(path)
     document, lines = read_toml(path, WHAT)
@@ -118,7 +122,7 @@ def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
     NameCheck(review, SftDocument, needed=lambda _: True, unknown="nothing reads it").check(document, document)
     table = document.get("model")
     if isinstance(table, dict) and not {"source", "base"} & set(table):
-        text = '[model]: names no model; expected base or source. Add for example base = "tiny".'
+        text = '[model]: found no model; expected base or source. Add, for example, base = "tiny".'
         review.problem(("model",), text)
     names_both(review, document, "model", "source", "base")
     _check_held_out(review, values.data)
@@ -131,6 +135,6 @@ def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
 def _check_held_out(review: Review, data: SftData) -> None:
     place, share = ("data", "held_out_share"), data.held_out_share
     if share is not None and data.held_out is not None:
-        review.problem(place, "[data] held_out and held_out_share: found both; expected one. Take one out.")
+        review.problem(place, "[data] held_out and held_out_share: found both; expected one. Remove one of them.")
     elif share == 1:
-        review.mismatch(place, share, "less than 1", "Nothing would be left to learn from.")
+        review.mismatch(place, share, "less than 1", "Lower it: with 1, no conversations are left to learn from.")

@@ -1,4 +1,4 @@
-"""Reads the TOML file of a config, and gives remarks about it their lines."""
+"""Reads the TOML file of a config, and adds line numbers to messages about it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from taskapp_kit.jobs.client.config.values import KEY_TEXT, Place, in_one_line
 
 MAX_BYTES = 1024 * 1024
 LONG_KEY = re.compile(r"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32,}+""")
-"""32 parts with a dot after each: the parser takes time that grows with the square of a key's parts."""
+"""A key with more than 32 dotted parts, because the parser's time grows with the square of their number."""
 QUOTED = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:\\.|[^"\\\n])*+"' + r"|'[^'\n]*+'|#[^\n]*+", re.DOTALL
 )
-"""A quoted text or a comment."""
+"""A quoted string or a comment."""
 MAX_SENTENCES = 100
 TOML_NAMES, TOML_NAME = re.compile(r"\('[^()]*'\)|\('[^()]*',\)"), re.compile(r"'([^']*)'")
 TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
 
 
 def read_toml(path: Path, what: str) -> tuple[Document, Mapping[Place, int]]:
-    """Return the document of a file, and the line of each of its keys. what: the file is, such as `RL config`.
+    """Return a file's document, and the line of each key. what: The kind of file for messages, such as `RL config`.
 
-    Raises FileNotFoundError, JobConfigError.
+    Raises FileNotFoundError if there is no such file, and JobConfigError if it cannot be read or is not TOML.
     """
     text = _text(path, what)
     return _parsed(text, path, what), lines_of(text)
 
 
 def lines_of(text: str) -> dict[Place, int]:
-    """Return the line of each header and key of a text that the parser accepts, and of elements of lists that begin a line.
+    """Return the line of each header, each key, and each list element that begins a line. The text must be valid TOML.
 
-    `[a.b]` is the line of `("a",)` and `("a", "b")`. The n-th `[[a]]` and the n-th element of a list are `("a", n)`. Parts
-    nested deeper in a value have no entry.
+    A header `[a.b]` sets the lines of `("a",)` and `("a", "b")`. The n-th `[[a]]` and the n-th element of a list are
+    `("a", n)`. Parts nested deeper in a value have no entry.
     """
     text = text.replace("\r\n", "\n")
     masked = QUOTED.sub(lambda quoted: (" " if quoted[0][0] == "#" else "_") * len(quoted[0]), text)
@@ -59,7 +59,7 @@ def lines_of(text: str) -> dict[Place, int]:
                 lines.setdefault(place, line)
                 if number == len(names) and code.startswith("[["):
                     counts[place] = counts.get(place, -1) + 1
-                if place in counts:  # `[a.b]` below `[[a]]` belongs to the last of them
+                if place in counts:  # `[a.b]` below `[[a]]` belongs to the last `[[a]]`
                     place = (*place, counts[place])
                     lines.setdefault(place, line)
             table = place if is_header else table
@@ -72,7 +72,7 @@ def lines_of(text: str) -> dict[Place, int]:
 
 
 def _names(statement: str) -> list[str]:
-    """Return the parts of a header or of the key of `KEY = 0`."""
+    """Return the parts of a header, or the parts of the key in `KEY = 0`."""
     names: list[str] = []
     inner: Any = tomllib.loads(statement)
     while isinstance(inner, dict) and inner:
@@ -82,7 +82,7 @@ def _names(statement: str) -> list[str]:
 
 
 def sentences(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed: frozenset[Place]) -> tuple[str, ...]:
-    """Each remark with its line, in the order of lines; overrides and what has no line come last."""
+    """Return each remark with its line, ordered by line. Remarks about overrides or without a line come last."""
     placed = [(_line(place, lines, changed), text) for place, text in remarks.items()]
     placed.sort(key=lambda remark: (remark[0] <= 0, remark[0]))
     made = []
@@ -95,7 +95,7 @@ def sentences(remarks: Mapping[Place, str], lines: Mapping[Place, int], changed:
 
 
 def _line(place: Place, lines: Mapping[Place, int], changed: frozenset[Place]) -> int:
-    """The line of a place or of what encloses it; 0 for no line, -1 for an override."""
+    """Return the line of a key, or of the section around it. Return 0 if neither has a line, and -1 for an override."""
     while place:
         if place in changed:
             return -1
@@ -110,17 +110,19 @@ def _text(path: Path, what: str) -> str:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise FileNotFoundError(f"There is no {what} {path}. Give the path of a TOML file.") from None
+        raise FileNotFoundError(f"The {what} {path} does not exist. Pass the path of a TOML file.") from None
     except IsADirectoryError:
-        raise JobConfigError(f"{path} is a folder.", hint="Give the path of the TOML file in it.") from None
+        raise JobConfigError(f"{path} is a directory.", hint="Pass the path of a TOML file.") from None
     except OSError as error:
-        raise JobConfigError(f"{path} cannot be read ({error.strerror}).", hint="Check its mode and owner.") from None
+        raise JobConfigError(
+            f"{path} cannot be read ({error.strerror}).", hint="Check the file's permissions."
+        ) from None
     except ValueError:
-        raise JobConfigError(f"The path of the {what} holds a zero byte.", hint="Give the path of a file.") from None
+        raise JobConfigError(f"The path of the {what} contains a null byte.", hint="Pass the path of a file.") from None
     if len(content) > MAX_BYTES:
         raise JobConfigError(
             f"{path} is larger than {MAX_BYTES // 1024} KiB.",
-            hint="A config is a page of TOML: is it another file?",
+            hint="A config is a short TOML file. Check the path.",
         )
     try:
         return content.decode("utf-8-sig")
@@ -128,23 +130,23 @@ def _text(path: Path, what: str) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         what = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "another encoding"
         raise JobConfigError(
-            f"{path} is not UTF-8 text (line {line}; {what}).", hint="TOML is UTF-8: save it so in your editor."
+            f"{path} is not UTF-8 text (line {line}; {what}).", hint="Save the file as UTF-8."
         ) from None
 
 
 def _parsed(text: str, path: Path, what: str) -> Document:
     if long_key := LONG_KEY.search(text):
         line, parts = text.count("\n", 0, long_key.start()) + 1, long_key[0].count(".") + 1
-        problem = f"line {line}: found a key of {parts} parts with dots between; expected at most 32. Shorten it."
+        problem = f"line {line}: found a key with {parts} dotted parts; expected at most 32. Shorten the key."
         raise JobConfigError(f"{path} cannot be used as an {what}:", problems=(problem,))
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         problem = _toml_problem(str(error), text)
     except RecursionError:
-        problem = "a list or table is nested too deeply to be read. Make it flatter."
-    except ValueError:  # a number of thousands of digits, a date that no calendar has
-        problem = "a number or a date in it cannot be read. Write a number of at most 64 bits; put dates in quotes."
+        problem = "a list or table is nested too deeply. Use fewer levels."
+    except ValueError:  # a number with thousands of digits, or a date such as February 30
+        problem = "a number or a date is invalid. Use numbers of at most 64 bits, and write dates in quotes."
     raise JobConfigError(f"{path} is not TOML:", problems=(problem,))
 
 
@@ -160,9 +162,9 @@ def _toml_problem(message: str, text: str) -> str:
     if "overwrite" in reason or "declare" in reason or "duplicate" in reason or "twice" in reason:
         do = "A section or key is defined twice. Remove one of them."
     elif "invalid value" in reason:
-        do = "Write text in quotes, switches as true or false, and lists in [ ]."
+        do = "Write strings in quotes, booleans as true or false, and lists in [ ]."
     elif "string" in reason or "array" in reason:
-        do = "Close each quote with another quote, and each [ with ]."
+        do = "Close every quote, and close every [ with ]."
     else:
-        do = 'Each line must be [section], key = value, or a comment that begins with #. Write text in "quotes".'
+        do = 'Each line must be [section], key = value, or a comment that begins with #. Write strings in "quotes".'
     return f"{where}: {reason}. {do}"

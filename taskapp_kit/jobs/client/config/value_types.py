@@ -1,4 +1,4 @@
-"""The types of the values of a config: what pydantic checks, and the words that say it in a sentence and on the pages."""
+"""The types of config values. Each has a check for pydantic, and a description for messages and documentation pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Expected:
 
 
 def is_address(text: str, *, bare: bool = True) -> bool:
-    """Return whether a string is an http address without a user. bare: also without query and fragment, or empty."""
+    """Return whether a string is an http or https address without a user name.
+
+    With `bare`, an address with a query or a fragment is invalid, and a blank string is valid."""
     if bare and not text.strip():
         return True
     if text != text.strip() or not text.isprintable() or " " in text:
@@ -75,7 +77,7 @@ def _in_a_list(value: Any) -> Any:
 
 
 Real = int | float
-"""A number as it was written: 1 stays 1, in requests and in stored rows."""
+"""A number that stays as it was written: 1 does not become 1.0 in requests or stored rows."""
 _ADDRESS = Expected('an address such as "http://127.0.0.1:8001"')
 Text = Annotated[str, AfterValidator(_not_blank), Expected("text in quotes")]
 BaseAddress = Annotated[str, AfterValidator(_base_address), _ADDRESS]
@@ -86,7 +88,9 @@ TextOrTexts = Annotated[
 ]
 Ops = Annotated[
     list[Annotated[Any, AfterValidator(_op)]],
-    Expected('a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table with such a type'),
+    Expected(
+        'a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table whose type is one of them'
+    ),
 ]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
@@ -138,6 +142,7 @@ Environments = Annotated[
     Field(min_length=2, max_length=100),
     Expected(
         "a list of at least two tables with a weight",
-        "a table with weight (an integer from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, eval_seeds",
+        "a table with weight (an integer from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, "
+        "eval_seeds",
     ),
 ]

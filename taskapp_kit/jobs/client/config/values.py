@@ -1,4 +1,4 @@
-"""Values and names of an RL config for messages: short, on one line, and without values that look like API keys."""
+"""Formats values and names of an RL config for messages: short, on one line, and without anything like an API key."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 
 
 def is_key_like(name: str, value: Any) -> bool:
-    """Return whether a string looks like an API key, or its name does. The name of a variable (`OPENAI_API_KEY`) does not."""
+    """Return whether a string or its name looks like an API key. The name of a variable (`OPENAI_API_KEY`) does not."""
     if not isinstance(value, str) or not value.strip() or VARIABLE_NAME.fullmatch(value):
         return False
     return SECRET_NAME.search(name) is not None or KEY_TEXT.search(value) is not None
 
 
 def shown(name: str, value: Any) -> str:
-    """Return a value for a message. name: the name of its key."""
+    """Format a value for a message. name: The name of its key."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)) and (SECRET_NAME.search(name) or is_key_like(name, value)):
         return HIDDEN
     if isinstance(value, str):
         if len(value) > MAX_SHOWN:
-            return f"a text of {len(value)} characters"
-        return '"' + in_one_line(value) + '"' if value.strip() else "an empty text"
+            return f"a string of {len(value)} characters"
+        return '"' + in_one_line(value) + '"' if value.strip() else "an empty string"
     if isinstance(value, int):
         return str(value) if abs(value) <= MAX_INTEGER else "a number with too many digits"
     if isinstance(value, float):
@@ -54,12 +54,12 @@ def shown(name: str, value: Any) -> str:
 
 
 def name_shown(name: str) -> str:
-    """Return a key's name for a message."""
+    """Format a key's name for a message."""
     return "(a name that is not shown)" if len(name) > MAX_SHOWN or KEY_TEXT.search(name) else in_one_line(name)
 
 
 def place_shown(place: Place) -> str:
-    """Return a place for a message: `[training.lora] r`, `[evaluation] seeds[1]`."""
+    """Format a path for a message, such as `[training.lora] r`, or `[evaluation] seeds[1]`."""
     names = [part for part in place if isinstance(part, str)]
     if len(place) == 1 and names and names[0] not in SECTIONS:
         return name_shown(names[0])
@@ -72,7 +72,7 @@ def place_shown(place: Place) -> str:
 
 
 def last_name(place: Place) -> str:
-    """Return the name of the key that a place belongs to, or an empty string."""
+    """Return the last name in a path, or an empty string if it has none."""
     return next((part for part in reversed(place) if isinstance(part, str)), "")
 
 
