@@ -1,4 +1,4 @@
-"""Helpers for adapters that create a class for `app.environment(...)`: constructors, and errors at the author's line."""
+"""Helpers for adapters that create a class for `app.environment(...)`: constructors and errors at the author's line."""
 
 from __future__ import annotations
 

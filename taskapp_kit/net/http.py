@@ -37,14 +37,16 @@ CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 3.0
 """How long an idle connection is reused.
 
-Many servers close idle connections after 5 s. If a request arrives at that moment,
-it is unknown whether the server handled it."""
+Many servers close idle connections after 5 s. If a request arrives at that moment, it is unknown whether the server
+handled it.
+"""
 CHUNK_BYTES = 256 * 1024
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 30, 10, 6
 """TCP keepalive.
 
-A rollout may take an hour without any traffic, so the socket must notice by itself that the other machine
-is gone. It takes about 90 seconds."""
+A rollout may take an hour without any traffic, so the socket must notice by itself that the other machine is gone. It
+takes about 90 seconds.
+"""
 AGENT = f"taskapp-kit/{__version__}"
 MAX_DEPTH = 254
 """The maximum nesting depth of JSON in a response.
@@ -55,8 +57,8 @@ Deeper JSON could not be written again, and could crash recursive code.
 Guard = Callable[[str, str], str | None]
 """Checks a connection before it is opened.
 
-Given the host name ("" if unknown) and the IP address, it returns why the address
-is rejected, or None."""
+Given the host name ("" if unknown) and the IP address, it returns why the address is rejected, or None.
+"""
 CHECK_PROXY = "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY lists the hosts that are called without a proxy."
 
 

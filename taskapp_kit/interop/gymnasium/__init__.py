@@ -1,4 +1,4 @@
-"""Gymnasium: its environments as ours, and apps as its environments."""
+"""Gymnasium: Gymnasium environments in apps, and apps as Gymnasium environments."""
 
 from __future__ import annotations
 

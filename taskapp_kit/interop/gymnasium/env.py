@@ -1,8 +1,9 @@
-"""Task apps as Gymnasium environments: `make(app)`, or `gymnasium.make("taskapp/crafter-v0")` after importing this module.
+"""Task apps as Gymnasium environments: `make(app)` or, after importing this module, `gymnasium.make("taskapp/…-v0")`.
 
-Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action)`), which has no plugins, so importing the module
-registers the ids. Needs the extra `taskapp-kit[gymnasium]`. An environment is a session (docs/connect/sessions.md) of a service
-in this process or of a task app at a URL, so observations and rewards are the same as in `POST /rollout`.
+Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action)`). Gymnasium has no plugins, so importing
+this module registers the ids. It needs the extra `taskapp-kit[gymnasium]`. An environment is a session
+(docs/connect/sessions.md) with a service in this process or a task app at a URL, so observations and rewards are the
+same as for `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.rollout.policy.sampling import Unbounded, compile_sampler
 
 CHOICES_LIMIT = 256
-"""The maximum number of numbered actions."""
+"""The maximum number of actions that are numbered."""
 SAMPLED_LENGTH = 16
 """The maximum length of a sampled string."""
 
@@ -45,10 +46,10 @@ Call = tuple[str, Json]
 
 
 class AnyText(gymnasium.spaces.Space[str]):
-    """Strings of any characters up to a length, including the empty string.
+    """A space of all strings up to a maximum length, including the empty string.
 
-    `gymnasium.spaces.Text` lists its characters, and AsyncVectorEnv never updates its observations in shared memory (Gymnasium
-    1.4.0). For a space of another class, AsyncVectorEnv requires `shared_memory=False`.
+    `gymnasium.spaces.Text` does not fit: it lists its characters, and AsyncVectorEnv does not update such observations
+    in shared memory (Gymnasium 1.4.0). With a space of another class, AsyncVectorEnv requires `shared_memory=False`.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -56,11 +57,11 @@ class AnyText(gymnasium.spaces.Space[str]):
         self.max_length = max_length
 
     def contains(self, x: Any) -> bool:
-        """Return whether a value is a string that is not too long."""
+        """Return whether a value is a string of at most the maximum length."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return a few random letters. mask and probability are ignored."""
+        """Return a short random string. `mask` and `probability` are ignored."""
         length = int(self.np_random.integers(1, min(SAMPLED_LENGTH, self.max_length) + 1))
         return "".join(chr(97 + int(letter)) for letter in self.np_random.integers(0, 26, length))
 
@@ -75,9 +76,9 @@ class AnyText(gymnasium.spaces.Space[str]):
 
 
 class ActionText(AnyText):
-    """Actions as strings: `{"tool": …, "args": {…}}` in JSON, or plain text. Samples are actions that the schemas allow.
+    """A space of actions as strings: `{"tool": …, "args": {…}}` in JSON, or plain text. Samples match the schemas.
 
-    actions: name, description, parameters (JSON Schema) and `text` of each action.
+    actions: the name, description, parameters (JSON Schema) and `text` of each action.
     """
 
     def __init__(self, max_length: int, actions: Sequence[Mapping[str, Json]]) -> None:
@@ -85,7 +86,7 @@ class ActionText(AnyText):
         self.actions = [dict(action) for action in actions]
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return a uniformly drawn action, or random letters if no action's arguments have bounds."""
+        """Return a uniformly drawn action, or a random string if no action has arguments that can be sampled."""
         samplers = []
         for action in self.actions:
             try:
@@ -100,9 +101,10 @@ class ActionText(AnyText):
 
 
 def numbered_calls(actions: Sequence[Mapping[str, Json]]) -> list[Call] | None:
-    """Return every call of the actions in order, or None if they are infinite or too many to number.
+    """Return every possible call of the actions in order, or None if there are too many to number.
 
-    A list argument has its minimum length, but at least one item: `interact(actions)` of Crafter becomes a call per action.
+    A list argument has its minimum length, but at least one item. Crafter's `interact(actions)`, for example, becomes
+    one call for each Crafter action.
     """
     calls: list[Call] = []
     for action in actions:
@@ -114,7 +116,7 @@ def numbered_calls(actions: Sequence[Mapping[str, Json]]) -> list[Call] | None:
 
 
 def _values(schema: Mapping[str, Any]) -> list[Json] | None:
-    """Return every value of a JSON Schema, or None if they cannot be listed."""
+    """Return every value that a JSON Schema allows, or None if the values cannot be listed."""
     if "const" in schema:
         return [schema["const"]]
     if "enum" in schema:
@@ -138,7 +140,7 @@ def _values(schema: Mapping[str, Any]) -> list[Json] | None:
 
 
 def _products(parts: list[list[Json] | None]) -> list[list[Json]] | None:
-    """Return every combination of a value of each part, or None if there are too many."""
+    """Return every combination of one value from each list, or None if a list is None or the product is too large."""
     count = 1
     for part in parts:
         count *= len(part or ())
@@ -152,19 +154,19 @@ ANY_APP = "taskapp/App-v0"
 TEXT_LENGTH = 65_536
 """The default maximum length of observations and of actions as strings."""
 DRAWS_LIMIT = 1000
-"""How many rows are drawn to find one with the `difficulty` and `tags` of the config."""
+"""How many rows are drawn at most to find a row with the `difficulty` and `tags` of the config."""
 KEY_VARIABLE = "ENVIRONMENT_API_KEY"
 PROTOCOL = "gymnasium"
-"""The protocol that is stored with the episodes."""
+"""The protocol's name, which is stored with the episodes."""
 
 Played = tuple[str, float, bool, bool, dict[str, Any]]
-"""observation, reward, terminated, truncated, info."""
+"""The result of a step: observation, reward, terminated, truncated, info."""
 
 
 def make(app: TaskApp | str | Path, environment: str | None = None, **options: Any) -> gymnasium.Env[str, Any]:
     """Return an environment of a task app for Gymnasium's trainers and wrappers.
 
-    Made from a path, name or URL, it has a spec, and `env.spec.make()` makes another one.
+    An environment that was made from a path, name or URL has a `spec`, and `env.spec.make()` makes another environment.
 
     Args:
         app: An app, a path ("my_app.py"), the name of a bundled app ("crafter"), or the URL of a served app.
@@ -175,7 +177,7 @@ def make(app: TaskApp | str | Path, environment: str | None = None, **options: A
         The environment.
 
     Raises:
-        DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError, TaskAppError: As `GymnasiumEnv`.
+        DiscoveryError, DeclarationError, RequestError, Unavailable, ConfigError, TaskAppError: As in `GymnasiumEnv`.
     """
     if isinstance(app, TaskApp):
         return GymnasiumEnv(app, environment, **options)
@@ -187,16 +189,17 @@ def make(app: TaskApp | str | Path, environment: str | None = None, **options: A
 
 
 class GymnasiumEnv(gymnasium.Env[str, Any]):
-    """An environment of a task app. Observations are strings; images are in `info["images"]` as PNG bytes.
+    """An environment of a task app. Observations are strings, and `info["images"]` contains images as PNG bytes.
 
-    `reset(seed=s)` plays seed s if the split contains it. Otherwise it draws a seed of the split from `np_random`, which s seeds
-    if given. `info["seed"]` is the seed that is played. `reset(options={"split": …, "config": …})` applies to one episode.
+    `reset(seed=s)` plays seed s if the split contains s. Otherwise `s` seeds `np_random`, which draws a seed of the
+    split. Without `seed`, `np_random` draws the next seed. `info["seed"]` is the seed of the episode.
+    `reset(options={"split": …, "config": …})` applies to one episode.
 
     Attributes:
-        choices: The numbered actions in order, or None if actions are strings.
+        choices: The calls that the numbers select, or None if actions are strings.
         rollout_id: The id of the latest episode.
-        episode: The end of the latest scored episode, with its scorecard.
-        judged: Whether a model scores episodes, so that rewards may vary.
+        episode: The result of the latest scored episode, with its scorecard.
+        judged: Whether a model scores episodes. If so, the rewards of equal episodes may differ.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
@@ -222,15 +225,17 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
             environment: The name of an environment. Defaults to the app's first.
             split: The split from which `reset` draws seeds. Defaults to the first.
             config: `env.config` of each episode.
-            reward: Weights `env`, `event` and `outcome` that replace the app's.
-            actions: "auto" numbers the actions if their arguments can be listed, and otherwise takes strings. "text" takes
-                strings: `{"tool": …, "args": {…}}` in JSON, or plain text if the environment takes text.
-            on_failure: "raise" raises the failure of an episode or of its score from `step`. "truncate" truncates the
-                episode with the reward NaN and `info["failure"]`, so that a vector environment continues; leave such a step
-                out of training. A failing `reset` always raises.
-            key_variable: The environment variable with the API key for a URL. A key as an argument would be in the spec.
+            reward: Weights `env`, `event` and `outcome`, which replace the app's weights.
+            actions: With "auto", actions are numbers if all arguments can be listed, and otherwise strings. With
+                "text", actions are strings: `{"tool": …, "args": {…}}` in JSON, or plain text if the environment
+                accepts text.
+            on_failure: With "raise", `step` raises if the episode or its scoring fails. With "truncate", the episode is
+                truncated with the reward NaN and `info["failure"]`, so that a vector environment continues. Exclude
+                these steps from training. If `reset` fails, it always raises.
+            key_variable: The environment variable that contains the API key for a URL. The key itself is not an
+                argument, because it would become part of the spec.
             text_length: The maximum length of observations and actions as strings.
-            render_mode: "ansi" renders the newest observation.
+            render_mode: None, or "ansi" for `render` to return the latest observation.
 
         Raises:
             BadArgument: An argument is invalid.
@@ -239,17 +244,17 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         """
         if actions not in ("auto", "text") or on_failure not in ("raise", "truncate"):
             raise BadArgument(
-                f"The environment was made with actions={actions!r} and on_failure={on_failure!r}.",
-                hint='actions is "auto" or "text"; on_failure is "raise" or "truncate".',
+                f"actions={actions!r} or on_failure={on_failure!r} is not supported.",
+                hint='Pass actions="auto" or "text", and on_failure="raise" or "truncate".',
             )
         if render_mode not in (None, "ansi"):
-            raise BadArgument(f"render_mode is {render_mode!r}.", hint='It must be None or "ansi".')
+            raise BadArgument(f"render_mode={render_mode!r} is not supported.", hint='Pass None or "ansi".')
         self.render_mode = render_mode
         self._options: dict[str, Any] = {"split": split, "config": dict(config or {})}
         self._reward = None if reward is None else dict(reward)
         self._truncates = on_failure == "truncate"
         self._game = BlockingSession(app, environment, key_variable, PROTOCOL)
-        self._finalizer = weakref.finalize(self, self._game.close)  # scripts seldom close their environments
+        self._finalizer = weakref.finalize(self, self._game.close)  # scripts rarely close their environments
         described = self._game.described
         rubric = described["rubric"]["outcome"] or {"criteria": []}
         self.judged = any(item.get("judge") for item in rubric["criteria"])
@@ -265,11 +270,14 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         self._seen = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode and cancel an unfinished one. Raises RolloutFailed, TaskAppError, RequestError."""
+        """Begin an episode, and cancel an unfinished one.
+
+        Raises BadArgument, RequestError, RolloutFailed or TaskAppError.
+        """
         super().reset(seed=None if seed is None else int(seed))
         unknown = set(options or {}) - set(self._options)
         if unknown:
-            raise BadArgument(f"reset got the unknown options {sorted(unknown)}.", hint="It takes split and config.")
+            raise BadArgument(f"reset does not have the options {sorted(unknown)}.", hint="Use split and config.")
         chosen = {**self._options, **(options or {})}
         split = chosen["split"] or self._dataset["default_split"]
         if split not in self._dataset["seeds"]:
@@ -296,15 +304,18 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._seen, info
 
     def step(self, action: Any) -> Played:
-        """Play an action. An action that the app refuses is also a step: `info["refused"]` has the reason.
+        """Play an action.
 
-        `info["reward_parts"]` sum to the reward. The last step's `info["result"]` has the episode's result.
+        If the app rejects the action, `info["refused"]` contains the reason, and the step still counts.
+
+        The values in `info["reward_parts"]` add up to the reward. In the last step, `info["result"]` contains the
+        result of the episode.
 
         Raises:
             gymnasium.error.InvalidAction: The action is not in the action space.
             gymnasium.error.ResetNeeded: No episode is running.
             RolloutFailed, UndefinedReward: The episode failed, unless `on_failure` is "truncate".
-            TaskAppError: The episode failed at a URL. It has the `boundary`.
+            TaskAppError: The episode failed in an app at a URL. The exception has the `boundary`.
         """
         if not self.action_space.contains(action):
             message = f"{str(action)[:200]!r} is not an action of {self.action_space}."
@@ -317,15 +328,18 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._played(partial(self._game.step, body))
 
     def finish(self) -> Played:
-        """Truncate and score the episode, as a step. A wrapper's own limit would cut it before it is scored."""
+        """Truncate and score the episode, and return the result as a step.
+
+        A time limit of a wrapper would instead end the episode without a score.
+        """
         return self._played(self._game.finish)
 
     def render(self) -> Any:
-        """Return the newest observation as text, for the mode "ansi"."""
+        """Return the latest observation if the render mode is "ansi", else None."""
         return self._seen if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        """Close the session and, for an app in this process, its service. An unfinished episode is cancelled."""
+        """Close the session, and the service of an app in this process. An unfinished episode is cancelled."""
         self._finalizer()
 
     def _drawn(self, seeds: range) -> int:
@@ -339,7 +353,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
                 raise UndefinedReward(rollout_id=step["rollout_id"])
         except (SessionError, RolloutFailed, TaskAppError) as error:
             if _code_of(error) in ("no_episode", "episode_over"):
-                message = "The episode has ended, or none has begun: call reset."
+                message = "No episode is running. Call reset first."
                 raise gymnasium.error.ResetNeeded(message) from None
             boundary = error.boundary if isinstance(error, (RolloutFailed, TaskAppError)) else None
             if boundary is None or not self._truncates:
@@ -358,7 +372,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._seen, float(step["reward"]), step["terminated"], step["truncated"], info
 
     def _look(self, observation: dict[str, Json]) -> dict[str, Any]:
-        """Store the text of an observation as the newest, and return the part of `info` with its images."""
+        """Store the text of an observation as the latest, and return the part of `info` that contains the images."""
         blocks = observation.get("content")
         images: list[bytes] = []
         if observation.keys() == {"text"}:
@@ -374,13 +388,13 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         if len(self._seen) > limit:
             raise BadArgument(
                 f"An observation has {len(self._seen)} characters, but text_length is {limit}.",
-                hint="Make the environment with a larger text_length.",
+                hint="Pass a larger text_length when you make the environment.",
             )
         return {"images": images} if images else {}
 
 
 def _decision(text: str) -> dict[str, Json]:
-    """Return the body of a step: an action in JSON, or plain text."""
+    """Convert an action to the body of a step request: an action in JSON, or plain text."""
     try:
         action = json.loads(text)
     except ValueError:
@@ -391,7 +405,7 @@ def _decision(text: str) -> dict[str, Json]:
 
 
 def _result(episode: dict[str, Json]) -> dict[str, Json]:
-    """Return the members that are equal for equal episodes, without undefined scores."""
+    """Return the fields of an episode's result that are equal for equal episodes. Undefined scores are omitted."""
     scores = {item["name"]: item["score"] for item in episode["scorecard"]["criteria"] if item["score"] is not None}
     names = ("status", "stop_reason", "reward", "length", "digest", "metrics")
     return {**{name: episode[name] for name in names}, "scores": scores}
@@ -402,7 +416,7 @@ def _code_of(error: KitError) -> str:
 
 
 def _register() -> None:
-    """Register the ids of any app and of the bundled apps."""
+    """Register the generic id and the ids of the bundled apps."""
     entry_point = f"{__name__}:{GymnasiumEnv.__name__}"
     gymnasium.register(ANY_APP, entry_point=entry_point)
     for bundled in bundled_apps():

@@ -1,7 +1,7 @@
-"""An episode of a Gymnasium environment, between the kit's `Step` and Gymnasium's five values.
+"""Plays an episode of a Gymnasium environment, and converts Gymnasium's five values to the kit's `Step`.
 
-Gymnasium's values are copied and converted to JSON here, so that nothing recorded can change later. Only
-`interop/gymnasium/importer.py`, which makes the classes, imports Gymnasium.
+This module copies Gymnasium's values and converts them to JSON, so that recorded values cannot change later. Only
+`interop/gymnasium/importer.py`, which creates the classes, imports Gymnasium.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from taskapp_kit.records.trajectory import Step
 log = logging.getLogger("taskapp_kit.interop.gymnasium")
 
 RESET_INFO = "reset_info"
-"""The member of the first step's info with the info of `reset`."""
+"""The key in the first step's info that contains the info of `reset`."""
 
 
 class GymnasiumEnvironment:
-    """An episode of a Gymnasium environment. `from_gymnasium` makes the subclasses that an app declares.
+    """An episode of a Gymnasium environment. `from_gymnasium` creates the subclasses that an app declares.
 
-    Their only action, `act`, passes its argument to `step`. A subclass may override `reset` and `step`.
+    The only action, `act`, passes its argument to `step`. A subclass may override `reset` and `step`.
 
     Attributes:
-        env: The Gymnasium environment with its wrappers.
+        env: The Gymnasium environment, including its wrappers.
         action_space: The space that the declared action describes.
         step_limit: Gymnasium's own time limit (`max_episode_steps`), or None.
     """
@@ -45,14 +45,14 @@ class GymnasiumEnvironment:
     _left_out: set[str]
 
     def open(self, image: bool, options: Mapping[str, Any]) -> None:
-        """Make the environment. Raises ValueError, as the environment does, for invalid options."""
+        """Make the Gymnasium environment, which may raise ValueError for invalid options."""
         self.image = image
         self.env: Any = self._make(**options, **({"render_mode": "rgb_array"} if image else {}))
         self._steps, self._over = 0, False
         self._reset_info: dict[str, Json] = {}
 
     def reset(self, seed: int) -> Content:
-        """Reset environment and spaces with the seed, and return the first observation."""
+        """Reset the environment, seed its spaces, and return the first observation."""
         self.env.action_space.seed(seed)
         self.env.observation_space.seed(seed)
         options = None if self._reset_options is None else dict(self._reset_options)
@@ -61,7 +61,7 @@ class GymnasiumEnvironment:
         return self._shown(observation, info)
 
     def step(self, action: Any) -> Step:
-        """Take a step. Raises InvalidAction if the action is outside the space or the episode has ended."""
+        """Take a step. Raises InvalidAction if the action is not in the action space or the episode has ended."""
         if self._over:
             raise InvalidAction("The episode is over; nothing was done.")
         space = self.env.action_space
@@ -88,7 +88,10 @@ class GymnasiumEnvironment:
         self.env.close()
 
     def _shown(self, observation: Any, info: Mapping[str, Any]) -> Content:
-        """Return text (the author's, or JSON), then images. The text is the same with and without images."""
+        """Return the observation: text from `describe` or JSON text, then images.
+
+        The text does not depend on the images.
+        """
         if self._describe is not None:
             also = {"info": info, "env": self.env.unwrapped}
             shown = finished(self._describe(observation, **{name: also[name] for name in self._describe_also}))
@@ -104,7 +107,7 @@ class GymnasiumEnvironment:
             try:
                 recorded = plain(json_value(shown), "observation")
             except NotJson:
-                return {"observation": shown}  # `content` rejects it and names the path
+                return {"observation": shown}  # `content` rejects this value and names its path
             blocks = [Text(json.dumps(recorded, ensure_ascii=False))]
         if self.image:
             blocks.append(self._image())
@@ -122,7 +125,7 @@ class GymnasiumEnvironment:
             ) from error
 
     def _recorded(self, info: Mapping[str, Any]) -> dict[str, Json]:
-        """Return the info as copied JSON, without members that are not JSON. Each is logged once."""
+        """Copy the info as JSON. Values that are not JSON are omitted, and each omitted key is logged once."""
         recorded: dict[str, Json] = {}
         for key, value in info.items():
             try:

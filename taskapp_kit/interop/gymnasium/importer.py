@@ -1,12 +1,13 @@
-"""`from_gymnasium`: a Gymnasium environment as an environment of an app.
+"""`from_gymnasium` declares a Gymnasium environment as an environment of an app.
 
 Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action) -> observation, reward, terminated,
-truncated, info`). Needs the extra `taskapp-kit[gymnasium]`. Guarantees:
+truncated, info`). It needs the extra `taskapp-kit[gymnasium]`. Guarantees:
 
-- Each episode has its own environment. `reset` seeds it and its spaces with the episode's seed, and the process's random
-  state is not used, so the same seed and actions give the same digest in every process.
-- An action is checked against the space before the environment receives it. One outside it is an InvalidAction.
-- terminated and truncated stay separate. After a truncation, `info["truncated_by"]` names the limit.
+- Each episode has its own Gymnasium environment. `reset` seeds the environment and its spaces with the episode's seed,
+and
+  the process's random state is not used. So the same seed and actions produce the same digest in every process.
+- An action that is not in the action space is an InvalidAction, and the environment does not receive it.
+- `terminated` and `truncated` remain separate. After a truncation, `info["truncated_by"]` names the limit.
 - Nothing is rendered unless the caller's env.config sets `image`.
 """
 
@@ -54,26 +55,27 @@ def from_gymnasium(
             from_gymnasium("FrozenLake-v1", actions=["left", "down", "right", "up"], is_slippery=False)
         )
 
-    If the environment can render "rgb_array", the class takes `image: bool = False`, which adds an image to the text. It may be
-    subclassed to add methods or to override `reset` and `step`.
+    If the environment can render "rgb_array", the class has the option `image: bool = False`, which adds an image to
+    the text. You may subclass the class to add methods or to override `reset` and `step`.
 
-    One environment is made and closed to read its spaces. A mistake (an unknown id, an action space without JSON, wrong names)
-    is reported by the app that declares the class, which cannot be instantiated.
+    This function makes one environment to read its spaces, and closes it. If the call contains a mistake, such as an
+    unknown id, the returned class cannot be instantiated, and freezing the app that declares it raises
+    DeclarationError.
 
     Args:
-        source: A registered id ("CartPole-v1", "package:Name-v0"), or a callable that makes an environment (a class, a
-            function).
-        actions: The names of a Discrete space's values, in order. The tool then takes a name.
-        describe: `fn(observation)`, with optional parameters `info` and `env` (the unwrapped environment). It returns text, a
-            list of Text and Image, or any JSON. An array of shape (H, W, 3) and dtype uint8 becomes an image. By default the
-            observation is JSON text ("[0.02, -0.01, 0.03, 0.04]"), which a policy's function reads with `json.loads`.
-        description: The description of the tool for the model.
+        source: A registered id ("CartPole-v1", "package:Name-v0"), or a class or function that makes an environment.
+        actions: The names of a Discrete space's values, in order. The tool's argument is then a name.
+        describe: `fn(observation)`, with optional parameters `info` and `env` (the unwrapped environment). It returns a
+            string, a list of Text and Image, or any JSON. An array of shape (H, W, 3) and dtype uint8 becomes an image.
+            By default the observation is JSON text such as "[0.02, -0.01, 0.03, 0.04]", which a policy function parses
+            with `json.loads`.
+        description: The tool's description for the model.
         tool: The tool's name.
-        noop: The action that changes nothing, in the form that the tool takes.
-        configurable: Options that a caller may set in env.config: name to default (bool, int, float, str), or to
-            (annotation, default).
-        reset_options: Passed as `reset(options=...)`.
-        **options: Passed to `gymnasium.make` or to the callable.
+        noop: The action that changes nothing, as a value of the tool's argument.
+        configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
+            str) or to (annotation, default).
+        reset_options: The options for `reset(options=...)` of the Gymnasium environment.
+        **options: Keyword arguments for `gymnasium.make`, or for the class or function.
 
     Returns:
         A subclass of `GymnasiumEnvironment`.
@@ -97,7 +99,7 @@ def from_gymnasium(
 
 
 class _ClassBuilder(ClassParts):
-    """A builder of the class that reports problems at the author's call of `from_gymnasium`."""
+    """Builds the class. Problems point to the line of the author's call of `from_gymnasium`."""
 
     def __init__(self, source: str | Callable[..., Any], options: dict[str, Any], caller: FrameType) -> None:
         name = source if isinstance(source, str) else str(getattr(source, "__name__", "environment"))
@@ -115,9 +117,13 @@ class _ClassBuilder(ClassParts):
         configurable: Mapping[str, Any],
         reset_options: Mapping[str, Any] | None,
     ) -> type[GymnasiumEnvironment]:
-        """Return the class."""
+        """Create the class. Raises DeclarationError or Unavailable."""
         if "render_mode" in self.options:
-            raise self.wrong("has render_mode=", "no render_mode", "remove it: `image` in env.config requests images")
+            raise self.wrong(
+                "has render_mode=",
+                "no render_mode",
+                "remove it; env.config.image requests images",
+            )
         make = self._maker()
         probe = self._probe(make, self.defaults(configurable))
         space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)
@@ -128,7 +134,7 @@ class _ClassBuilder(ClassParts):
             annotation = Literal[tuple(choices)] if choices else annotation_of(space)
         except UnknownSpace as error:
             raise self.wrong(
-                f"of {self.name}: {error}", "a space with a JSON form", "wrap it in a gymnasium.ActionWrapper"
+                f"of {self.name}: {error}", "a space with JSON values", "wrap it in a gymnasium.ActionWrapper"
             ) from None
         expected = f"one of {', '.join(choices)}" if choices else description_of(space)
         act = self.function(lambda self, action: self.step(action), "act", {"action": annotation, "return": Step})
@@ -155,46 +161,46 @@ class _ClassBuilder(ClassParts):
         return self.made(GymnasiumEnvironment, self.name.split(":")[-1], members)
 
     def _maker(self) -> Callable[..., Any]:
-        """Return `fn(**options) -> Env`, which includes the declaration's options."""
+        """Return `fn(**options) -> Env`, which adds the options of the declaration."""
         gymnasium, source, options = _gymnasium(), self.source, self.options
         if isinstance(source, str):
-            # the passive checker would repeat the checks of spaces and `plain`, with warnings
+            # the passive checker would repeat checks that this adapter makes, and print warnings
             return lambda **more: gymnasium.make(source, **{"disable_env_checker": True, **options, **more})
         return lambda **more: finished(source(**{**options, **more}))
 
     def _probe(self, make: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """Make an environment to read its spaces."""
+        """Make an environment to read its spaces. Raises DeclarationError or Unavailable if this fails."""
         gymnasium = _gymnasium()
         try:
             probe = make(**options)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise Unavailable(
-                f"{self.name} needs a package that is not installed: {_first_line(error)}.", hint="Install it."
+                f"{self.name} needs a package that is not installed: {_first_line(error)}.", hint="Install the package."
             ) from error
         except gymnasium.error.UnregisteredEnv as error:
             raise self.wrong(
                 f"names {self.name!r}: {_first_line(error)}",
                 "a registered id",
-                "gymnasium.pprint_registry() lists them",
+                "pass one of the ids that gymnasium.pprint_registry() lists",
             ) from error
-        except Exception as error:  # environments reject options with any exception: a KeyError, an AssertionError
+        except Exception as error:  # environments reject options with various exceptions, such as KeyError
             message = _first_line(error)
             named = message if isinstance(error, (TypeError, ValueError, gymnasium.error.Error)) else repr(error)
             raise self.wrong(
                 f"cannot make {self.name}: {named}",
-                "options that it takes",
+                "options that the environment accepts",
                 self._meant("change the options"),
             ) from error
         if not isinstance(probe, gymnasium.Env):
             raise self.wrong(
-                f"is called with {self.name!r}, which made a {type(probe).__name__}",
+                f"is called with {self.name!r}, which returned a {type(probe).__name__}",
                 "a gymnasium.Env",
                 "pass an id, or a class or function that makes an environment",
             )
         return probe
 
     def _meant(self, otherwise: str) -> str:
-        """Return the fix for rejected options: one may be a misspelled keyword of `from_gymnasium`."""
+        """Return the fix for rejected options, one of which may be a misspelled parameter of `from_gymnasium`."""
         parameters = inspect.signature(from_gymnasium).parameters.values()
         ours = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
         suggestions = (did_you_mean(name, ours, "") for name in self.options)
@@ -210,7 +216,7 @@ class _ClassBuilder(ClassParts):
         return any(item.name == "render_mode" or item.kind is item.VAR_KEYWORD for item in parameters)
 
     def _choices(self, space: Any, actions: Sequence[str] | None) -> dict[str, int]:
-        """Return the values by name, or {} without names."""
+        """Return a mapping from action names to values, or {} if the actions have no names."""
         if actions is None:
             return {}
         count = int(space.n) if kind_of(space) == "Discrete" else None
@@ -225,26 +231,26 @@ class _ClassBuilder(ClassParts):
         return {name: int(space.start) + index for index, name in enumerate(names)}
 
     def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
-        """Return the parameters of `describe` besides the observation."""
+        """Return the names of the parameters of `describe` after the observation."""
         if describe is None:
             return ()
         try:
             parameters = inspect.signature(describe).parameters
             names = tuple(
                 name
-                for name, item in parameters.items()  # other parameters use their defaults
+                for name, item in parameters.items()  # parameters with defaults are not passed
                 if name in ("info", "env") or (item.default is item.empty and item.kind is not item.VAR_KEYWORD)
             )
         except (TypeError, ValueError):  # some builtins have no signature, such as `str`
             names = ("observation",) if callable(describe) else ()
         unknown = [name for name in names[1:] if name not in ("info", "env")]
         if not names or unknown:
-            raise self.wrong(f"has a describe with the parameters ({', '.join(names)})", "fn(observation), also info and env",
-                              "name additional parameters `info` and `env`")  # fmt: skip
+            raise self.wrong(f"has a describe with the parameters ({', '.join(names)})", "fn(observation, info, env)",
+                              "use only these parameters; `info` and `env` are optional")  # fmt: skip
         return names[1:]
 
     def _opened(self, configurable: Mapping[str, Any], can_draw: bool) -> FunctionType:
-        """Return the constructor: configurable options, and `image` if the environment can render."""
+        """Return the class's constructor, with the configurable options, and `image` if the environment can render."""
 
         def body(environment: GymnasiumEnvironment, options: dict[str, Any]) -> None:
             environment.open(bool(options.pop("image", False)) if can_draw else False, options)
@@ -253,7 +259,7 @@ class _ClassBuilder(ClassParts):
 
 
 def _gymnasium() -> Any:
-    """Import the package. Raises Unavailable with the extra to install."""
+    """Import and return gymnasium. Raises Unavailable, which names the extra to install."""
     require("from_gymnasium", "gymnasium", "Gymnasium", "gymnasium")
     import gymnasium
 
@@ -265,7 +271,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _about(env: Any, name: str, described: bool) -> str:
-    """Return the first paragraph of the environment's docstring, with its observation space unless the author describes it."""
+    """Return the description of the environment: the first paragraph of its docstring, and its observation space.
+
+    described: whether `describe` is set. If so, the observation space is omitted.
+    """
     text = inspect.cleandoc(type(env.unwrapped).__doc__ or "")
     if text.startswith("#"):
         text = text.split("## Description", 1)[-1].strip()

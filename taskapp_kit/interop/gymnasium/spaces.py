@@ -1,17 +1,17 @@
-"""Gymnasium spaces as Python annotations, and conversion of their values from and to JSON.
+"""Converts Gymnasium spaces to Python annotations, and values of spaces from and to JSON.
 
-Spaces are distinguished by their class names, so this module does not need Gymnasium; only
-`interop/gymnasium/importer.py` imports it. Written against Gymnasium 1.4.0, `gymnasium/spaces`.
+This module recognizes spaces by their class names, so it does not need Gymnasium. Only `interop/gymnasium/importer.py`
+imports Gymnasium. Written against Gymnasium 1.4.0, `gymnasium/spaces`.
 
 | space | annotation of the action | sampled by |
 |---|---|---|
-| Discrete(n, start) | Literal (up to 32 values), else int with bounds | schema |
-| MultiDiscrete | a (nested) tuple of such ints | schema |
-| MultiBinary | a (nested) list of 0 and 1 | schema |
-| Box, bounded | float or int with bounds, in (nested) lists of the space's shape | schema |
-| Box, a side without bound | the same without that bound | the space itself |
-| Text | str with its lengths (the space checks its characters) | the space itself |
-| Tuple, Dict | tuple, TypedDict | its parts |
+| Discrete(n, start) | Literal (up to 32 values), or int with bounds | the schema |
+| MultiDiscrete | (nested) tuples of ints with bounds | the schema |
+| MultiBinary | (nested) lists of 0 and 1 | the schema |
+| Box with all bounds | float or int with bounds, in (nested) lists with the space's shape | the schema |
+| Box without a bound | float or int without the missing bound, in such lists | the space |
+| Text | str with minimum and maximum length; the space checks the characters | the space |
+| Tuple, Dict | tuple, TypedDict | as for each part |
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from copy import deepcopy
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
-from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
 from taskapp_kit.records.content import INT_LIMIT, Json
 
 CHOICES_LIMIT = 32
-"""The largest Discrete space whose values are listed. A larger space is a range."""
+"""The largest Discrete space whose values are listed. A larger space becomes an int with bounds."""
 ELEMENTS_LIMIT = 256
-"""The largest Box with different bounds per element whose bounds are listed."""
+"""The largest Box with different bounds per element whose bounds are in the schema."""
 
 
 class UnknownSpace(ValueError):
-    """A space whose values have no JSON form. The message names the space and its part."""
+    """The values of a space cannot be converted to JSON. The message names the part of the space."""
 
 
 def kind_of(space: Any) -> str:
-    """Return the name of a space's Gymnasium class, e.g. "Box". Subclasses count as their base."""
+    """Return the name of a space's Gymnasium class, such as "Box".
+
+    For a subclass, it is the base class in Gymnasium.
+    """
     for cls in type(space).__mro__:
         if cls.__module__.startswith("gymnasium.spaces"):
             return str(cls.__name__)
@@ -45,7 +48,10 @@ def kind_of(space: Any) -> str:
 
 
 def annotation_of(space: Any, path: str = "action") -> Any:
-    """Return the annotation for an action's JSON Schema. Raises UnknownSpace."""
+    """Return a Python annotation for the values of a space. Raises UnknownSpace.
+
+    path: the position in the action, for messages.
+    """
     kind = kind_of(space)
     if kind == "Discrete":
         return _integers(int(space.start), int(space.start) + int(space.n) - 1)
@@ -64,11 +70,11 @@ def annotation_of(space: Any, path: str = "action") -> Any:
         return tuple[parts]  # type: ignore[valid-type]
     if kind == "Dict":
         return _record(space, path)
-    raise UnknownSpace(f"{path.replace('_', '.')} is a {kind} space ({space}), whose values have no JSON form")
+    raise UnknownSpace(f"{path.replace('_', '.')} is a {kind} space ({space}), whose values have no JSON format")
 
 
 def needs_sampler(space: Any) -> bool:
-    """Return whether the space itself must sample, because its schema cannot be sampled uniformly."""
+    """Return whether the space must sample its values itself, because its schema cannot be sampled uniformly."""
     kind = kind_of(space)
     if kind == "Box":
         if space.dtype.kind in "iu":
@@ -84,7 +90,7 @@ def needs_sampler(space: Any) -> bool:
 
 
 def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Random], dict[str, Json]]:
-    """Return `fn(rng) -> {"action": value}`, which samples the space. Only `rng` determines the sample."""
+    """Return `fn(rng) -> {"action": value}`, which samples the space depending only on `rng`."""
 
     def sample(rng: random.Random) -> dict[str, Json]:
         own = deepcopy(space)
@@ -95,7 +101,7 @@ def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Ran
 
 
 def value_in(space: Any, value: Any) -> Any:
-    """Convert a JSON value to the space's own type (numpy with its dtype). Raises ValueError."""
+    """Convert a JSON value to a value of the space, such as a numpy array. Raises ValueError if this is impossible."""
     import numpy
 
     kind = kind_of(space)
@@ -111,12 +117,13 @@ def value_in(space: Any, value: Any) -> Any:
 
 
 def json_value(value: Any) -> Any:
-    """Convert numpy arrays and scalars to copied lists and numbers. float32 keeps its own shortest digits.
+    """Copy a value, with numpy arrays and scalars converted to lists and numbers.
 
-    Other values are unchanged. Values that are not JSON are rejected when recorded, or left out of `info`.
+    float32 values are converted with their shortest digits. Other values are unchanged; if they are not JSON, they are
+    rejected later, or omitted from `info`.
     """
     if hasattr(value, "dtype") and hasattr(value, "tolist"):
-        if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1, where tolist() returns 0.10000000149011612
+        if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # 0.1, not 0.10000000149011612 from tolist()
             return value.astype(str).astype(float).tolist()
         return value.tolist()
     if isinstance(value, dict):
@@ -127,13 +134,13 @@ def json_value(value: Any) -> Any:
 
 
 def is_image(value: Any) -> bool:
-    """Return whether a value is an image: an array of shape (H, W, 3), dtype uint8, at least 8 pixels wide and high."""
+    """Return whether a value is an image: a uint8 array with shape (H, W, 3), at least 8 pixels wide and high."""
     shape: tuple[int, ...] = getattr(value, "shape", ())
     return len(shape) == 3 and shape[2] == 3 and min(shape[:2]) >= 8 and str(value.dtype) == "uint8"
 
 
 def description_of(space: Any) -> str:
-    """Return a short description of the space's values, for a tool's description."""
+    """Return a short description of a space's values, for the description of a tool."""
     kind = kind_of(space)
     if kind == "Discrete":
         first, last = int(space.start), int(space.start) + int(space.n) - 1
@@ -153,7 +160,7 @@ def _integers(low: int, high: int) -> Any:
 
 
 def _shifted(space: Any) -> Any:
-    """Return the lowest and highest value of each element of a MultiDiscrete: an array of shape (*shape, 2)."""
+    """Return the lowest and highest value of each element of a MultiDiscrete, as an array with shape (*shape, 2)."""
     import numpy
 
     start = numpy.asarray(getattr(space, "start", 0)) + numpy.zeros_like(space.nvec)
@@ -177,7 +184,7 @@ def _box(space: Any) -> Any:
 
 
 def _number(space: Any, low: float, high: float) -> Any:
-    """Return the annotation of an element of a Box. An infinite bound is omitted from the schema."""
+    """Return the annotation for an element of a Box. Infinite bounds are omitted."""
     if space.dtype.kind in "iu":
         return Annotated[int, Field(ge=int(low), le=int(high))]
     bounds: dict[str, Any] = {"allow_inf_nan": False}
@@ -189,14 +196,14 @@ def _number(space: Any, low: float, high: float) -> Any:
 
 
 def _lists(item: Any, shape: tuple[int, ...]) -> Any:
-    """Return nested lists with the lengths of the shape."""
+    """Return the annotation of nested lists with this shape, whose elements have the annotation `item`."""
     for length in reversed(shape):
         item = Annotated[list[item], Field(min_length=length, max_length=length)]
     return item
 
 
 def _nested(ends: Any, leaf: Callable[[Any], Any], depth: int) -> Any:
-    """Return nested tuples with an annotation for each leaf."""
+    """Return the annotation of nested tuples. leaf: returns the annotation of an element, given its bounds."""
     if depth == 0:
         return leaf(ends)
     return tuple[tuple(_nested(item, leaf, depth - 1) for item in ends)]  # type: ignore[misc]
@@ -206,9 +213,9 @@ def _record(space: Any, path: str) -> Any:
     fields = {}
     for name, part in space.spaces.items():
         if not isinstance(name, str):
-            raise UnknownSpace(f"{path} has the key {name!r}; the keys of a JSON object are strings")
+            raise UnknownSpace(f"{path} has the key {name!r}, but keys of JSON objects must be strings")
         fields[name] = annotation_of(part, f"{path}_{name}")
-    typed: Any = TypedDict  # its fields are only known at run time
+    typed: Any = TypedDict  # the fields are only known at run time
     record = typed(path, fields)
     record.__pydantic_config__ = ConfigDict(extra="forbid")
     return record

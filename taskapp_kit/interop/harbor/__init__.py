@@ -1,4 +1,4 @@
-"""Harbor: tasks in its format as environments."""
+"""Harbor: tasks in Harbor's format as environments."""
 
 from __future__ import annotations
 

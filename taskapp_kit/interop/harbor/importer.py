@@ -1,19 +1,25 @@
-"""`from_harbor`: task directories in Harbor's format as an environment of an app.
+"""`from_harbor` declares task directories in Harbor's format as an environment of an app.
 
-Written against Harbor's task format, schema 1.0 and 1.1 (harborframework.com/docs/tasks; github.com/harbor-framework/harbor,
-Apache-2.0), whose package is not needed. It needs Linux with bubblewrap (docs/environments/sandbox.md, level 3), but no
-container engine:
+Written against Harbor's task format, schema 1.0 and 1.1 (harborframework.com/docs/tasks;
+github.com/harbor-framework/harbor, Apache-2.0). Harbor's package and a container engine are not needed, but Linux with
+bubblewrap is (level 3 in docs/environments/sandbox.md):
 
-- A sandbox without a network has the task's own directories (`/app`, `/tests`, `/logs`, …) and this machine's programs,
-  read-only.
-- COPY, ENV, WORKDIR and RUN of the Dockerfile run in the sandbox when an episode begins. A task with other requirements (an
-  image, packages to install, services, a GPU) is rejected with the reason when the app is declared.
-- The tests are copied into the sandbox after the policy's last action. First, everything that the policy left outside the
-  task's own directories is removed.
-- Tests without a verdict are repeated on the untouched task in a new sandbox. A verdict there means that the policy's changes
-  broke them: the reward is 0, with `verifier_broken_by_policy`. No verdict there is a failure of the rollout.
-- The tests, and the policy's programs that they start, have the same user id, so the policy could write the reward:
-  `isolation` is "shared".
+- A task is played in a sandbox without a network. The sandbox contains the task's own directories (`/app`, `/tests`,
+`/logs`,
+  …) and this machine's programs, which are read-only.
+- When an episode begins, the COPY, ENV, WORKDIR and RUN instructions of the Dockerfile are executed in the sandbox. A
+task
+  with other requirements (an image, packages to install, services, a GPU) is rejected when the app is declared, with
+  the reason.
+- After the policy's last action, everything that the policy left outside the task's own directories is removed. Then
+the
+  tests are copied into the sandbox.
+- If the tests produce no verdict, they are repeated on the untouched task in a new sandbox. If they produce a verdict
+this
+  time, the policy's changes broke the tests: the reward is 0, with `verifier_broken_by_policy`. Otherwise the rollout
+  fails.
+- The tests run with the same user id as the policy's programs that they start, so the policy could forge the reward.
+  `isolation` is therefore "shared".
 """
 
 from __future__ import annotations
@@ -53,16 +59,16 @@ log = logging.getLogger("taskapp_kit.environment")
 
 LEVEL = 3
 COMMAND_SECONDS = 60.0
-"""The limit of wall time and of CPU time of a command."""
+"""The limit on the wall time, and on the CPU time, of a command."""
 MAX_COMMAND_CHARACTERS = 50_000
 MAX_OUTPUT_CHARACTERS = 10_000
-"""How many characters of stdout, and of stderr, the policy reads."""
+"""How many characters of stdout, and of stderr, the policy sees."""
 MAX_REWARD_BYTES = 64 * 1024
 HARMLESS = ("true", "ls -l", "pwd", "cat /etc/hostname", "echo hello")
 REWARD = f"{LOGS}/verifier/reward"
 SOLUTION = "solution/solve.sh"
 LOCKED = 200
-"""The exit status of tests after which a reward file exists that they could not have written."""
+"""The exit status of RUN_TESTS if a reward file exists that the tests could not have written."""
 BROKEN = "verifier_broken_by_policy"
 FOLDERS = f"mkdir -p {LOGS}/agent {LOGS}/verifier"
 RUN_TESTS = f"""\
@@ -76,8 +82,11 @@ if status < 0:
     os.kill(os.getpid(), -status)
 sys.exit(min(status, 127))
 """
-"""Runs the tests in the sandbox, then kills what they left running. It ends by a signal only if the tests' shell did: a
-shell also reports the signal of its last command as an exit status."""
+"""A program that runs the tests in the sandbox, then kills all processes that the tests left running.
+
+It ends by a signal only if the tests' shell did, because a shell also reports the signal of its last command as an exit
+status.
+"""
 
 
 class VerifierFailed(KitError):
@@ -106,16 +115,16 @@ def from_harbor(path: str | Path, *, command_seconds: float = COMMAND_SECONDS) -
         app.rubric(environment="terminal")(Terminal.reward)
         app.policy("gold", environment="terminal")(Terminal.gold)
 
-    A task that a sandbox cannot play is a problem of the app that declares the class. If sandboxes of level 3 don't work on a
-    machine, setting up raises SandboxTooWeak.
+    If a task cannot be played in a sandbox, freezing the app that declares the class raises DeclarationError. If level
+    3 sandboxes do not work on a machine, setting up a worker raises SandboxTooWeak.
 
     Args:
         path: A task directory, or a directory of task directories, relative to the author's file.
-        command_seconds: The time limit of a command of the policy.
+        command_seconds: The time limit for each of the policy's commands.
 
     Returns:
-        A subclass of `HarborEnvironment`. `rows` are its tasks, sorted by name; `reward` is the criterion that the tests decide;
-        `gold` is a policy that runs `solution/solve.sh`.
+        A subclass of `HarborEnvironment`. Its `rows` are the tasks, sorted by name. `reward` is a rubric that returns
+        the result of the tests. `gold` is a policy that runs `solution/solve.sh`.
     """
     caller = sys._getframe(1)
     parts = ClassParts("from_harbor", str(path), caller)
@@ -128,8 +137,8 @@ def from_harbor(path: str | Path, *, command_seconds: float = COMMAND_SECONDS) -
             except TaskRefused as refused:
                 raise parts.wrong(
                     f"cannot play the task {task_folder.name!r}: {refused}",
-                    "a task that a sandbox can play",
-                    "remove it, or play it with Harbor's own runner",
+                    "a task that can be played in a sandbox",
+                    "remove the task, or play it with Harbor's own runner",
                 ) from refused
             rows.append(
                 HarborRow(
@@ -155,7 +164,7 @@ def _folders(parts: ClassParts, folder: Path) -> list[Path]:
         return task_folders(folder)
     except TaskRefused as refused:
         raise parts.wrong(
-            f"finds no task: {refused}", "a task directory, or a directory of task directories", "fix the path"
+            f"found no task: {refused}", "a task directory, or a directory of task directories", "fix the path"
         ) from refused
 
 
@@ -167,21 +176,21 @@ class HarborEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Open a sandbox. Raises SandboxTooWeak if this machine has no level 3."""
+        """Open a sandbox to test it. Raises SandboxTooWeak if this machine does not support level 3."""
         Sandbox(level=LEVEL).__enter__().close()
 
     def reset(self, task: HarborRow) -> str:
-        """Build the task in a new sandbox and return its instruction. Raises BuildFailed, SandboxError."""
+        """Build the task in a new sandbox and return the instruction. Raises BuildFailed or SandboxError."""
         self.task: HarborTask = read_task(Path(task.folder))
         self.closed = False
         self._build()
         return self.task.instruction
 
     def _build(self) -> None:
-        """Open a sandbox with the untouched task."""
+        """Open a sandbox and build the untouched task in it. Raises BuildFailed or SandboxError."""
         self.box = Sandbox(level=LEVEL, limits=self._limits(self._command_seconds), places=self.task.places)
         self.box.__enter__()
-        if self.closed:  # closed while the sandbox was opened
+        if self.closed:  # the episode was closed while the sandbox was opened
             self.box.close()
         self._run(FOLDERS, self.task.workdir)
         for step in self.task.steps:
@@ -204,7 +213,10 @@ class HarborEnvironment:
         return Step(terminated=True)
 
     def final_state(self) -> dict[str, Any]:
-        """Run the tests: `reward`, `rewards` by name, `isolation`, `problem`. Raises VerifierFailed, SandboxError."""
+        """Run the tests, and return `reward`, `rewards` by name, `isolation` and `problem`.
+
+        Raises VerifierFailed or SandboxError if there is no verdict.
+        """
         problem = None
         try:
             rewards = self._verdict()
@@ -221,12 +233,12 @@ class HarborEnvironment:
         return {"reward": _total(rewards), "rewards": rewards, "isolation": "shared", "problem": problem}
 
     def _verdict(self) -> dict[str, float]:
-        """Run the tests in the current sandbox and return their rewards. Raises VerifierFailed, SandboxError."""
-        for place in ("", TESTS, LOGS):  # files that the policy left there could influence the tests
+        """Run the tests in the current sandbox and return their rewards. Raises VerifierFailed or SandboxError."""
+        for place in ("", TESTS, LOGS):  # files that the policy left in other directories could influence the tests
             self.box.clear_sync(place)
         self._put(self.task.tests)
         done = self._run(
-            f"{FOLDERS} && exec bash -c '. {TESTS}/test.sh' {TESTS}/test.sh",  # read whole, before a program can append
+            f"{FOLDERS} && exec bash -c '. {TESTS}/test.sh' {TESTS}/test.sh",  # read completely before a program can append
             self.task.workdir,
             self._limits(self.task.verifier_seconds),
             dict(self.task.verifier_variables),
@@ -282,7 +294,7 @@ class HarborEnvironment:
         )
 
     def _put(self, files: Mapping[str, Path]) -> None:
-        """Write files into the sandbox. Executable files stay executable."""
+        """Copy files into the sandbox, including their executable bits."""
         programs = []
         for name, path in files.items():
             self.box.write_sync(name, self._content(path))
@@ -295,7 +307,7 @@ class HarborEnvironment:
         return read_inside(self.task.folder, path.relative_to(self.task.folder).as_posix(), MAX_BYTES)
 
     def _rewards(self, done: RunResult) -> dict[str, float]:
-        """Return the tests' rewards. Raises VerifierFailed, SandboxError: there are none, or they may be forged."""
+        """Return the tests' rewards. Raises VerifierFailed or SandboxError if they are missing or may be forged."""
         failed = f"The tests of {self.task.name!r} ended with {_how(done)}"
         if done.exit_code is None or done.killed_for is not None:
             raise VerifierFailed(f"{failed}.")
@@ -315,7 +327,10 @@ class HarborEnvironment:
         return written[0]
 
     def _read(self, name: str, failed: str) -> dict[str, float] | None:
-        """Return the rewards in a file by name, or None if it does not exist."""
+        """Return a mapping from names to rewards in a file, or None if the file does not exist.
+
+        Raises VerifierFailed.
+        """
         try:
             text = self.box.read_sync(name, max_bytes=MAX_REWARD_BYTES).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -338,7 +353,7 @@ class HarborEnvironment:
 
 
 def _total(rewards: dict[str, float]) -> float:
-    """Return the reward of the episode."""
+    """Return the reward of the episode, given the rewards by name."""
     return rewards.get("reward", next(iter(rewards.values())))
 
 
@@ -349,7 +364,7 @@ def _how(done: RunResult) -> str:
 
 
 def _shown(done: RunResult) -> str:
-    """Return the policy's observation of a command."""
+    """Return the policy's observation after a command."""
     texts = [f"[{_how(done)}]"]
     for name, text in (("", done.stdout), ("stderr", done.stderr)):
         if text.strip():

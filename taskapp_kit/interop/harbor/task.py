@@ -1,8 +1,9 @@
-"""Parser of a task directory in Harbor's format: `task.toml`, `instruction.md`, `environment/`, `tests/`, `solution/`.
+"""Parses a task directory in Harbor's format: `task.toml`, `instruction.md`, `environment/`, `tests/`, `solution/`.
 
-The format is described at harborframework.com/docs/tasks, schema 1.0 and 1.1, read on 2026-11-23. The base image of a Dockerfile
-is not used: a task has the programs of this machine. Other requirements are set up in its sandbox or rejected with a reason.
-A task is untrusted data. Each of its files must be a regular file, whose real path is inside its directory, of limited size.
+The format is schema 1.0 and 1.1 at harborframework.com/docs/tasks, read on 2026-11-23. The base image of a Dockerfile
+is not used: a task uses the programs of this machine. All other requirements are either set up in the sandbox or
+rejected with a reason. Tasks are untrusted: each file must be a regular file of limited size, and its real path must be
+in the task's directory.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ VERIFIER_SECONDS = 600.0
 MEMORY_MB = 2048
 MAX_FILES = 10_000
 MAX_BYTES = 256 * MB
-"""The limit of all files of a task together."""
+"""The limit on the total size of a task's files."""
 MAX_TEXT_BYTES = 256 * 1024
-"""The limit of the instruction, the test script and the Dockerfile, each."""
+"""The limit on the size of the instruction, of the test script and of the Dockerfile."""
 MAX_SETTINGS_BYTES = 16 * 1024
-"""The limit of task.toml, because the time to parse a dotted TOML key is quadratic in its parts."""
+"""The limit on the size of task.toml. The time to parse a dotted TOML key is quadratic in the number of its parts."""
 MAX_INSTRUCTIONS = 200
 MAX_COMPARED = 200_000
-"""The limit of arguments times files of all COPY instructions, because each argument may match each file."""
+"""The limit on the number of COPY arguments times the number of files, because each argument may match each file."""
 MAX_SHOWN = 200
-"""How many characters of an instruction a message quotes."""
+"""How many characters of a Dockerfile instruction are quoted in a message."""
 MAX_VALUE = 32 * 1024
-"""The longest variable, because ENV can double a value with every line."""
+"""The maximum length of a variable's value. It is limited because each ENV line can double a value."""
 MAX_MEMORY_MB = 64 * 1024
 MAX_VERIFIER_SECONDS = 6 * 3600.0
 
 BARE_IMAGES = re.compile(r"(docker\.io/|library/)*(ubuntu|debian|alpine|busybox|python|buildpack-deps)(:[\w.-]+)?$")
-"""Images that only contain a system and perhaps Python."""
+"""Images that only contain an operating system and perhaps Python."""
 NO_EFFECT = frozenset({"CMD", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL"})
-"""Instructions without an effect on commands."""
+"""Dockerfile instructions that do not affect commands."""
 INSTALLS = re.compile(
     r"(?:^|[;&|({]|\b(?:sudo|then|do|exec)\b)[ \t]*"
     r"(?:(?:python3?|python3?\.\d+) -m )?"
@@ -60,12 +61,18 @@ INSTALLS = re.compile(
 
 
 class TaskRefused(KitError):
-    """A task that cannot be played here. The message names the file and the reason."""
+    """A task cannot be played in a sandbox. The message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """A step of the Dockerfile. line: its number. command: for the shell. files: path in the sandbox to source."""
+    """A step of the Dockerfile.
+
+    Attributes:
+        line: The line number in the Dockerfile.
+        command: The shell command to run.
+        files: Maps the path of each copied file in the sandbox to its source.
+    """
 
     line: int
     workdir: str
@@ -78,11 +85,11 @@ class HarborTask:
     """A task that can be played.
 
     Attributes:
-        files: The paths of all its files, relative to `folder`.
-        places: Top-level directories of the sandbox that belong to the task.
-        variables: Environment variables of all commands.
-        verifier_variables: Additional variables of the tests.
-        digest: SHA-256 (hex) of all files.
+        files: The paths of all files, relative to `folder`.
+        places: The top-level directories in the sandbox that belong to the task.
+        variables: The environment variables for all commands.
+        verifier_variables: Additional environment variables for the tests.
+        digest: The SHA-256 of all files, in hex.
     """
 
     name: str
@@ -102,12 +109,15 @@ class HarborTask:
 
     @property
     def tests(self) -> dict[str, Path]:
-        """The files of the tests: path in the sandbox to source."""
+        """A mapping from the path of each test file in the sandbox to its source."""
         return {f"/{name}": self.folder / name for name in self.files if name.startswith("tests/")}
 
 
 def task_folders(path: Path) -> list[Path]:
-    """Return the task directories at a path, which is one or contains some, sorted by name. Raises TaskRefused."""
+    """Return the task directories at a path, sorted by name. Raises TaskRefused if there is none.
+
+    path: a task directory, or a directory that contains task directories.
+    """
     if (path / "task.toml").is_file():
         return [path]
     folders = sorted(file.parent for file in path.glob("*/task.toml"))
@@ -122,7 +132,7 @@ def task_folders(path: Path) -> list[Path]:
 
 
 def read_task(folder: Path) -> HarborTask:
-    """Return the task in a directory. Raises TaskRefused."""
+    """Read the task in a directory. Raises TaskRefused if the task is invalid or cannot be played."""
     try:
         files = files_inside(folder, MAX_FILES)
         digest = _digest(folder, files)
@@ -160,7 +170,7 @@ def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
     try:
         settings = tomllib.loads(_text(folder, "task.toml", MAX_SETTINGS_BYTES))
     except (ValueError, RecursionError) as error:
-        raise TaskRefused(f"task.toml is not TOML: {error}") from error
+        raise TaskRefused(f"task.toml is not valid TOML: {error}") from error
     environment, verifier = _table(settings, "environment"), _table(settings, "verifier")
     for refused, what in (
         ("steps" in settings, "[[steps]]"),
@@ -183,7 +193,7 @@ def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
 
 
 def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], dict[str, str], str]:
-    """Return the steps, the variables and the final working directory."""
+    """Return the steps of the Dockerfile, its variables and its final working directory. Raises TaskRefused."""
     if "environment/Dockerfile" not in files:
         return (), {}, WORKDIR
     steps: list[BuildStep] = []
@@ -193,7 +203,7 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
     for number, (line, word, rest) in enumerate(_instructions(_text(folder, "environment/Dockerfile"))):
         where = f"environment/Dockerfile, line {line}: {word} {rest[:MAX_SHOWN]}".rstrip()
         if number == MAX_INSTRUCTIONS:
-            raise TaskRefused(f"{where}: a Dockerfile has at most {MAX_INSTRUCTIONS} instructions")
+            raise TaskRefused(f"{where}: the Dockerfile has more than {MAX_INSTRUCTIONS} instructions")
         if word == "FROM":
             stages += 1
             if stages > 1 or not BARE_IMAGES.match(rest.partition(" ")[0]):
@@ -206,25 +216,25 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
             arguments += len(words := _words(rest, where))
             if arguments * len(names) > MAX_COMPARED:
                 raise TaskRefused(
-                    f"{where}: the COPY instructions have too many arguments, {arguments} for {len(names)} files"
+                    f"{where}: the COPY instructions have too many arguments: {arguments} for {len(names)} files"
                 )
             steps.append(BuildStep(line, workdir, files=_copied(folder / "environment", names, words, workdir, where)))
         elif word == "RUN":
             command = shlex.join(_words(rest, where)) if rest.startswith("[") else rest
             if found := INSTALLS.search(command):
-                raise TaskRefused(f"{where}: {found[1]} needs a network and rights that a sandbox does not have")
+                raise TaskRefused(f"{where}: {found[1]} needs a network and privileges that a sandbox does not have")
             steps.append(BuildStep(line, workdir, command=command))
         elif word == "USER" and rest in ("root", "0"):
             continue
         elif word not in NO_EFFECT:
-            raise TaskRefused(f"{where}: needs a container engine")
+            raise TaskRefused(f"{where}: this instruction needs a container engine")
     if sum(len(step.files) for step in steps) > MAX_FILES:
         raise TaskRefused(f"environment/Dockerfile copies more than {MAX_FILES} files")
     return tuple(steps), variables, workdir
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (first line number, instruction in capitals, rest) of each instruction, with continued lines joined."""
+    """Yield the first line number, the instruction in upper case and its arguments, with continued lines joined."""
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not parts and not line.strip()):
@@ -238,7 +248,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _plain(value: str, variables: Mapping[str, str], where: str) -> str:
-    """Return a value with the variables of earlier ENV instructions replaced."""
+    """Replace the variables of earlier ENV instructions in a value. Raises TaskRefused for an unknown variable."""
 
     def replaced(found: re.Match[str]) -> str:
         name = found[1] or found[2]
@@ -261,7 +271,10 @@ def _environment(rest: str, variables: Mapping[str, str], where: str) -> dict[st
 
 
 def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir: str, where: str) -> dict[str, Path]:
-    """Return path in the sandbox to source, for each file of a COPY. names: all files in the context."""
+    """Return a mapping from the path in the sandbox to the source for each file of a COPY.
+
+    names: all files in the context.
+    """
     if any(word.startswith("--") for word in words):
         raise TaskRefused(f"{where}: options of COPY need a container engine")
     *sources, target = words
@@ -289,7 +302,7 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """Return the arguments of an instruction, at least one, from a JSON array or shell syntax."""
+    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if there is none."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):
@@ -300,7 +313,7 @@ def _words(rest: str, where: str) -> list[str]:
 
 
 def _inside(workdir: str, path: str, where: str) -> str:
-    """Return the absolute path. It must be in a directory that can belong to a task."""
+    """Return an absolute path in the sandbox. Raises TaskRefused if a task must not use its directory."""
     parts: list[str] = []
     for part in PurePosixPath(workdir, path).parts[1:]:
         if part == "..":
@@ -308,7 +321,7 @@ def _inside(workdir: str, path: str, where: str) -> str:
         else:
             parts.append(part)
     if not parts or parts[0] in TAKEN:
-        raise TaskRefused(f"{where}: /{'/'.join(parts)} is not in a directory that can belong to a task")
+        raise TaskRefused(f"{where}: /{'/'.join(parts)} is not in a directory that a task may use")
     return "/" + "/".join(parts)
 
 
@@ -321,7 +334,7 @@ def _variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
     for name, value in variables.items():
         if "${" in value:
             raise TaskRefused(
-                f"task.toml has {where}.env.{name} = {value!r}, but variables of this machine are not passed on"
+                f"task.toml has {where}.env.{name} = {value!r}, but tasks cannot read this machine's variables"
             )
     return variables
 
@@ -336,7 +349,7 @@ def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _number(table: Mapping[str, Any], where: str, name: str, default: float, most: float) -> float:
     value = table.get(name) or default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-        raise TaskRefused(f"task.toml has {where}.{name} = {value!r}; expected a number above 0, at most {most:g}")
+        raise TaskRefused(f"task.toml has {where}.{name} = {value!r}; expected a number above 0 and at most {most:g}")
     return value
 
 

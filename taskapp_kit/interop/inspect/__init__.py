@@ -1,1 +1,1 @@
-"""Inspect: apps as its tasks."""
+"""Inspect: apps as Inspect tasks."""

@@ -1,7 +1,8 @@
-"""The episodes of an Inspect task: our rollouts with Inspect's model as the policy.
+"""Plays the episodes of an Inspect task as rollouts of the kit, with Inspect's model as the policy.
 
-Written against inspect-ai 0.3.285. Each call of the policy becomes `Model.generate` in the sample's task, so retries, cache,
-limits, usage and transcript are Inspect's. Prompts, tools, scoring and its failures are the same as in `/rollout`.
+Written against inspect-ai 0.3.285. Each call of the policy becomes `Model.generate` in the sample's task, so Inspect's
+retries, cache, limits, usage and transcript apply. Prompts, tools, scores and failures are the same as for `POST
+/rollout`.
 """
 
 from __future__ import annotations
@@ -41,19 +42,22 @@ from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, Mode
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 RESULT = "taskapp"
-"""The member of a sample's metadata with the result of its rollout."""
+"""The key in a sample's metadata that contains the result of the sample's rollout."""
 CONCURRENT = 4096
-"""Concurrent rollouts in a process. Inspect's own limits are lower."""
+"""The maximum number of concurrent rollouts in a process. Inspect's own limits are lower."""
 
 _services = LoopServices(max_concurrent=CONCURRENT)
 
 
 class EpisodeFailed(RuntimeError):
-    """A failed episode without scores. The message contains the boundary. Inspect records it as the sample's error."""
+    """An episode failed and has no scores.
+
+    Inspect records the message, which contains the boundary, as the sample's error.
+    """
 
 
 class _CloseServices(Hooks):
-    """A hook that ends worker processes and connections with the run."""
+    """An Inspect hook that stops worker processes and closes connections when a run ends."""
 
     def enabled(self) -> bool:
         return bool(_services)
@@ -63,9 +67,9 @@ class _CloseServices(Hooks):
 
 
 class Episodes:
-    """The rollouts of a task's samples.
+    """Plays the rollouts of a task's samples.
 
-    `play` is the solver, scorers read `result`, and `end` is the task's cleanup.
+    The solver calls `play`, the scorers call `result`, and the task's cleanup calls `end`.
     """
 
     def __init__(self, app: TaskApp, output_mode: OutputMode) -> None:
@@ -75,9 +79,10 @@ class Episodes:
         self._open: dict[str, SteppedRollout] = {}
 
     async def play(self, state: TaskState, env: Mapping[str, Json]) -> None:
-        """Play and score the sample's episode, and store its messages and result in the state.
+        """Play and score the sample's episode, and store the messages and the result in the state.
 
-        Raises EpisodeFailed, and what `Model.generate` raises. After a limit of Inspect, `result` scores the episode.
+        Raises EpisodeFailed, and the exceptions of `Model.generate`. If a limit of Inspect ends the solver, `result`
+        scores the episode.
         """
         rollout = SteppedRollout(_services.of(self._app), env, output_mode=self._output_mode, label="inspect")
         self._open[state.uuid] = rollout
@@ -96,15 +101,15 @@ class Episodes:
         except LimitExceededError:
             raise
         except RolloutFailed as failed:
-            raise self._failed(state, failed) from None  # our log has the traceback with its error id
+            raise self._failed(state, failed) from None  # the kit's log contains the traceback with its error id
         except Exception as error:
             state.metadata[RESULT] = {"status": "failed", "failure": type(error).__name__}
             raise
 
     async def result(self, state: TaskState) -> dict[str, Any]:
-        """Return the result of the sample's rollout. A rollout that a limit of Inspect stopped is truncated and scored.
+        """Return the result of the sample's rollout. If a limit of Inspect stopped the rollout, truncate and score it.
 
-        Raises EpisodeFailed.
+        Raises EpisodeFailed if the rollout failed or the sample has no rollout.
         """
         rollout = self._open.get(state.uuid)
         if RESULT not in state.metadata and rollout is not None:
@@ -121,7 +126,7 @@ class Episodes:
         return result
 
     async def end(self, state: TaskState) -> None:
-        """Cancel the sample's episode if it has not ended."""
+        """Cancel the sample's episode if it is still running."""
         rollout = self._open.pop(state.uuid, None)
         if rollout is not None and not rollout.ended:
             await rollout.cancel()
@@ -145,7 +150,7 @@ class Episodes:
 
 
 def _result_of(rollout: Rollout) -> dict[str, Any]:
-    """Return the sample's metadata. An undefined reward or score is None."""
+    """Return a rollout's result for the sample's metadata. An undefined reward or score is None."""
     card = rollout.scorecard
     return {
         "rollout_id": rollout.rollout_id,
@@ -159,22 +164,25 @@ def _result_of(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-# Inspect's messages and ours
+# pairs of Inspect's messages and the kit's messages
 
 
 class _Conversation:
-    """The conversation of an episode as Inspect's messages. A message is the same object, with one id, in all requests."""
+    """Converts an episode's conversation to Inspect's messages. All requests share the same message objects and ids."""
 
     def __init__(self) -> None:
         self._answers: list[ChatMessageAssistant] = []
         self._seen: list[tuple[dict[str, Any], ChatMessage]] = []
 
     def add(self, answer: ChatMessageAssistant) -> None:
-        """Add the model's answer, which later requests repeat."""
+        """Add the model's reply, which later requests contain."""
         self._answers.append(answer)
 
     def of(self, items: Sequence[dict[str, Any]]) -> list[ChatMessage]:
-        """Return the messages of a request. Its answers are the newest, because a history may omit earlier answers."""
+        """Convert the messages of a request.
+
+        A shortened history may omit earlier replies, so replies are matched from the end.
+        """
         names = {call["id"]: call["function"]["name"] for item in items for call in item.get("tool_calls") or ()}
         answers = iter(self._answers[len(self._answers) - sum(item["role"] == "assistant" for item in items) :])
         messages: list[ChatMessage] = []
@@ -191,7 +199,7 @@ class _Conversation:
 
 
 def _repeated(answer: ChatMessageAssistant, item: Mapping[str, Any]) -> ChatMessageAssistant:
-    """Return the model's message with the calls that the conversation repeats, which may be fewer."""
+    """Return the model's message with only those tool calls that the conversation contains."""
     repeated = [call["id"] for call in item.get("tool_calls") or ()]
     calls = answer.tool_calls or []
     if [call.id for call in calls] == repeated:
@@ -226,7 +234,7 @@ def _content(content: Any) -> str | list[Any]:
 
 
 def _last_results(rollout: Rollout, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the observations after the last answer, which no model read."""
+    """Return the observations after the last reply, which are not part of any request."""
     if not messages or not isinstance(last := messages[-1], ChatMessageAssistant) or not rollout.trajectory.turns:
         return []
     steps = rollout.trajectory.turns[-1].steps
@@ -241,7 +249,7 @@ def _last_results(rollout: Rollout, messages: Sequence[ChatMessage]) -> list[Cha
 
 
 def tools_of(body: Mapping[str, Any]) -> list[ToolInfo]:
-    """Return the tools of a request with resolved references, because Inspect's schemas have no references."""
+    """Convert the tools of a request. References are resolved, because Inspect's schemas do not support references."""
     tools = []
     for tool in body.get("tools") or ():
         function = tool["function"]
@@ -264,7 +272,10 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _config(body: Mapping[str, Any]) -> GenerateConfig:
-    """Return the request's own settings: the answer's schema in mode `structured`. Others are Inspect's."""
+    """Return the settings that the request must set: the reply's schema in mode `structured`.
+
+    Inspect sets all others.
+    """
     requested = (body.get("response_format") or {}).get("json_schema")
     if requested is None:
         return GenerateConfig()
@@ -278,7 +289,10 @@ def _config(body: Mapping[str, Any]) -> GenerateConfig:
 
 
 def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
-    """Return the model's answer for the policy. A conversation beyond the model's context truncates the episode."""
+    """Convert the model's output to a reply for the policy.
+
+    If the conversation exceeds the model's context, return a ModelFailed, which truncates the episode.
+    """
     if output.stop_reason == "model_length":
         return truncating(CONTEXT_OVERFLOW)
     message: dict[str, Json] = {"role": "assistant", "content": output.message.text or None}
@@ -291,7 +305,7 @@ def reply_of(output: ModelOutput) -> ChatReply | ModelFailed:
         message["reasoning_content"] = "\n".join(thoughts)
     if output.message.tool_calls:
         message["tool_calls"] = [
-            # for arguments that are not JSON, Inspect only has its own message, which is not JSON either
+            # if arguments are not JSON, Inspect stores its own message instead, which is not JSON either
             chat_call(call.id, call.function, call.parse_error or json.dumps(call.arguments))
             for call in output.message.tool_calls
         ]

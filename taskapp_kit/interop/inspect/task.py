@@ -1,9 +1,9 @@
 """A declared environment as a task of Inspect (inspect-ai): `inspect_task(app)`.
 
-Written against inspect-ai 0.3.285, which finds the task `taskapp_kit/taskapp` by the package's entry point. Samples are the
-split's seeds with the public fields of their rows. The solver plays our episode with Inspect's model (`episodes.py`). The
-scorers are the reward and each criterion. A failure is an error of the sample (counted by `fail_on_error`), never a score. An
-undefined score is Inspect's unscored value.
+Written against inspect-ai 0.3.285, which finds the task `taskapp_kit/taskapp` through the package's entry point. Each
+seed of the split is a sample with the public fields of its row. The solver plays an episode with Inspect's model
+(`episodes.py`). The reward and each criterion have a scorer. A failed episode is an error of the sample, which
+`fail_on_error` counts, and is never a score. An undefined score is Inspect's value for unscored samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from taskapp_kit.records.seeds import Seeds, size
 from taskapp_kit.rollout.policy.options import OutputMode
 
 MOST_SAMPLES = 10_000
-"""Maximum number of samples. Inspect keeps all of them in memory."""
+"""The maximum number of samples. Inspect stores all samples in memory."""
 REWARD = "reward"
 """The name of the reward's scorer."""
 
@@ -57,35 +57,33 @@ def inspect_task(
         app: An app, a path, or the name of a bundled app.
         environment: The name of an environment. Defaults to the app's first.
         split: The name of a split. Defaults to the first.
-        seeds: Numbers, or a string such as `"0-9,20"`. Defaults to the whole split.
-        config: `env.config` of each episode. Its `difficulty` and `tags` select rows.
-        output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+        seeds: The seeds to play: integers, or a string such as `"0-9,20"`. Defaults to the whole split.
+        config: `env.config` of each episode. `difficulty` and `tags` in it select rows.
+        output_mode: The format of the model's replies: `tool_calls`, `text` or `structured`.
         **options: Additional arguments of Inspect's `Task`.
 
     Returns:
-        The task.
+        The Inspect task.
 
     Raises:
         DiscoveryError: The app does not exist.
         DeclarationError: A declaration of the app is invalid.
         RequestError: The environment, split or seed does not exist, or the config is invalid.
-        ConfigError: The app has its own loop, or the number of samples is 0 or too large.
+        ConfigError: The app has its own rollout function, or the number of samples is 0 or too large.
     """
     loaded = app if isinstance(app, TaskApp) else find_app(str(app))
     frozen = loaded.freeze()
     if frozen.rollout_function is not None:
         raise ConfigError(
-            f"Task app {frozen.name!r} has its own loop (app.rollout), which calls its model itself.",
-            hint="Evaluate it with `taskapp eval`, and export the log with `taskapp export --format inspect`.",
+            f"Task app {frozen.name!r} has its own rollout function (app.rollout), which calls models itself.",
+            hint="Evaluate the app with `taskapp eval`, and export a log with `taskapp export --format inspect`.",
         )
     spec = find_environment(frozen, environment)
     episode_config = {name: value for name, value in (config or {}).items() if name != "split"}
     name = find_instance(spec, split, None, random.Random(0)).split
     samples = list(_samples(spec, name, seeds, episode_config))
     if not samples:
-        raise ConfigError(
-            "The task has no samples, because no seed is selected.", hint="Choose other seeds or another config."
-        )
+        raise ConfigError("The task has no samples, because no seed is selected.", hint="Change seeds= or config=.")
     episodes = Episodes(loaded, output_mode)
     criteria = [item.name for item in frozen.criteria if item.applies_to(spec.name)]
     criteria += [item.name for item in frozen.judges if item.applies_to(spec.name) and not item.group]
@@ -111,14 +109,14 @@ def taskapp(
     config: dict[str, Any] | None = None,
     output_mode: OutputMode = "tool_calls",
 ) -> Task:
-    """Return the task of `inspect eval taskapp_kit/taskapp -T app=APP -T split=test`. Parameters: see `inspect_task`."""
+    """Return the task for `inspect eval taskapp_kit/taskapp -T app=APP -T split=test`, as `inspect_task` does."""
     return inspect_task(app, environment=environment, split=split, seeds=seeds, config=config, output_mode=output_mode)
 
 
 def _samples(
     spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None, config: Mapping[str, Json]
 ) -> Iterator[Sample]:
-    """Yield a sample for each seed. Raises RequestError, ConfigError."""
+    """Yield a sample for each selected seed. Raises RequestError or ConfigError."""
     selection = read_config(spec, config).wanted
     for seed in _numbers(spec, split, seeds):
         try:
@@ -131,13 +129,13 @@ def _samples(
         shown = f"environment {spec.name}, split {split}, seed {seed}"
         if spec.tasks is not None:
             metadata["row"] = spec.tasks.public(row)
-        if spec.one_answer:  # its reset only returns the row's prompt
+        if spec.one_answer:  # in such an environment, `reset` only returns the row's prompt
             shown = str(spec.cls().reset(row))
         yield Sample(input=shown, id=f"{split}-{seed}", metadata=metadata)
 
 
 def _numbers(spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None) -> Iterable[int]:
-    """Return the seeds in order. Raises ConfigError beyond MOST_SAMPLES."""
+    """Return the seeds in order. Raises ConfigError if there are more than MOST_SAMPLES."""
     chosen: Iterable[int]
     if seeds is None:
         whole = spec.seeds_of(split)
@@ -147,7 +145,8 @@ def _numbers(spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int]
         chosen, count = listed, len(listed)
     if count > MOST_SAMPLES:
         raise ConfigError(
-            f"The task would have more than {MOST_SAMPLES} samples.", hint='Choose seeds, for example seeds="0-999".'
+            f"The task would have more than {MOST_SAMPLES} samples.",
+            hint='Pass fewer seeds, such as seeds="0-999".',
         )
     return chosen
 
@@ -165,14 +164,14 @@ def _solver(episodes: Episodes) -> Solver:
 
 
 def _scorer(episodes: Episodes, criterion: str | None = None) -> Scorer:
-    """Return the scorer of the reward, or of a criterion."""
+    """Return the scorer for the reward, or for a criterion."""
     name = REWARD if criterion is None else criterion if criterion != REWARD else f"{REWARD} (criterion)"
 
     @scorer(metrics=[mean(), stderr()], name=name)
     def made() -> Scorer:
         async def score(state: TaskState, _: Target) -> Score | None:
             result = await episodes.result(state)
-            if result["status"] == "failed":  # with score_on_error; an error has no score
+            if result["status"] == "failed":  # score_on_error also calls the scorers of failed samples
                 return None
             if criterion is None:
                 value, reason = result["reward"], None

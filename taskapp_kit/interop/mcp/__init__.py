@@ -1,1 +1,1 @@
-"""The Model Context Protocol: an episode as a server's tools."""
+"""The Model Context Protocol: an episode whose actions are the tools of a server."""

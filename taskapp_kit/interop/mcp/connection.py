@@ -1,4 +1,4 @@
-"""The episode of an MCP connection: its start, the client's rights, and its end. Independent of the SDK."""
+"""The episode of an MCP connection: how it begins and ends, and what the client may do. Independent of the MCP SDK."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskapp_kit.rollout.session import EnvironmentSession, SessionStart, Sessio
 from taskapp_kit.rollout.sessions import EnvironmentSessions
 
 PROTOCOL = "mcp"
-"""The protocol that is stored with the rollouts of MCP's sessions."""
+"""The protocol's name, which is stored with the rollouts of MCP sessions."""
 
 T = TypeVar("T")
 Ended = Callable[["Rollout | RolloutFailed"], None]
@@ -26,7 +26,7 @@ Ended = Callable[["Rollout | RolloutFailed"], None]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeChoice:
-    """The episode to begin. seed: None draws one. split: None selects the first split that has the seed."""
+    """The episode to begin. seed: None draws a seed. split: None selects the first split that contains the seed."""
 
     seed: int | None = None
     split: str | None = None
@@ -35,18 +35,23 @@ class EpisodeChoice:
 
 @dataclass(frozen=True, slots=True)
 class TaskText:
-    """The first prompt of a model: instructions, which may be empty, and the newest observation."""
+    """The prompt for a model: the instructions, which may be empty, and the latest observation."""
 
     instructions: str
     observation: Content
 
 
 class McpConnection:
-    """A connection. Its first call begins the episode, and calls run in order (`CallQueue`).
+    """An MCP connection. The first call begins the episode, and calls run in order (`CallQueue`).
 
-    choice: the episode that the first call begins. control: whether the client may reset, finish and read the scorecard. A
-    client without control is a policy: it plays one episode and sees no reward. ended: called when an episode is scored or has
-    failed. session: an open session; otherwise the first call opens one. peer, of the methods: the connection of the request.
+    The parameter `peer` of the methods is the HTTP connection of the request.
+
+    Attributes:
+        choice: The episode that the first call begins.
+        control: Whether the client may reset, finish and read the scorecard. A client without control is a policy,
+            which plays one episode and sees no reward.
+        ended: Called when an episode was scored or has failed.
+        session: An open session. If it is None, the first call opens a session.
     """
 
     def __init__(
@@ -74,7 +79,10 @@ class McpConnection:
         self._failed: KitError | None = None
 
     async def task(self, peer: Peer | None = None) -> TaskText:
-        """Return the task and the newest observation, and begin the episode if necessary. Raises as `act`."""
+        """Begin the episode if necessary, and return the task and the latest observation.
+
+        Raises the exceptions of `act`.
+        """
 
         async def read() -> TaskText:
             start = await self._begun()
@@ -83,10 +91,12 @@ class McpConnection:
         return await self._in_order(read, peer)
 
     async def act(self, tool: str, args: Mapping[str, Json], peer: Peer | None = None) -> SessionStep:
-        """Run an action. A refused action is a step.
+        """Run an action. A rejected action also counts as a step.
 
-        Raises RolloutFailed, also for every later call; SessionError: the episode has ended or its session expired; Saturated,
-        RequestError, Unavailable, StoreError: the episode could not begin.
+        Raises:
+            RolloutFailed: The episode failed in this call or in an earlier call.
+            SessionError: The episode has ended, or its session has expired.
+            Saturated, RequestError, Unavailable, StoreError: The episode could not begin.
         """
 
         async def step() -> SessionStep:
@@ -97,7 +107,7 @@ class McpConnection:
         return await self._in_order(step, peer)
 
     async def reset(self, choice: EpisodeChoice, peer: Peer | None = None) -> TaskText:
-        """Begin another episode and cancel an unfinished one. Raises as `act`."""
+        """Cancel an unfinished episode, and begin another one. Raises the exceptions of `act`."""
 
         async def again() -> TaskText:
             if self._session is not None and self._session.closed:
@@ -108,7 +118,10 @@ class McpConnection:
         return await self._in_order(again, peer)
 
     async def finish(self, peer: Peer | None = None) -> SessionStep:
-        """Truncate, score and store the episode. Raises as `act`, and SessionError if no episode has begun."""
+        """Truncate, score and store the episode.
+
+        Raises the exceptions of `act`; SessionError also if no episode has begun.
+        """
 
         async def last() -> SessionStep:
             if self._session is None or self._start is None:
@@ -118,7 +131,10 @@ class McpConnection:
         return await self._in_order(last, peer)
 
     async def scorecard(self, peer: Peer | None = None) -> Rollout:
-        """Return the ended episode. Raises RolloutFailed if it failed, and SessionError before its end."""
+        """Return the scored episode.
+
+        Raises RolloutFailed if the episode failed, and SessionError if it has not ended.
+        """
 
         async def read() -> Rollout:
             if self._failed is not None:
@@ -136,7 +152,10 @@ class McpConnection:
         return await self._in_order(read, peer)
 
     async def close(self, *, finish: bool = True) -> None:
-        """Close the connection's session. An unfinished episode is truncated and scored, or without `finish` cancelled."""
+        """Close the connection's session.
+
+        An unfinished episode is truncated and scored, or cancelled if `finish` is false.
+        """
 
         async def last() -> None:
             session = self._session
@@ -146,7 +165,7 @@ class McpConnection:
                 if finish and session.state == "playing":
                     self._seen(await session.finish())
             except KitError:
-                pass  # it failed, and the failure is stored
+                pass  # the episode failed, and the failure is already stored
             finally:
                 await session.close()
 
@@ -156,7 +175,7 @@ class McpConnection:
     # -- internals -------------------------------------------------------------------------------------------------
 
     async def _in_order(self, work: Callable[[], Awaitable[T]], peer: Peer | None) -> T:
-        """Run the work after the calls before it. It continues if this call is cancelled."""
+        """Run `work` after all earlier calls. If this call is cancelled, `work` continues."""
 
         async def run() -> T:
             try:

@@ -1,8 +1,8 @@
-"""Streamable HTTP at `/mcp` and `/mcp/{environment}`: an MCP session is a session of the service, with the same id.
+"""Streamable HTTP at `/mcp` and `/mcp/{environment}`. Each MCP session is a session of the service, with the same id.
 
-Requests are answered with JSON. `GET` is rejected, as the protocol allows, because the server sends nothing unprompted. An
-episode needs a session. The revision 2026-07-28 has no sessions over HTTP, so it is answered with the revisions that have
-them, and clients use the newest.
+Responses are JSON. `GET` is rejected, which the protocol allows, because the server sends no messages on its own. An
+episode needs a session, but revision 2026-07-28 has no sessions over HTTP. For this revision, the response lists the
+revisions with sessions, and clients then use the latest of these.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from taskapp_kit.serve.route import RouteContext
 log = logging.getLogger("taskapp_kit.serve")
 
 OPTIONS = ("seed", "split", "role")
-"""Parameters of the URL, or headers such as `X-Taskapp-Seed`, of the request that opens a session."""
+"""The URL parameters of the request that opens a session. They may also be headers, such as `X-Taskapp-Seed`."""
 POLICY, CONTROL = "policy", "control"
 
 
 def mcp_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of the default environment and of each environment by name."""
+    """Return the routes for the default environment and for each environment by name."""
     endpoint = McpEndpoint(context)
     return [McpPathRoute(path, endpoint, streamable=True) for path in MCP_PATHS]
 
 
 class _HttpSession:
-    """An MCP session over HTTP: the SDK's transport and the connection whose episode it plays."""
+    """An MCP session over HTTP: the SDK's transport, and the connection with the episode."""
 
     def __init__(self, connection: McpConnection, opened: EnvironmentSession, idle_seconds: float) -> None:
         self.connection = connection
@@ -60,7 +60,7 @@ class _HttpSession:
         opened.attach(self.end)
 
     def end(self, _: str) -> None:
-        """End because the service's session expired, its key was revoked, or another route closed it."""
+        """End the MCP session, because the service's session expired, lost its key or was closed by another route."""
         if self.transport.idle_scope is not None:
             self.transport.idle_scope.cancel()
 
@@ -73,7 +73,10 @@ class McpEndpoint:
         self._open: dict[str, _HttpSession] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request. RequestRefused, RequestError, SessionError and Saturated are answered as on other routes."""
+        """Handle a request.
+
+        The kit's exceptions, such as SessionError, become the same responses as on other routes.
+        """
         request = Request(scope, receive)
         if request.method not in ("POST", "DELETE"):
             await Response(status_code=405, headers={"allow": "POST, DELETE"})(scope, receive, send)
@@ -81,7 +84,7 @@ class McpEndpoint:
         session_id = request.headers.get(MCP_SESSION_ID_HEADER)
         if request.method == "DELETE":
             session = self._found(request, session_id or "")
-            session.opened.detach(session.end)  # the transport answers and then ends
+            session.opened.detach(session.end)  # the transport sends the response and then ends
             await session.connection.close()
             await session.transport.handle_request(scope, receive, send)
             return
@@ -103,9 +106,9 @@ class McpEndpoint:
             )
 
     def _found(self, request: Request, session_id: str) -> _HttpSession:
-        """Return the caller's session and mark it as used. Raises SessionError."""
+        """Return the caller's session and mark it as used. Raises SessionError if the caller has no such session."""
         self._context.service.sessions.find(session_id, caller_of(request.scope), protocol=PROTOCOL)
-        if session_id not in self._open:  # the session of another protocol
+        if session_id not in self._open:  # the id belongs to a session of another protocol
             raise no_such_session(session_id)
         return self._open[session_id]
 
@@ -134,7 +137,7 @@ class McpEndpoint:
             raise RequestRefused(
                 "admin_only",
                 "The role `control` requires a key that may see all rollouts.",
-                hint="Leave `role` out to connect as a policy, or use the operator's key.",
+                hint="Omit `role` to connect as a policy, or use the operator's key.",
             )
         environment = request.path_params.get("environment")
         opened = await service.sessions.open(environment, caller=caller, protocol=PROTOCOL, exclusive=not control)
@@ -146,7 +149,7 @@ class McpEndpoint:
         return session
 
     async def _serve(self, session: _HttpSession, session_id: str) -> None:
-        """Serve a session until it is deleted or idle, or the server stops."""
+        """Serve a session until the client deletes it, it is idle for too long, or the server stops."""
         server = mcp_server(session.connection, self._context.service.spec.name)
         transport = session.transport
         try:
@@ -165,11 +168,14 @@ class McpEndpoint:
 
 
 def _choice(request: Request) -> tuple[EpisodeChoice, bool]:
-    """Return the episode that the request selects, and whether it requests the control role. Raises RequestError."""
+    """Return the episode that the request selects, and whether the request has the role `control`.
+
+    Raises RequestError.
+    """
     chosen = {name: request.query_params.get(name) or request.headers.get(f"x-taskapp-{name}") for name in OPTIONS}
     seed, role = chosen["seed"], chosen["role"] or POLICY
     if seed is not None and not (seed.isascii() and seed.isdigit() and len(seed) < 20 and int(seed) < SEED_LIMIT):
-        raise _invalid("seed", f"seed is {seed[:80]!r}; expected an integer from 0.")
+        raise _invalid("seed", f"seed is {seed[:80]!r}; expected an integer ≥ 0.")
     if role not in (POLICY, CONTROL):
         raise _invalid("role", f"role is {role[:80]!r}; expected {POLICY} or {CONTROL}.")
     return EpisodeChoice(None if seed is None else int(seed), chosen["split"]), role == CONTROL
@@ -190,7 +196,7 @@ def _unsupported(version: str, request_id: Json) -> Response:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that begins with a body that was already read."""
+    """Return a `receive` that first returns the body, which was already read."""
     sent = False
 
     async def replay() -> Message:

@@ -1,6 +1,7 @@
-"""The Model Context Protocol, revisions 2024-11-05 to 2026-07-28 (modelcontextprotocol.io), with the official SDK `mcp` 2.
+"""The Model Context Protocol, revisions 2024-11-05 to 2026-07-28 (modelcontextprotocol.io), with the SDK `mcp` 2.
 
-A connection is an episode, a tool is an action, and a resource describes the task. Needs the extra `taskapp-kit[mcp]`.
+Each connection is an episode, each tool is an action, and a resource describes the task. The protocol needs the extra
+`taskapp-kit[mcp]`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ asyncio.run(main())"""
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the lines for a server's first environment. For others, change the name in the path."""
+    """Return the client code for a server's first environment. For other environments, users change the path."""
     address = f"{url}/mcp/{environments[0]}"
     entry = {"url": address, "headers": {"X-API-Key": "${ENVIRONMENT_API_KEY}"}}
     return [

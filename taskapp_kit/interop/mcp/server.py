@@ -1,4 +1,7 @@
-"""The SDK's server for a connection: lists its tools and resource, and answers calls from its episode."""
+"""The MCP SDK's server for a connection.
+
+It lists the tools and the resource, and runs calls in the connection's episode.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ from taskapp_kit.version import __version__
 TASK = "task"
 RESET, FINISH, SCORECARD = "reset", "finish", "scorecard"
 PREFIX = "taskapp_"
-"""The prefix of our tools' names if an action has the same name."""
+"""The prefix for the kit's own tools if an action has the same name."""
 DONE = "taskapp/done"
-"""The member of a result's `_meta` that shows whether the episode has ended."""
+"""The key in a result's `_meta` that shows whether the episode has ended."""
 OVER = "The episode is over."
 NO_ARGUMENTS: dict[str, Json] = {"type": "object", "properties": {}, "additionalProperties": False}
 RESET_ARGUMENTS: dict[str, Json] = {
@@ -46,7 +49,7 @@ ToolAnswer = Callable[[dict[str, Any], Peer], Awaitable[types.CallToolResult]]
 
 
 def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
-    """Return a server that plays the connection's episode. It serves one connection."""
+    """Return a server that plays the connection's episode. Each connection has its own server."""
     handlers = _Handlers(connection)
     return Server(
         f"taskapp {app_name}",
@@ -62,7 +65,7 @@ def mcp_server(connection: McpConnection, app_name: str) -> Server[Any]:
 
 
 def _peer(context: ServerRequestContext[Any]) -> Peer:
-    """Return the connection of the HTTP request, or for stdio a connection that never closes."""
+    """Return the HTTP connection of the request, or for stdio a connection that never closes."""
     return Peer() if context.request is None else peer_of(context.request.scope)
 
 
@@ -72,7 +75,7 @@ def task_uri(environment: EnvironmentSpec) -> str:
 
 
 class _Handlers:
-    """The handlers of a connection's server. Its tools are the actions, `task`, and the tools of the control role."""
+    """The handlers of a connection's server. The tools are the actions, `task`, and the tools of the role `control`."""
 
     def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
@@ -94,7 +97,7 @@ class _Handlers:
     async def list_tools(
         self, _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Return the actions and the connection's own tools."""
+        """Return the actions and the kit's own tools as tools."""
         actions = [
             types.Tool(
                 name=action.tool.name,
@@ -108,7 +111,7 @@ class _Handlers:
     async def call_tool(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        """Run an action or one of our tools. An unknown name is a refused action."""
+        """Run an action or one of the kit's own tools. An unknown name counts as a rejected action."""
         args, peer = params.arguments or {}, _peer(context)
         if params.name in self._own_tools:
             _, answer = self._own_tools[params.name]
@@ -122,7 +125,7 @@ class _Handlers:
     async def list_resources(
         self, _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """Return the description of the task."""
+        """Return the resource that describes the task."""
         about = "What a model is sent first: the task's instructions, and the newest observation as text."
         resource = types.Resource(uri=self._uri, name=TASK, description=about, mime_type="text/plain")
         return types.ListResourcesResult(resources=[resource])
@@ -130,7 +133,7 @@ class _Handlers:
     async def read_resource(
         self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return the text of the task. Raises MCPError for another URI."""
+        """Return the text of the task. Raises MCPError for any other URI."""
         if str(params.uri) != self._uri:
             raise MCPError(
                 types.INVALID_PARAMS, f"The resource {str(params.uri)[:200]!r} does not exist; expected {self._uri}."
@@ -196,18 +199,21 @@ class _Handlers:
 
 
 def episode_end(end: Rollout) -> dict[str, Json]:
-    """Return the end of an episode for the control role."""
+    """Return the result of an episode for the role `control`."""
     episode = described_episode(end)
     del episode["timing"]
     return episode
 
 
 class _EpisodeOver(Exception):
-    """An action after the end of the episode."""
+    """An action was called after the end of the episode."""
 
 
 async def _answered(call: Callable[[], Awaitable[T]]) -> T:
-    """Await a call. Raises _EpisodeOver, and MCPError without the text of an environment's exception."""
+    """Await a call.
+
+    Raises _EpisodeOver or MCPError, which does not contain the message of an environment's exception.
+    """
     try:
         return await call()
     except SessionError as error:
@@ -219,7 +225,7 @@ async def _answered(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def mcp_error(error: KitError) -> MCPError:
-    """Return the protocol's error. `data` has code and boundary; a failed episode has no reward."""
+    """Convert an error of the kit to an MCP error, whose `data` contains the code and the boundary."""
     message = str(error)
     if isinstance(error, RolloutFailed):
         failure = error.failure

@@ -1,1 +1,1 @@
-"""NeMo Gym: environments as its resource servers."""
+"""NeMo Gym: environments as NeMo Gym's resources servers."""

@@ -1,4 +1,4 @@
-"""NeMo Gym's verbs for a session: `seed_session` resets, a tool is a step, and `verify` ends and scores the episode."""
+"""Runs NeMo Gym's calls in a session: `seed_session` resets, a tool is a step, and `verify` ends and scores the episode."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ log = logging.getLogger("taskapp_kit.service")
 
 PROTOCOL = "nemo"
 RESERVED = ("seed_session", "verify", "reverify_mode")
-"""Routes of a resources server, whose names no action can have."""
+"""The routes of a resources server. Actions must have other names."""
 OVER = "The episode is over. Answer with a short message, without a tool call."
 FAILED = "The environment failed. Answer with a short message, without a tool call."
 ON_FAILURE = "on_failure"
-"""A member of a row: `mask` (default) or `error`."""
+"""A field of a row, with the value `mask` (default) or `error`."""
 MAX_VERIFIED = 4096
-"""How many of the latest results are stored for a repeated `verify`."""
+"""How many of the latest results are stored in case `verify` is called again."""
 
 
 class NemoEpisodes:
-    """The episodes of a server. Methods raise what the session raises, and RequestError for invalid requests."""
+    """The episodes of a server. Methods raise the session's exceptions, and RequestError for invalid requests."""
 
     def __init__(self, context: RouteContext) -> None:
         self._sessions = context.service.sessions
         self._verified: dict[tuple[str | None, str, str], SessionCall] = {}
 
     async def seed(self, environment: EnvironmentSpec, row: Mapping[str, Json], caller: Caller) -> EnvironmentSession:
-        """Begin a row's episode in its own session.
+        """Begin the episode that a row identifies, in a new session.
 
-        If the reset fails, the session stays and `verify` reports the failure, because an error here would end the whole run.
-        Raises RequestError, Saturated, Unavailable.
+        If the reset fails, this method does not raise, because an error response would end NeMo Gym's whole run. The
+        session stays open, and `verify` reports the failure. Raises RequestError, Saturated or Unavailable if the
+        session cannot be opened.
         """
         reset = _episode_of(environment, row)
         session = await self._sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
@@ -60,13 +61,13 @@ class NemoEpisodes:
         return session
 
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
-        """Return the session of a cookie. Raises SessionError."""
+        """Return the session whose id is in the cookie. Raises SessionError if the caller has no such session."""
         session = self._sessions.find(session_id, caller)
         check_environment(session, environment)
         return session
 
     async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
-        """Run an action. Return whether the environment works, and the text for the model."""
+        """Run an action. Return False if the environment failed, and the text for the model."""
         try:
             step = await session.step([(tool, args)])
         except RolloutFailed:
@@ -82,10 +83,11 @@ class NemoEpisodes:
     async def verify(
         self, session_id: str, environment: EnvironmentSpec, caller: Caller, body: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """End, score and close the episode; return the members that a verify response adds to its request.
+        """End, score and close the episode, and return the fields that the response adds to the request.
 
-        If the environment takes text, the model's last message is the answer. A repeated call joins the first one, or returns its
-        result after the session has closed. Raises SessionError, RolloutFailed, UndefinedReward.
+        If the environment accepts text, the model's last message is its answer. A repeated call waits for the first
+        call, or returns the first call's result after the session was closed. Raises SessionError, RolloutFailed or
+        UndefinedReward.
         """
         key = (caller.key_label, environment.name, session_id)
         call = self._verified.get(key)
@@ -108,13 +110,13 @@ class NemoEpisodes:
         except RolloutFailed as failed:
             return RolloutFailed(failed.failure, rollout_id=failed.rollout_id)  # without the frames of its traceback
         finally:
-            if not session.busy:  # a tool call is still running: the episode continues, and can be verified later
+            if not session.busy:  # a tool call is still running, so the episode continues and can be verified later
                 await session.close()
         assert end is not None, "a finished episode has an end"
         return end
 
     def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
-        """Keep the end of an episode for repeated calls, and forget calls that did not end one."""
+        """Store the result of a call for repeated calls. If the call did not end the episode, remove it."""
         if task.cancelled() or task.exception() is not None:
             del self._verified[key]
         while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:
@@ -122,11 +124,11 @@ class NemoEpisodes:
 
 
 def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) -> dict[str, Json]:
-    """Return the members of a verify response whose sample must be masked.
+    """Return the fields of a verify response whose sample must be masked.
 
-    `instance_config.mask_sample`: NeMo RL leaves the sample out of the loss. `_ng_failure_class`: NeMo Gym writes the sample
-    to its file of failures instead of the results and metrics, and plays it again on resume. `reward` must be a number; NeMo
-    Gym's own masked samples have 0.0.
+    With `instance_config.mask_sample`, NeMo RL excludes the sample from the loss. With `_ng_failure_class`, NeMo Gym
+    writes the sample to its failures file, excludes it from results and metrics, and plays it again when a run is
+    resumed. `reward` must be a number; it is 0.0, as in NeMo Gym's own masked samples.
     """
     config = body.get("instance_config")
     return {
@@ -139,22 +141,25 @@ def masked(body: Mapping[str, Json], code: str, sentence: str, rollout_id: str) 
 
 
 def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetSession:
-    """Return the reset that a row of `taskapp export tasks --format nemo` names. Raises RequestError."""
+    """Return the reset request for a row of `taskapp export tasks --format nemo`.
+
+    Raises RequestError for an invalid row.
+    """
     if row.get("environment") not in (None, environment.name):
-        raise _wrong("environment", f"should be {environment.name!r}, the environment of this URL")
+        raise _wrong("environment", f"should be {environment.name!r}, the environment in this URL")
     if row.get("output_mode", "tool_calls") != "tool_calls":
-        raise _wrong("output_mode", "should be tool_calls, because an agent calls tools by their routes")
+        raise _wrong("output_mode", "should be tool_calls, because agents call the routes of tools")
     if row.get(ON_FAILURE, "mask") not in ("mask", "error"):
         raise _wrong(ON_FAILURE, "should be mask or error")
     reserved = next((name for name in environment.actions if name in RESERVED), None)
     if reserved is not None:
-        raise _wrong("environment", f"has an action {reserved!r}, which is a route of a resources server")
+        raise _wrong("environment", f"has an action {reserved!r}, which is the name of a route of resources servers")
     config = row.get("config", {})
     if isinstance(config, str):
         try:
             config = json.loads(config)
         except ValueError:
-            raise _wrong("config", "should be an object or its JSON text") from None
+            raise _wrong("config", "should be an object or a JSON string of an object") from None
     if row.get("seed") is None:
         raise _wrong("seed", "is missing")
     return parsed(ResetSession, {"seed": row["seed"], "split": row.get("split"), "config": config})
@@ -165,7 +170,7 @@ def _wrong(member: str, message: str) -> RequestError:
 
 
 def _last_words(body: Mapping[str, Any]) -> str:
-    """Return the text of the last output item if it is a message of the model."""
+    """Return the text of the model's last output item, or "" if the item is not a message."""
     response = body.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     last = output[-1] if isinstance(output, list) and output else None
@@ -180,7 +185,7 @@ def _last_words(body: Mapping[str, Any]) -> str:
 
 
 def _numbers(end: Rollout) -> dict[str, Json]:
-    """Return numbers for the top level of a response, which NeMo Gym averages."""
+    """Return the numbers of an episode for the top level of a response. NeMo Gym averages them."""
     numbers = {f"taskapp/{item.name}": item.score for item in end.scorecard.criteria}
     numbers |= {"taskapp/steps": float(end.length), "taskapp/truncated": float(end.status == "truncated")}
     return {name: value for name, value in numbers.items() if value is not None}

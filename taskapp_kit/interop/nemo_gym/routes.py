@@ -1,7 +1,8 @@
-"""The routes of a resources server, and their bodies for the OpenAPI document. `episodes.py` reads the bodies.
+"""The routes of a resources server, and the schemas of their bodies. `episodes.py` parses the bodies.
 
-A cookie contains the session's id. Every response sets it, because agents keep the cookies of the last response. A tool
-returns text for the model. `verify` returns the request plus the reward and its parts.
+A cookie contains the session's id. Every response sets the cookie, because agents only keep the cookies of the last
+response. A tool returns text for the model. `verify` returns the fields of the request, the reward and the reward's
+parts.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from taskapp_kit.wire.rollout import JsonDict, Seed, Split
 
 
 class NemoBody(BaseModel):
-    """An object. Undocumented members belong to the agent and are ignored."""
+    """An object. Undocumented fields belong to the agent and are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class NemoRow(NemoBody):
-    """The episode: a row of `taskapp export tasks --format nemo`. `config` is an object or its JSON text."""
+    """A row of `taskapp export tasks --format nemo`, which identifies the episode.
+
+    `config` is an object or a JSON string.
+    """
 
     seed: Seed
     split: Split | None = None
@@ -42,13 +46,13 @@ class NemoRow(NemoBody):
 
 
 class NemoSeeded(BaseModel):
-    """The episode has begun. If it failed, `verify` reports that, and the id may be absent."""
+    """The episode has begun. If the episode failed, `verify` reports the failure, and the id may be absent."""
 
     rollout_id: str | None
 
 
 class NemoVerified(NemoBody):
-    """The members of the request, the reward and its parts. The sample of a failed episode is marked to be masked."""
+    """The fields of the request, the reward and its parts. The sample of a failed episode is marked as masked."""
 
     reward: float
     taskapp: JsonDict
@@ -57,7 +61,7 @@ class NemoVerified(NemoBody):
 COOKIE = "taskapp_session"
 PLAYING = (*READING, 409, 429, 500, 502, 504)
 SESSION = {"name": COOKIE, "in": "cookie", "required": True, "schema": {"type": "string"}}
-SENT = {"Set-Cookie": "The session, for the next requests."}
+SENT = {"Set-Cookie": "The session's id, for the next requests."}
 TOOL = {"name": "tool", "in": "path", "required": True, "schema": {"type": "string"}}
 TEXT: Headers = [
     (b"content-type", b"text/plain; charset=utf-8"),
@@ -73,7 +77,7 @@ def nemo_routes(context: RouteContext) -> Sequence[BaseRoute]:
     begin = RouteSpec(f"{path}/seed_session", "POST", handlers.nemo_seed_session, "NeMo Gym: begin an episode")
     end = RouteSpec(f"{path}/verify", "POST", handlers.nemo_verify, "NeMo Gym: end the episode and score it")
     mode = RouteSpec(
-        f"{path}/reverify_mode", "GET", handlers.nemo_reverify_mode, "NeMo Gym: whether it can be scored again"
+        f"{path}/reverify_mode", "GET", handlers.nemo_reverify_mode, "NeMo Gym: whether a response can be scored again"
     )
     act = RouteSpec(f"{path}/{{tool}}", "POST", handlers.nemo_tool, "NeMo Gym: do one action")
     begins = replace(begin, request_model=NemoRow, response_model=NemoSeeded, failures=(*READING, 429, 500))
@@ -103,7 +107,10 @@ class NemoHandlers:
         return json_answer({"rollout_id": session.rollout_id}, headers=_cookie(session.session_id))
 
     async def nemo_verify(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Ends and scores the episode. A failed episode or an undefined reward is marked to be masked."""
+        """Ends and scores the episode.
+
+        If the episode fails or the reward is undefined, the sample is marked as masked.
+        """
         environment = _environment(context, request)
         session_id = _session_id(request)
         body = await body_of(context, request)
@@ -120,12 +127,12 @@ class NemoHandlers:
         return json_answer({**body, **verified}, headers=_cookie(session_id))
 
     async def nemo_reverify_mode(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Answers that a stored response cannot be verified again, because the episode would have to be played."""
+        """Reports that stored responses cannot be verified again, because the episode would have to be replayed."""
         _environment(context, request)
         return json_answer("unsupported")
 
     async def nemo_tool(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Runs an action. The body contains its arguments, and the response is text for the model."""
+        """Runs an action. The body contains the arguments, and the response is text for the model."""
         environment = _environment(context, request)
         session = self._episodes.find(_session_id(request), environment, caller_of(request.scope))
         works, words = await self._episodes.call(session, request.path_params["tool"], await body_of(context, request))
@@ -140,7 +147,8 @@ def _session_id(request: Request) -> str:
     session_id = request.cookies.get(COOKIE)
     if session_id is None:
         raise RequestError(
-            f"The request has no cookie {COOKIE}.", hint="Call /seed_session first, and send the cookie that it sets."
+            f"The request has no cookie {COOKIE}.",
+            hint="Call /seed_session first, and send its cookie.",
         )
     return session_id
 
