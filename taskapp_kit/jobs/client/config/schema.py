@@ -1,7 +1,7 @@
 """The sections and keys of an RL config as pydantic models, from the RL guides, the contract and the SDK's configs.
 
-The validator, the backend's plan and the page `docs/reference/rl-config.md` (`docs/tools`) all use these models. A class's
-docstring describes its section on the page. Each key has a description and an example.
+The validator, the backend's plan and the page `docs/reference/rl-config.md` all use these models. The page (generated
+by `docs/tools`) shows each class's docstring, and each key's description and example.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
 SMOKE_TEST_SECTIONS = ("trainer", "env", "job")
-"""A config without `[algorithm]` and with one of these is the smoke-test form: all else in it may be left out."""
+"""A config without `[algorithm]` and with one of these sections has the smoke-test form: all else is optional."""
 LOCAL_SECTIONS = ("sampler", "gateway", "checkpoints", "models")
-"""Sections for a trainer on this machine: a config with one of these, or with `services.task_app`, needs no GPUs."""
+"""Sections for the local trainer. A config with one of them, or with `services.task_app`, needs no GPU settings."""
 REQUIRED: dict[str, Any] = {"required": True}
 
 
 def required(about: str, example: str) -> Any:
-    """A key that its section needs in the full form. about: what it is, with its unit. example: how it is written."""
+    """Declare a key that the full form requires. about: Its meaning and unit. example: A value in TOML."""
     return Field(default=None, description=about, examples=[example], json_schema_extra=REQUIRED)
 
 
 def optional(about: str, example: str) -> Any:
-    """A key that may be left out."""
+    """Declare an optional key. about: Its meaning and unit. example: A value in TOML."""
     return Field(default=None, description=about, examples=[example])
 
 
 def section(kind: type[ConfigSection], *, required: bool = False, deprecated: str | None = None) -> Any:
-    """A section, with no key set where the document leaves it out. required: in the full form."""
+    """Declare a section. If the document omits it, no key is set. required: Whether the full form requires it."""
     return Field(default_factory=kind, deprecated=deprecated, json_schema_extra=REQUIRED if required else None)
 
 
 class ConfigSection(BaseModel):
-    """One table of the document. free: keys that it does not declare are accepted without a warning."""
+    """One table of the document. free: Whether undeclared keys are accepted without a warning."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
     free: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class ConfigSection(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_given(cls, value: Any) -> Any:
-        """None is how a key that is left out is read; the JSON of a job cannot write it."""
+        """Reject null in a job's JSON, because None means that a key is omitted."""
         if value is None:
             raise ValueError("null")
         return value
@@ -87,62 +87,62 @@ class ConfigSection(BaseModel):
 class Algorithm(ConfigSection):
     """How the policy learns."""
 
-    type: Literal["online", "offline"] | None = required("whether rollouts are played while it trains", '"online"')
-    method: Literal["policy_gradient", "gspo", "ppo"] | None = required("the family", '"policy_gradient"')
-    variety: Text | None = required("the member of the family", '"gspo"')
+    type: Literal["online", "offline"] | None = required("whether rollouts are played during training", '"online"')
+    method: Literal["policy_gradient", "gspo", "ppo"] | None = required("the algorithm family", '"policy_gradient"')
+    variety: Text | None = required("the algorithm within the family", '"gspo"')
 
 
 class Services(ConfigSection):
     """Servers that the job uses."""
 
     task_url: BaseAddress | None = optional(
-        "the task app; an argument and TASK_APP_URL go before it", '"http://127.0.0.1:8001"'
+        "the task app's address; an argument or TASK_APP_URL takes precedence", '"http://127.0.0.1:8001"'
     )
-    judge_url: BaseAddress | None = optional("the judges' server", '"http://127.0.0.1:8002"')
+    judge_url: BaseAddress | None = optional("the address of the judges' server", '"http://127.0.0.1:8002"')
     task_app: Text | None = optional("the task app's file, for `taskapp train --local`", '"examples/rl/task_app.py"')
 
 
 class Model(ConfigSection):
-    """What is trained: exactly one of source and base."""
+    """The model to train: either source or base."""
 
-    source: Text | None = optional("the id of a finetuned model, such as an FFT or QLoRA checkpoint", '"ft:my-model"')
+    source: Text | None = optional("the id of a fine-tuned model, such as an FFT or QLoRA checkpoint", '"ft:my-model"')
     base: Text | None = optional("the id of a base model", '"Qwen/Qwen3-4B"')
-    trainer_mode: TrainerMode | None = required("what is updated", '"full"')
+    trainer_mode: TrainerMode | None = required("which weights are updated", '"full"')
     label: Text | None = required("the trained model's label", '"my-run"')
 
 
 class Policy(ConfigSection):
-    """The model and its sampling. With exactly one of source and model_name, it replaces [model]."""
+    """The model and its sampling parameters. If either source or model_name is set, this section replaces [model]."""
 
     model_name: Text | None = optional("the id of a base model", '"Qwen/Qwen3-4B"')
-    source: Text | None = optional("the id of a finetuned model", '"ft:my-model"')
-    trainer_mode: TrainerMode | None = optional("what is updated", '"lora"')
+    source: Text | None = optional("the id of a fine-tuned model", '"ft:my-model"')
+    trainer_mode: TrainerMode | None = optional("which weights are updated", '"lora"')
     label: Text | None = optional("the trained model's label", '"my-run"')
-    max_tokens: Count | None = optional("tokens of one answer", "512")
-    temperature: Temperature | None = optional("how freely it samples", "0.7")
+    max_tokens: Count | None = optional("the maximum number of tokens per reply", "512")
+    temperature: Temperature | None = optional("the sampling temperature", "0.7")
     top_p: PositiveShare | None = optional("nucleus sampling", "0.95")
-    top_k: CountOrAll | None = optional("how many tokens it samples from; -1 for all", "50")
-    repetition_penalty: Positive | None = optional("1 changes nothing", "1.0")
-    stop_sequences: Texts | None = optional("what ends an answer", '["</answer>"]')
-    inference_url: FullAddress | None = optional("where the model answers", '"http://127.0.0.1:8100/v1"')
+    top_k: CountOrAll | None = optional("how many of the most likely tokens are sampled from; -1 for all", "50")
+    repetition_penalty: Positive | None = optional("the penalty on repeated tokens; 1 for none", "1.0")
+    stop_sequences: Texts | None = optional("strings that end a reply", '["</answer>"]')
+    inference_url: FullAddress | None = optional("the address of the model's API", '"http://127.0.0.1:8100/v1"')
 
 
 class Topology(ConfigSection):
-    """Who uses which GPUs; [compute.topology] and [topology] are one section, and each key may be in either."""
+    """How the GPUs are divided. [compute.topology] and [topology] are the same section: each key may be in either."""
 
-    type: Text | None = required("how the GPUs are divided", '"single_node_split"')
+    type: Text | None = required("the kind of division", '"single_node_split"')
     gpus_for_vllm: Count | None = required("GPUs that run the policy", "2")
-    gpus_for_training: Count | None = required("GPUs that train", "6")
-    gpus_for_ref: Whole | None = required("GPUs of the reference model", "0")
-    tensor_parallel: Count | None = required("GPUs that one copy of the policy is spread over", "2")
+    gpus_for_training: Count | None = required("GPUs that update the weights", "6")
+    gpus_for_ref: Whole | None = required("GPUs that run the reference model", "0")
+    tensor_parallel: Count | None = required("GPUs per copy of the policy", "2")
     reference_placement: Text | None = optional('where the reference model runs; "none" by default', '"none"')
 
 
 class Compute(ConfigSection):
-    """The GPUs; not needed for the trainer on this machine."""
+    """The GPUs. The local trainer does not need this section."""
 
-    gpu_type: Text | None = required("the model of GPU", '"H100"')
-    gpu_count: Count | None = required("GPUs of one machine", "8")
+    gpu_type: Text | None = required("the GPU model", '"H100"')
+    gpu_count: Count | None = required("GPUs per machine", "8")
     nodes: Count | None = optional("machines", "1")
     topology: Topology = section(Topology)
 
@@ -151,100 +151,112 @@ class RolloutSection(ConfigSection):
     """How episodes are played."""
 
     env_name: Text | None = required("the environment in the task app", '"adder"')
-    policy_name: Text | None = required("the policy in the task app, or a label", '"gold"')
-    max_turns: Count | None = required("turns of one episode", "6")
-    episodes_per_batch: Count | None = required("episodes between two updates", "8")
-    max_concurrent_rollouts: Count | None = required("rollouts at the same time", "4")
+    policy_name: Text | None = required("the policy in the task app, or a label of your choice", '"gold"')
+    max_turns: Count | None = required("the maximum number of turns per episode", "6")
+    episodes_per_batch: Count | None = required("episodes between updates", "8")
+    max_concurrent_rollouts: Count | None = required("concurrent rollouts", "4")
     env_config: Table | None = optional("arguments of the environment", "{ low = 5 }")
     environments: Environments | None = optional(
-        "several environments, or task apps, instead of one, by weights",
+        "several environments or task apps instead of one, each with a weight",
         '[{ env_name = "adder", weight = 3 }, { env_name = "words", weight = 1 }]',
     )
-    policy_config: Table | None = optional("the policy's own settings", "{ temperature = 0.7 }")
-    batches_per_step: Count | None = optional("batches of one update", "1")
-    ops: Ops | None = optional("what is played, in order", '["agent", "env"]')
+    policy_config: Table | None = optional("arguments of the policy", "{ temperature = 0.7 }")
+    batches_per_step: Count | None = optional("batches per update", "1")
+    ops: Ops | None = optional("the sequence of policy and environment turns", '["agent", "env"]')
     timeout_seconds: Positive | None = optional(
-        "seconds after which an attempt at a rollout is abandoned and counts as failed", "1800"
+        "seconds after which an attempt at a rollout is aborted and counts as failed", "1800"
     )
-    straggler_seconds: Positive | None = optional("seconds after which an iteration continues without a rollout", "900")
-    attempts: Count | None = optional("attempts at a rollout that failed outside of its episode", "2")
+    straggler_seconds: Positive | None = optional(
+        "seconds after which an iteration continues without its unfinished rollouts", "900"
+    )
+    attempts: Count | None = optional("attempts per rollout if it fails outside of its episode", "2")
     record_tokens: Switch | None = optional(
         "whether the task app stores token ids and log-probabilities with each rollout", "true"
     )
-    failed_share: Share | None = optional("the job fails when a greater share of its rollouts failed", "0.5")
+    failed_share: Share | None = optional("the job fails if a greater share of its rollouts fails", "0.5")
 
 
 class WeightSync(ConfigSection):
-    """How new weights reach the policy that plays."""
+    """How the policy that plays receives new weights."""
 
-    enable: Switch | None = optional("whether they do", "true")
-    targets: Texts | None = optional("who gets them", '["policy"]')
+    enable: Switch | None = optional("whether it receives them", "true")
+    targets: Texts | None = optional("the models that receive them", '["policy"]')
     mode: Text | None = optional("the way", '"direct"')
-    direct: Switch | None = optional("whether from GPU to GPU", "true")
-    interval: Count | None = optional("updates between two syncs", "1")
-    verify_every_k: Whole | None = optional("syncs between two that are verified; 0 for never", "0")
+    direct: Switch | None = optional("whether weights are copied directly from GPU to GPU", "true")
+    interval: Count | None = optional("updates between syncs", "1")
+    verify_every_k: Whole | None = optional("how many syncs pass until one is verified; 0 for never", "0")
 
 
 class Lora(ConfigSection):
-    """Adapters, with trainer_mode lora or qlora."""
+    """The adapters, for trainer_mode lora or qlora."""
 
-    r: Count | None = optional("rank", "16")
-    alpha: Positive | None = optional("scale", "32")
-    dropout: Share | None = optional("share that is dropped", "0.05")
+    r: Count | None = optional("the rank", "16")
+    alpha: Positive | None = optional("the scale", "32")
+    dropout: Share | None = optional("the dropout probability", "0.05")
     target_modules: TextOrTexts | None = optional("layers that get an adapter", '["q_proj", "v_proj"]')
 
 
 class TrainingRewards(ConfigSection):
-    """Rewards of steps and events."""
+    """Rewards for steps and events."""
 
     step_rewards_enabled: Switch | None = optional("whether steps are rewarded", "true")
-    step_rewards_mode: Text | None = optional("when they are", '"decision_stepwise"')
-    step_rewards_indicator_lambda: Weight | None = optional("the weight of a step's reward", "1.0")
-    step_rewards_beta: Number | None = optional("sent to the trainer", "0.0")
-    step_rewards_strategy: Text | None = optional("how unlocked achievements count", '"consistent"')
+    step_rewards_mode: Text | None = optional("when steps are rewarded", '"decision_stepwise"')
+    step_rewards_indicator_lambda: Weight | None = optional("the weight of step rewards", "1.0")
+    step_rewards_beta: Number | None = optional("a parameter of the step rewards, sent to the trainer", "0.0")
+    step_rewards_strategy: Text | None = optional("how unlocked achievements are counted", '"consistent"')
     event_rewards_kind: Text | None = optional("how events are rewarded", '"unique"')
 
 
 class PpoSection(ConfigSection):
-    """Values and advantages of the variety ppo."""
+    """How the variety ppo estimates values and advantages."""
 
-    discount: PositiveShare | None = optional("how much a reward counts one sampled token earlier", "1.0")
-    gae_lambda: Share | None = optional("how much the error of a later token's value counts one token earlier", "1.0")
-    passes: Count | None = optional("how often an update goes through its minibatches", "2")
-    value_learning_rate: PositiveShare | None = optional("size of a step of the value head", "0.01")
-    value_clip: Positive | None = optional("how far a value may move in one update; not limited by default", "0.2")
+    discount: PositiveShare | None = optional("the factor by which a reward is discounted per sampled token", "1.0")
+    gae_lambda: Share | None = optional(
+        "the factor by which later value errors are discounted per token (GAE's lambda)", "1.0"
+    )
+    passes: Count | None = optional("passes over the minibatches per update", "2")
+    value_learning_rate: PositiveShare | None = optional("the learning rate of the value head", "0.01")
+    value_clip: Positive | None = optional("how far a value may change in one update; unlimited by default", "0.2")
 
 
 class Training(ConfigSection):
-    """How long and how fast it learns."""
+    """The length of training, the learning rate and the loss."""
 
     num_epochs: Count | None = required("passes over the seeds", "1")
-    iterations_per_epoch: Count | None = required("updates of one pass", "10")
-    max_turns: Count | None = required("turns of one episode", "6")
-    batch_size: Count | None = required("groups of one update", "2")
-    group_size: Count | None = required("rollouts of one seed, compared with each other", "4")
-    learning_rate: PositiveShare | None = required("size of an update", "1e-5")
-    gradient_accumulation_steps: Count | None = optional("small batches of one update", "1")
-    max_accumulated_minibatch: Count | None = optional("the most small batches of one update", "1")
-    log_interval: Count | None = optional("updates between two points of the log", "1")
-    weight_sync_interval: Count | None = optional("updates between two syncs of the weights", "1")
+    iterations_per_epoch: Count | None = required("updates per epoch", "10")
+    max_turns: Count | None = required("the maximum number of turns per episode", "6")
+    batch_size: Count | None = required("groups per update", "2")
+    group_size: Count | None = required("rollouts per seed, which are compared with each other", "4")
+    learning_rate: PositiveShare | None = required("the learning rate", "1e-5")
+    gradient_accumulation_steps: Count | None = optional("gradient accumulation steps per update", "1")
+    max_accumulated_minibatch: Count | None = optional("the maximum number of accumulated batches per update", "1")
+    log_interval: Count | None = optional("updates between logged points", "1")
+    weight_sync_interval: Count | None = optional("updates between weight syncs", "1")
     iterations_ahead: Whole | None = optional(
-        "iterations that may be played with earlier weights while the weights are updated; 0 to take turns", "0"
+        "how many iterations may be played with older weights during updates; 0 to alternate playing and updating", "0"
     )
-    async_semaphore_max: Count | None = optional("rollouts at the same time, over the whole job", "4")
-    minibatches: Count | None = optional("optimizer steps of one update, each on other episodes", "1")
-    clip: ClipRange | None = optional("how far a ratio may move below and above 1", "[0.2, 0.28]")
-    beta: Weight | None = optional("weight of the KL divergence from the model that the job started with", "0.0")
-    precision: Literal["fp32", "bf16"] | None = optional("of the computation; the weights are fp32", '"fp32"')
+    async_semaphore_max: Count | None = optional("concurrent rollouts of the whole job", "4")
+    minibatches: Count | None = optional("optimizer steps per update, each on different episodes", "1")
+    clip: ClipRange | None = optional(
+        "how far a probability ratio may be below and above 1 before the loss clips it", "[0.2, 0.28]"
+    )
+    beta: Weight | None = optional("the weight of the KL divergence from the job's initial model", "0.0")
+    precision: Literal["fp32", "bf16"] | None = optional(
+        "the precision of the computation; the weights are always fp32", '"fp32"'
+    )
     scale: Literal["none", "group", "batch"] | None = optional(
-        "whose standard deviation divides the advantages", '"none"'
+        "the rollouts by whose standard deviation advantages are divided", '"none"'
     )
-    warmup_iterations: Whole | None = optional("updates in which the learning rate grows to its value", "0")
+    warmup_iterations: Whole | None = optional("updates during which the learning rate rises to its final value", "0")
     credit: Literal["episode", "turn"] | None = optional(
-        "what shares one advantage; a turn gets the rewards of the steps after it", '"episode"'
+        "the unit with one advantage; a turn is credited with the rewards of the steps after it", '"episode"'
     )
-    discount: PositiveShare | None = optional("with credit turn, how much a reward counts one turn earlier", "1.0")
-    mask_truncated: Switch | None = optional("whether answers that max_tokens cut are left out", "false")
+    discount: PositiveShare | None = optional(
+        "the factor by which a reward is discounted per turn, with credit turn", "1.0"
+    )
+    mask_truncated: Switch | None = optional(
+        "whether replies that max_tokens cut off are excluded from the loss", "false"
+    )
     stall_seconds: Positive | None = optional("the job fails after this many seconds without progress", "2700")
     weight_sync: WeightSync = section(WeightSync)
     lora: Lora = section(Lora)
@@ -253,35 +265,44 @@ class Training(ConfigSection):
 
 
 class Evaluation(ConfigSection):
-    """The policy is measured at a fixed cadence."""
+    """Evaluations of the policy during training."""
 
-    instances: Count | None = required("episodes of one evaluation", "2")
-    every_n_iters: Count | None = required("updates between two evaluations", "1")
+    instances: Count | None = required("episodes per evaluation", "2")
+    every_n_iters: Count | None = required("updates between evaluations", "1")
     seeds: Seeds | None = required("the seeds of an evaluation", "[0, 1]")
-    temperature: Temperature | None = optional("the sampling temperature; default: as in training; 0 is greedy", "0.0")
-    stop_at: Number | None = optional("the mean reward of an evaluation that ends the job", "0.95")
-    patience: Count | None = optional("evaluations in a row without improvement that end the job", "3")
+    temperature: Temperature | None = optional(
+        "the sampling temperature; by default the same as in training; 0 is greedy", "0.0"
+    )
+    stop_at: Number | None = optional(
+        "the job ends when the mean reward of an evaluation is at least this value", "0.95"
+    )
+    patience: Count | None = optional("consecutive evaluations without improvement after which the job ends", "3")
 
 
 class CurriculumSection(ConfigSection):
-    """Training continues with the next difficulty once the reward is high enough."""
+    """Raises the difficulty when the reward is high enough."""
 
     levels: Levels | None = required("values of a task's difficulty, the easiest first", '["easy", "medium", "hard"]')
-    up: Number | None = required("the mean reward from which the next level is played", "0.8")
-    down: Number | None = optional("the mean reward up to which the level before is played; by default never", "0.2")
-    window: Count | None = optional("iterations at one level whose mean decides", "1")
+    up: Number | None = required("the mean reward at or above which the next level is played", "0.8")
+    down: Number | None = optional(
+        "the mean reward at or below which the previous level is played; by default never", "0.2"
+    )
+    window: Count | None = optional("how many iterations at a level the mean covers", "1")
 
 
 class BlendWeights(ConfigSection):
-    """Reward = env · return + event · events score + outcome · outcome score; not all 0."""
+    """Weights of the reward: env · return + event · events score + outcome · outcome score.
 
-    env: Weight | None = optional("weight of the environment's return", "1.0")
-    event: Weight | None = optional("weight of the events score", "0.0")
-    outcome: Weight | None = optional("weight of the outcome score", "0.0")
+    At least one must be above 0.
+    """
+
+    env: Weight | None = optional("the weight of the environment's return", "1.0")
+    event: Weight | None = optional("the weight of the events score", "0.0")
+    outcome: Weight | None = optional("the weight of the outcome score", "0.0")
 
 
 class JudgeOptions(ConfigSection):
-    """Who judges what."""
+    """The judge, and what it scores."""
 
     free = True
     provider: JudgeProvider | None = optional("the judge's vendor", '"openai"')
@@ -290,14 +311,14 @@ class JudgeOptions(ConfigSection):
     event: Switch | None = optional("whether events are judged", "true")
     outcome: Switch | None = optional("whether the outcome is judged", "true")
     rubric_overrides: Table | None = optional("changes to the rubric", "{}")
-    metadata: Table | None = optional("words for the judge's log", "{}")
+    metadata: Table | None = optional("values that the judge logs", "{}")
 
 
 class JudgeSection(ConfigSection):
-    """Rewards by a judge."""
+    """Rewards from a judge."""
 
-    enabled: Switch | None = optional("whether there is one", "true")
-    timeout_s: Positive | None = optional("seconds that a judge may take", "45")
+    enabled: Switch | None = optional("whether a judge is used", "true")
+    timeout_s: Positive | None = optional("the time limit of a judge, in seconds", "45")
     reward_blend: BlendWeights = section(BlendWeights)
     options: JudgeOptions = section(JudgeOptions)
 
@@ -309,45 +330,47 @@ class DeprecatedRubric(ConfigSection):
 
 
 class SamplerSection(ConfigSection):
-    """What generates the answers while it trains."""
+    """The sampler, which generates the replies during training."""
 
     engine: Literal["transformers", "vllm", "services"] | None = optional(
         "the trainer itself, vLLM, or replicas in other processes", '"transformers"'
     )
-    replicas: Count | None = optional("samplers, with the engine services", "2")
+    replicas: Count | None = optional("the number of samplers, if the engine is services", "2")
     backend: Literal["local", "ray"] | None = optional(
-        "where they run: on this machine, or on a Ray cluster", '"local"'
+        "where the samplers run: on this machine, or on a Ray cluster", '"local"'
     )
-    deterministic: Switch | None = optional("one answer at a time: slower, and the same tokens at each run", "true")
+    deterministic: Switch | None = optional(
+        "generate one reply at a time: slower, but every run has the same tokens", "true"
+    )
 
 
 class GatewaySection(ConfigSection):
-    """Where the trainer answers the task app's calls of the model."""
+    """The gateway, through which the task app calls the trained model."""
 
     url: BaseAddress | None = optional("the address that the task app calls", '"https://trainer.example.org"')
 
 
 class CheckpointsSection(ConfigSection):
-    """What is saved while it trains."""
+    """Checkpoints that are saved during training."""
 
-    every_n_iters: Count | None = optional("updates between two checkpoints; the last is always saved", "1")
+    every_n_iters: Count | None = optional("updates between checkpoints; one is always saved at the end", "1")
 
 
 class ModelsSection(ConfigSection):
-    """Names of models."""
+    """Aliases of models."""
 
-    alias: Names | None = optional("models that replace other models", '{ "Qwen/Qwen3-0.6B" = "tiny" }')
+    alias: Names | None = optional("maps a model's name to the model to use instead", '{ "Qwen/Qwen3-0.6B" = "tiny" }')
 
 
 class Vllm(ConfigSection):
     """The server that runs the policy. Other keys are passed unchanged to a hosted trainer's server."""
 
     free = True
-    tensor_parallel_size: Count | None = optional("GPUs that one copy of the policy is spread over", "2")
-    max_model_len: Count | None = optional("most tokens of a prompt and its answer together", "4096")
-    gpu_memory_utilization: PositiveShare | None = optional("share of a GPU's memory that it takes", "0.4")
+    tensor_parallel_size: Count | None = optional("GPUs per copy of the policy", "2")
+    max_model_len: Count | None = optional("the maximum number of tokens in a prompt and its reply together", "4096")
+    gpu_memory_utilization: PositiveShare | None = optional("the share of a GPU's memory that the server uses", "0.4")
     enforce_eager: Switch | None = optional(
-        "nothing is compiled: a quicker start and slower answers; true here", "false"
+        "run without compilation: starts faster, replies more slowly; always true in the local trainer", "false"
     )
 
 
@@ -358,53 +381,57 @@ class Reference(ConfigSection):
 
 
 class Tags(ConfigSection):
-    """Your own labels for finding the job again: text, numbers, true or false."""
+    """Your own labels, which let you find the job: strings, numbers, true or false."""
 
     free = True
 
 
 class SmokeSection(ConfigSection):
-    """For local smoke tests: never sent with a job."""
+    """Settings for local smoke tests. They are never sent with a job."""
 
     free = True
 
 
 class SmokeTrainer(ConfigSection):
-    """Smoke-test form of [training]."""
+    """The smoke-test form of [training]."""
 
-    batch_size: Count | None = optional("as training.batch_size", "2")
-    group_size: Count | None = optional("as training.group_size", "4")
+    batch_size: Count | None = optional("same as training.batch_size", "2")
+    group_size: Count | None = optional("same as training.group_size", "4")
 
 
 class SmokeEnv(ConfigSection):
-    """Smoke-test form of [rollout]."""
+    """The smoke-test form of [rollout]."""
 
-    max_steps_per_episode: Count | None = optional("as rollout.max_turns", "3")
+    max_steps_per_episode: Count | None = optional("same as rollout.max_turns", "3")
 
 
 class SmokeJob(ConfigSection):
-    """Smoke-test form of [model]."""
+    """The smoke-test form of [model]."""
 
-    model: Text | None = optional("as model.base; as model.source when it begins with ft: or rl:", '"Qwen/Qwen3-0.6B"')
+    model: Text | None = optional(
+        "same as model.base, or as model.source if it begins with ft: or rl:", '"Qwen/Qwen3-0.6B"'
+    )
 
 
 class RunnerSection(ConfigSection):
-    """How a script follows the job; no trainer reads it."""
+    """How a script follows the job. Trainers ignore this section."""
 
     stream_seconds: Weight | None = optional("seconds for which events are shown; 0 for none", "0")
-    empty_polls_threshold: Count | None = optional("polls without a new event until the script gives up", "5")
-    startup_deadline_s: Positive | None = optional("seconds until the first event", "45")
+    empty_polls_threshold: Count | None = optional(
+        "consecutive polls without a new event after which the script gives up", "5"
+    )
+    startup_deadline_s: Positive | None = optional("seconds to wait for the first event", "45")
 
 
 class DataSection(ConfigSection):
     """The tasks."""
 
-    seeds: Seeds | None = optional("the seeds that are trained on, in order", "[0, 1, 2, 3]")
-    rollouts: Text | None = optional("the stored rollouts that type offline learns from, a file", '"rollouts.jsonl"')
+    seeds: Seeds | None = optional("the training seeds, in order", "[0, 1, 2, 3]")
+    rollouts: Text | None = optional("the file of stored rollouts to learn from, with type offline", '"rollouts.jsonl"')
 
 
 class RlDocument(ConfigSection):
-    """The whole document, in the order of the page."""
+    """The whole document, with its sections in the order of the documentation page."""
 
     algorithm: Algorithm = section(Algorithm, required=True)
     services: Services = section(Services)
@@ -435,18 +462,18 @@ class RlDocument(ConfigSection):
 
 
 def inner_section(key: FieldInfo) -> type[ConfigSection] | None:
-    """The section that a field holds; None where it is a key."""
+    """Return the section that a field contains, or None if the field is a key."""
     kind = key.annotation
     return kind if isinstance(kind, type) and issubclass(kind, ConfigSection) else None
 
 
 def keys_of(section: type[ConfigSection]) -> dict[str, FieldInfo]:
-    """Name to field of the keys of a section, without the sections inside it."""
+    """Return the keys of a section, by name, without the sections inside it."""
     return {name: key for name, key in section.model_fields.items() if inner_section(key) is None}
 
 
 def sections_of(section: type[ConfigSection], above: str = "") -> Iterator[tuple[str, type[ConfigSection]]]:
-    """Yield the sections inside a section: the name with dots, as in its header, and the section."""
+    """Yield the sections inside a section, each with its dotted name, as in its header."""
     for name, key in section.model_fields.items():
         inner = inner_section(key)
         if inner is not None:
@@ -455,7 +482,7 @@ def sections_of(section: type[ConfigSection], above: str = "") -> Iterator[tuple
 
 
 SECTIONS = dict(sections_of(RlDocument))
-"""Name with dots, as in its header, to section."""
+"""Every section by its dotted name, as in its header."""
 
 
 def is_required(key: FieldInfo) -> bool:
@@ -471,12 +498,12 @@ def expected(key: FieldInfo) -> Expected:
 
 
 def value_at(config: ConfigSection, place: Sequence[str]) -> Any:
-    """Return the value of a key that the schema has, by its place: for tables of keys."""
+    """Return the value of a key of the schema, given its path."""
     return functools.reduce(getattr, place, config)
 
 
 def from_section(kind: type[Settings], section: ConfigSection, **more: Any) -> Settings:
-    """Return a data class with the values of a section's keys of the same names, and with `more`, which takes precedence."""
+    """Create a data class from a section's keys with the same names. Values in `more` take precedence."""
     names = {member.name for member in fields(kind)}
     return kind(**{name: value for name, value in section if name in names and value is not None} | more)
 

@@ -33,36 +33,40 @@ WHAT = "SFT config"
 
 
 class SftData(ConfigSection):
-    """The conversations. Paths are relative to the working directory."""
+    """The conversations to learn from. Paths are relative to the working directory."""
 
-    train: Text | None = required("the file of `taskapp export --format sft`", '"gold.jsonl"')
+    train: Text | None = required("a file written by `taskapp export --format sft`", '"gold.jsonl"')
     held_out: Text | None = optional(
-        "a second file in the same format, whose loss is measured but not learned from", '"held_out.jsonl"'
+        "a second file in the same format, which is only used to measure the loss", '"held_out.jsonl"'
     )
     held_out_share: Share | None = optional(
-        "instead of `held_out`, the share of the seeds of `train` that are held out; 0.1 by default", "0.1"
+        "instead of `held_out`: the share of the seeds in `train` to hold out; 0.1 by default", "0.1"
     )
-    min_reward: Number | None = optional("leaves out conversations with a lower reward or without a reward", "1.0")
-    rl_config: Text | None = optional("an RL config: conversations of its [evaluation] seeds are left out", '"rl.toml"')
+    min_reward: Number | None = optional("conversations with a lower reward, or without a reward, are excluded", "1.0")
+    rl_config: Text | None = optional(
+        "an RL config: conversations with seeds of its [evaluation] are excluded", '"rl.toml"'
+    )
 
 
 class SftTraining(ConfigSection):
-    """How long and how fast it learns."""
+    """The length of training and the learning rate."""
 
     num_epochs: Count | None = required("passes over the conversations", "3")
-    batch_size: Count | None = required("conversations of one update", "8")
-    learning_rate: PositiveShare | None = required("size of an update", "2e-5")
-    precision: Literal["fp32", "bf16"] | None = optional("of the computation; the weights are fp32", '"fp32"')
+    batch_size: Count | None = required("conversations per update", "8")
+    learning_rate: PositiveShare | None = required("the learning rate", "2e-5")
+    precision: Literal["fp32", "bf16"] | None = optional(
+        "the precision of the computation; the weights are always fp32", '"fp32"'
+    )
 
 
 class SftEvaluation(ConfigSection):
-    """When the held-out loss is measured, besides before the first update and after the last."""
+    """How often the held-out loss is measured. It is always measured before the first update and after the last."""
 
-    every_n_iters: Count | None = optional("updates between two measurements; default: one epoch", "10")
+    every_n_iters: Count | None = optional("updates between measurements; by default one epoch", "10")
 
 
 class SftDocument(ConfigSection):
-    """The whole document, in the order of the page."""
+    """The whole document, with its sections in the order of the documentation page."""
 
     model: Model = section(Model, required=True)
     data: SftData = section(SftData, required=True)

@@ -25,7 +25,7 @@ class Expected:
     """
 
     words: str
-    element: str = "text in quotes"
+    element: str = "a string in quotes"
     suggested: tuple[str, ...] = ()
 
 
@@ -79,12 +79,12 @@ def _in_a_list(value: Any) -> Any:
 Real = int | float
 """A number that stays as it was written: 1 does not become 1.0 in requests or stored rows."""
 _ADDRESS = Expected('an address such as "http://127.0.0.1:8001"')
-Text = Annotated[str, AfterValidator(_not_blank), Expected("text in quotes")]
+Text = Annotated[str, AfterValidator(_not_blank), Expected("a string in quotes")]
 BaseAddress = Annotated[str, AfterValidator(_base_address), _ADDRESS]
 FullAddress = Annotated[str, AfterValidator(_full_address), _ADDRESS]
 Texts = Annotated[list[Text], Expected('a list of strings such as ["policy"]')]
 TextOrTexts = Annotated[
-    list[Text], BeforeValidator(_in_a_list), Expected("text in quotes, or a list of strings", "text in quotes")
+    list[Text], BeforeValidator(_in_a_list), Expected("a string in quotes, or a list of strings", "a string in quotes")
 ]
 Ops = Annotated[
     list[Annotated[Any, AfterValidator(_op)]],
@@ -115,12 +115,12 @@ ClipRange = Annotated[
 Levels = Annotated[
     list[Text | Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
     Field(min_length=2),
-    Expected("a list of at least two strings or integers", "text in quotes, or an integer of at least 0"),
+    Expected("a list of at least two strings or integers", "a string in quotes, or an integer of at least 0"),
 ]
 Names = Annotated[dict[str, Text], Expected('a table of strings such as { "Qwen/Qwen3-0.6B" = "tiny" }')]
 TrainerMode = Literal["full", "lora", "qlora"]
 JudgeProvider = Annotated[
-    str, AfterValidator(_not_blank), Expected("text in quotes", suggested=("openai", "groq", "gemini"))
+    str, AfterValidator(_not_blank), Expected("a string in quotes", suggested=("openai", "groq", "gemini"))
 ]
 
 
