@@ -1,1 +1,1 @@
-"""Turns an author's declarations into frozen, checked specs."""
+"""Collects the declarations of a task app, checks them, and freezes them into specs."""

@@ -1,4 +1,4 @@
-"""`TaskApp`, on which an author declares an app. Declarations are only collected; `freeze()` checks all of them."""
+"""`TaskApp`, whose decorators collect the declarations of an app. `freeze()` checks them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TaskApp(Declarations):
     The decorators record a declaration and return the decorated object unchanged.
 
     Args:
-        name: Name of the app, also the service's name in the HTTP API.
+        name: Name of the app. It is also the name of the service in the HTTP API.
         version: Version of the app, stored with each rollout.
-        description: Description shown to callers. Defaults to the docstring of the author's module.
-        reward: Weights of return, events score and outcome score. The default depends on the declared criteria
-            (docs/environments/scoring.md).
-        system_prompt: First message to the model. By default it is built from the declarations.
+        description: Description that callers see. Defaults to the docstring of the module that creates the app.
+        reward: Weights of the return, the events score and the outcome score in the reward. The default depends on
+            the declared criteria; see docs/environments/scoring.md.
+        system_prompt: First message to the model. By default, the kit builds it from the declarations.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class TaskApp(Declarations):
         self.docstring = frame.f_globals.get("__doc__") or ""
         self.place = calling_line(1)
         self.reference: str | None = None
-        """The reference with which `find_app` loaded the app, so that other processes can. None if imported directly."""
+        """The reference that `find_app` used to load the app, or None if the app was imported directly. Other
+        processes load the app with this reference."""
         self.declared = []
         self._spec: AppSpec | None = None
         self._lock = threading.Lock()
@@ -69,7 +70,7 @@ class TaskApp(Declarations):
         return f"TaskApp({self.name!r}, version={self.version!r})"
 
     def path(self, name: str | Path) -> Path:
-        """Return the path of a file next to the author's file. A deploy uploads every file named this way.
+        """Return the path of a file next to the author's file, and mark the file for upload by `taskapp deploy`.
 
         Args:
             name: Path of the file, relative to the author's file.
@@ -124,24 +125,26 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **unknown: Any,
     ) -> Any:
-        """Declare a class as an environment. The first one declared is the app's default.
+        """Declare a class as an environment. The first environment declared is the app's default.
 
         Args:
             name: Name of the environment. Defaults to the class's name in snake case: `WordGame` becomes `word_game`.
             splits: Disjoint ranges of seeds, by split name.
-            tasks: Rows by split name, instead of `splits`. Each value is a list, a JSONL path or a callable. The seed is
-                the index of the row.
-            row: Type of the rows.
+            tasks: Task rows by split name, as an alternative to `splits`. Each value is a list, the path of a JSONL
+                file or a callable that returns rows. The seed of an episode is the index of its row.
+            row: Pydantic model or dataclass that validates each row. By default, rows are plain dicts.
             prompt: System prompt of this environment.
-            max_steps: Limit on steps, or the name of the constructor parameter that sets it.
-            max_turns: Limit on the policy's turns. None removes the limit. Defaults to 1000 if `max_steps` is not set.
-            max_refusals: Limit on consecutive replies in which no action was accepted. None removes the limit.
-            step_timeout_seconds: Time limit of one call of the environment, in seconds.
-            isolation: "thread" runs the environment in a thread of the server, "process" in a separate process.
+            max_steps: Maximum number of steps, or the name of the constructor parameter that sets it.
+            max_turns: Maximum number of turns of the policy, or None for no limit. Defaults to 1000 if `max_steps` is
+                not set.
+            max_refusals: Maximum number of consecutive replies without an accepted action, or None for no limit.
+            step_timeout_seconds: Time limit of each call to the environment, in seconds.
+            isolation: "thread" runs the environment in a thread of the server. "process" runs it in a separate process.
             models: Roles of the models that the environment calls with `context.model(role)`.
             reward_range: Lowest and highest reward of a step.
-            baselines: Highest acceptable mean reward, by policy.
-            accept: Checks of `taskapp doctor` whose findings are intended, with the reason. Every report shows the reason.
+            baselines: Highest acceptable mean reward of each policy, such as `{"random": 0.2}`.
+            accept: Checks of `taskapp doctor` whose findings are intended, each with the reason. Reports show the
+                reason.
             version: Version of the environment, stored with each rollout.
             tags: Labels for lists of environments.
 
@@ -190,24 +193,25 @@ class TaskApp(Declarations):
         tags: Sequence[str] = (),
         **further: Rows,
     ) -> None:
-        """Declare an environment of questions: it shows a row's prompt, and the policy's answer ends the episode.
+        """Declare a single-turn environment: it shows the prompt of a row, and the policy's answer ends the episode.
 
-        An answer without text is scored as the empty string.
+        If a model's reply contains no text, the empty string is scored.
 
         Args:
             name: Name of the environment.
-            row: Type of the rows.
-            prompt: Format string over the row's public fields, or `fn(row) -> str`. Required.
-            rows: One source for all splits. Each split is then a range of row numbers, starting at 0: `rows="q.jsonl",
-                train=range(40), test=range(40, 50)`. Seeds count from 0 within each split.
-            splits: Rows by split name, for splits whose names are parameters of this method.
-            max_turns: Limit on turns. If it is above 1, the policy may try again after an answer was rejected; the first
-                accepted answer ends the episode.
+            row: Pydantic model or dataclass that validates each row. By default, rows are plain dicts.
+            prompt: Format string whose placeholders are public fields of the row, or `fn(row) -> str`. Required.
+            rows: A single source for all splits. Each split is then a range of row numbers, starting at 0:
+                `rows="q.jsonl", train=range(40), test=range(40, 50)`. Seeds start at 0 within each split.
+            splits: Rows by split name. Needed only for splits whose names are parameters of this method.
+            max_turns: Maximum number of turns. If it is above 1, the policy may try again after a rejected answer. The
+                first accepted answer ends the episode.
             models: Roles of the models that the environment calls.
-            accept: Checks of `taskapp doctor` whose findings are intended, with the reason.
+            accept: Checks of `taskapp doctor` whose findings are intended, each with the reason.
             version: Version of the environment, stored with each rollout.
             tags: Labels for lists of environments.
-            further: Splits by name. Each is a list of rows, a JSONL path relative to the author's file, or a callable.
+            further: The splits, by name. The value of each split is a list of rows, the path of a JSONL file relative
+                to the author's file, or a callable that returns rows.
         """
         options = {
             "row": row,
@@ -250,18 +254,18 @@ class TaskApp(Declarations):
         environment: Names = None,
         **unknown: Any,
     ) -> Any:
-        """Declare one criterion. The function's docstring is its description.
+        """Declare a criterion that code scores. The function's docstring is the description of the criterion.
 
         Args:
             function: Scoring function. It returns a float, or None if the criterion does not apply.
-            of: "outcome" calls the function once per rollout; it takes any of trajectory, task, config and answer_text
-                by name. "events" calls `fn(step, trajectory)` for each step.
+            of: With "outcome", the function is called once per rollout and may have the parameters `trajectory`,
+                `task`, `config` and `answer_text`. With "events", `fn(step, trajectory)` is called for each step.
             weight: Weight, at least 0. A criterion with weight 0 is reported but does not affect the reward.
-            required: Whether the lowest score of the scale makes the whole outcome 0.
-            scale: Lowest and highest score of an outcome criterion. The score enters the outcome as
-                (score − low)/(high − low). With weight > 0, a score outside the scale is an error.
+            required: Whether the outcome is 0 when this criterion has the lowest score of its scale.
+            scale: Lowest and highest score of an outcome criterion. Scores are normalized to
+                (score − low)/(high − low). If the weight is above 0, a score outside the scale is an error.
             name: Name of the criterion. Defaults to the function's name.
-            environment: One environment or several. Defaults to all.
+            environment: Name of an environment, or several names. Defaults to all environments.
         """
         options = {"of": of, "weight": weight, "required": required, "scale": scale}
         return self._decorator("rubric", function, name, options, environment, unknown)
@@ -305,25 +309,26 @@ class TaskApp(Declarations):
     ) -> Any:
         """Declare a criterion that a model scores.
 
-        The function's docstring is the question to the model, and its return value is the material that the model scores.
+        The function's docstring is the question to the model. Its return value is the content that the model scores.
 
         Args:
-            function: Function with the parameters of an outcome rubric. It returns a str, a dict (one section per key),
-                a list of Text and Image, or None if the criterion does not apply.
+            function: Function with the parameters of an outcome rubric. It returns a str, a dict with one section per
+                key, a list of Text and Image, or None if the criterion does not apply.
             weight: Weight, at least 0. A judge with weight 0 is reported but does not affect the reward.
             scale: Lowest and highest score, as for a rubric.
-            samples: Number of requests to each model.
-            group: Whether the judge compares rollouts. Its function takes `trajectories` and returns one string for
-                each. Group judges run at `POST /score_group` only, never for a single rollout.
+            samples: Number of requests to the model of each role.
+            group: Whether the judge compares rollouts. The function then has the parameter `trajectories` and returns
+                one string for each trajectory. Group judges score only requests to `POST /score_group`, never a single
+                rollout.
             model: Role of the model to call, or several roles.
             combine: How several scores are combined into one.
-            choices: Labels from worst to best that the model chooses from, instead of a number.
-            kind: "reward_model" calls an endpoint that returns only a number. A str is sent as `input`, a list of
-                messages as `messages`, a dict unchanged.
-            form: "text" supports endpoints without structured output.
-            temperature: Sampling temperature. None leaves it to the endpoint.
+            choices: Labels from which the model chooses instead of returning a number, from worst to best.
+            kind: "reward_model" calls an endpoint that returns only a number. A str is sent as `input`, and a list of
+                messages as `messages`. A dict is sent unchanged.
+            form: Use "text" for endpoints that do not support structured output.
+            temperature: Sampling temperature. If it is None, the endpoint's default applies.
             name: Name of the judge. Defaults to the function's name.
-            environment: One environment or several. Defaults to all.
+            environment: Name of an environment, or several names. Defaults to all environments.
         """
         options = {
             "weight": weight,
@@ -340,14 +345,14 @@ class TaskApp(Declarations):
         return self._decorator("judge", function, name, options, environment, unknown)
 
     def load_rubric(self, path: str | Path, *, environment: Names = None) -> None:
-        """Declare the criteria of a TOML, YAML or JSON file.
+        """Declare the criteria in a TOML, YAML or JSON file.
 
-        If a criterion has the name of a declared `@app.rubric`, the file sets its weight, description and `required`.
-        A judge scores all other criteria.
+        If a criterion has the name of an `@app.rubric`, the file sets the weight, the description and `required` of
+        that rubric. A judge scores all other criteria.
 
         Args:
             path: Path of the file, relative to the author's file.
-            environment: One environment or several. Defaults to all.
+            environment: Name of an environment, or several names. Defaults to all environments.
         """
         place = calling_line(1)
         self._declare(Declaration("rubric_file", str(path), self.path(path), {}, place, environment))
@@ -361,12 +366,12 @@ class TaskApp(Declarations):
     def policy(self, name: Any = None, *, environment: Names = None, **unknown: Any) -> Any:
         """Declare a scripted policy, `fn(observation, rng)`, which returns `{"tool": {args}}` or text.
 
-        The policy named "gold" demonstrates good play and may also take `task`. A declared policy takes precedence over a
-        built-in policy with the same name.
+        The policy named "gold" demonstrates good play, and its function may also have the parameter `task`. A declared
+        policy replaces a built-in policy with the same name.
 
         Args:
             name: Name of the policy. Defaults to the function's name.
-            environment: One environment or several. Defaults to all.
+            environment: Name of an environment, or several names. Defaults to all environments.
         """
         if callable(name):
             return self._decorator("policy", name, None, {}, environment, unknown)
@@ -384,7 +389,7 @@ class TaskApp(Declarations):
         Args:
             function: Function with the parameters of an outcome rubric.
             name: Name of the metric. Defaults to the function's name.
-            environment: One environment or several. Defaults to all.
+            environment: Name of an environment, or several names. Defaults to all environments.
         """
         return self._decorator("metric", function, name, {}, environment, unknown)
 
@@ -411,10 +416,11 @@ class TaskApp(Declarations):
 
         Args:
             function: `fn(rollouts: Sequence[RolloutSummary])`.
-            published: Published figures for comparison, which `taskapp eval` prints next to the result: column heading to
-                name to number. The names are the keys of the dict that the function returns.
+            published: Published figures that `taskapp eval` prints next to the result, such as
+                `{"a paper": {"score": 1.5}}`. Each key is a column heading. The inner keys are the keys of the dict
+                that the function returns.
             name: Name of the aggregate. Defaults to the function's name.
-            environment: One environment or several. Defaults to all.
+            environment: Name of an environment, or several names. Defaults to all environments.
         """
         return self._decorator("aggregate", function, name, {"published": published or {}}, environment, unknown)
 
@@ -423,11 +429,13 @@ class TaskApp(Declarations):
     @overload
     def rollout(self) -> Callable[[F], F]: ...
     def rollout(self, function: Any = None, **unknown: Any) -> Any:
-        """Declare an agent loop, `async def play(env, model, task)`. It replaces the kit's loop when a model plays.
+        """Declare an agent loop, `async def play(env, model, task)`. When a model plays, it replaces the kit's own
+        loop.
 
         Args:
-            function: Async function that takes any of these by name: env (`observation`, `tools`, `done`, `await
-                step(tool, args)`), model (`await chat(messages, tools)`) and task (a dict of the row's public fields).
+            function: Async function with any of the parameters `env`, `model` and `task`. `env` has `observation`,
+                `tools`, `done` and `await step(tool, args)`; `model` has `await chat(messages, tools)`; `task` is a
+                dict of the row's public fields.
         """
         return self._decorator("rollout", function, None, {}, None, unknown)
 
@@ -449,15 +457,15 @@ class TaskApp(Declarations):
 
     @property
     def frozen(self) -> bool:
-        """Whether the app has been frozen. Nothing can be declared afterwards."""
+        """Whether the app has been frozen. A frozen app accepts no more declarations."""
         return self._spec is not None
 
     def asgi(self, exposure: Exposure = "public") -> FastAPI:
         """Return the FastAPI app, for `uvicorn adder:app.asgi --factory`. Settings come from the process environment.
 
         Args:
-            exposure: "local" enables the OpenAPI pages and allows model addresses on loopback. Use it only for a server
-                that is bound to loopback.
+            exposure: "local" enables the OpenAPI pages and allows model addresses on the loopback interface. Use it
+                only for a server that listens on the loopback interface.
 
         Raises:
             DeclarationError: A declaration is invalid.
@@ -468,12 +476,12 @@ class TaskApp(Declarations):
         return build(self, exposure=exposure)
 
     def as_service(self, name: str | None = None, /, *, procs: int = 1, **options: Any) -> ServiceHandle:
-        """Start an environment as a service with `reset`, `step` and `finish`, on several replicas.
+        """Start several replicas of a service that plays an environment with `reset`, `step` and `finish`.
 
         Args:
-            name: Name of the environment. Defaults to the first one declared.
+            name: Name of the environment. Defaults to the first environment declared.
             procs: Number of processes per replica.
-            options: Options of the service, such as `num_replicas` (docs/train/services.md).
+            options: Options of the service, such as `num_replicas`; see docs/train/services.md.
 
         Returns:
             A handle of the running service.

@@ -1,4 +1,4 @@
-"""Checks the actions of a class: each becomes a tool, with a parser for its arguments."""
+"""Checks of an environment's actions, each of which becomes a tool with a parser for its arguments."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
 """Methods that the kit itself calls. They cannot be actions."""
 
 
-# What the kit accepts, and what to change: the second half of each problem.
+# Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
 SOME_ACTION = ("methods marked @action, or step(self, action: T)", "mark at least one method with @action")
-ONE_TEXT_ACTION = ("at most one", "remove text=True from the others: plain text goes to one action only")
-DESCRIPTION = ("a docstring, which becomes the tool's description", "write a docstring under the def")
+ONE_TEXT_ACTION = ("at most one", "keep text=True on one action only, because plain text goes to a single action")
+DESCRIPTION = ("a docstring, which becomes the tool's description", "add a docstring to the method")
 TOOL_NAME = ("at most 64 letters, digits, _ and -", "set @action(name=...)")
-TEXT_PARAMETER = ("exactly one parameter, a str", "def answer(self, text: str)")
-FITTING_NOOP = ("arguments that the action takes", "fix noop=")
-SAMPLE_FUNCTION = ("fn(rng) -> dict", "pass a function")
-KEYS_DICT = ("a dict from key to arguments", 'write keys={"a": {...}}')
-FITTING_KEYS = ("the name of a key, and arguments that the action takes", "fix keys=")
+TEXT_PARAMETER = ("exactly one parameter, a str", "write it like def answer(self, text: str)")
+FITTING_NOOP = ("arguments that the action accepts", "change noop=")
+SAMPLE_FUNCTION = ("fn(rng) -> dict", "pass a function as sample=")
+KEYS_DICT = ("a dict that maps keyboard keys to arguments", 'write keys={"a": {...}}')
+FITTING_KEYS = ("the name of a keyboard key, and arguments that the action accepts", "change keys=")
 
 
 def check_actions(cls: type, place: str, problems: Problems) -> dict[str, ActionSpec]:
-    """Return the actions of a class by tool name: its methods marked `@action`, or its `step` if none is marked."""
+    """Return the actions of a class by tool name. If no method is marked with `@action`, `step` is the only action."""
     specs: dict[str, ActionSpec] = {}
     marks = actions_of(cls)
     seen: dict[str, str] = {}
     for name, mark, method in marks:
         where = line_of(getattr(cls, method), place)
         if method in KIT_METHODS:
-            found = f"action {name!r} is the method {method!r}, which the kit itself calls"
+            found = f"action {name!r} is the method {method!r}, whose name is reserved for a method that the kit calls"
             fix = f"rename the method, and mark it @action(name={name!r})"
-            problems.add(where, found, "a method with another name", fix)
+            problems.add(where, found, "a method with a different name", fix)
         elif name in seen:
             problems.add_second(where, f"action {name!r}", seen[name])
         else:
@@ -105,7 +105,7 @@ def _keys(keys: Any, arguments: Arguments, name: str, where: str, problems: Prob
     for key, values in keys.items():
         try:
             if not isinstance(key, str) or not key:
-                raise ValueError(f"{key!r} is not the name of a key")
+                raise ValueError(f"{key!r} is not the name of a keyboard key")
             arguments.read(values)
         except (ValueError, TypeError) as error:
             found = f"keys={{{key!r}: {values!r}}} of action {name!r} is invalid: {error}"

@@ -1,4 +1,4 @@
-"""Checks of `@app.environment`: the class's constructor, reset and hooks, and the declared splits and limits."""
+"""Checks of `@app.environment`: the constructor, reset and hooks of the class, and the declared splits and limits."""
 
 from __future__ import annotations
 
@@ -26,29 +26,35 @@ from taskapp_kit.records.seeds import SEED_LIMIT, overlap
 
 RESET_NAMES = ("seed", "task", "split", "context")
 STEP_LIMIT = "step_limit"
-"""Attribute of a class that ends its own episodes after this number of steps, like Gymnasium's time limit."""
+"""Class attribute with the number of steps after which the class itself ends episodes, like Gymnasium's time limit."""
 MODELS = "auxiliary_models"
-"""Attribute of an adapter's class: the roles of models that it calls in addition to the declared ones."""
+"""Class attribute with the roles of models that an adapter calls in addition to the declared roles."""
 RESERVED_CONFIG = ("split", "index")
 
 
-# What the kit accepts, and what to change: the second half of each problem.
-A_CLASS = ("a class", "put @app.environment(...) above a class")
-SPLITS_OR_TASKS = ("one of them", "remove splits=: with rows, the splits are the keys of tasks=")
+# Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
+A_CLASS = ("a class", "decorate a class with @app.environment(...)")
+SPLITS_OR_TASKS = ("either splits= or tasks=", "remove splits=, because the keys of tasks= are the splits")
 PARAMETERS = (
     "annotated parameters with defaults that JSON can represent",
-    "annotate each parameter of __init__: they become env.config",
+    "annotate each parameter of __init__, because requests set them with env.config",
 )
-NOT_RESERVED = ("another name", "rename it: `split` and `index` in env.config select the task and are not passed on")
-A_RESET = ("def reset(self, seed: int) -> observation", "add reset; it takes by name any of seed, task, split, context")
-ROWS = ("tasks= on @app.environment", "add tasks={...}, or take 'seed'")
-CLASS_METHOD = ("a classmethod, because it runs once per process, before any instance", "put @classmethod above it")
-SPLITS = ("a mapping from split to range of seeds", 'e.g. splits={"train": range(0, 100)}')
+NOT_RESERVED = ("a different name", "rename it, because `split` and `index` in env.config select the task")
+A_RESET = (
+    "def reset(self, seed: int) -> observation",
+    "add reset with any of the parameters seed, task, split, context",
+)
+ROWS = ("tasks= on @app.environment", "add tasks={...}, or replace 'task' with 'seed'")
+CLASS_METHOD = ("a classmethod, because it runs once per process, before any instance exists", "add @classmethod")
+SPLITS = ("a mapping from the name of each split to its range of seeds", 'e.g. splits={"train": range(0, 100)}')
 SEEDS = ("a non-empty range of seeds, starting at 0 or above", 'e.g. splits={"train": range(0, 100)}')
-DISJOINT = ("disjoint ranges, because the seed determines the split", "move one range")
+DISJOINT = ("disjoint ranges, because the seed determines the split", "change one of the ranges")
 ROLES = ("distinct roles in lowercase letters, digits and _, other than policy", 'e.g. models=("user",)')
-ACCEPT = ("a mapping from a check of the doctor to the reason", 'e.g. accept={"private": "…"}')
-BASELINES = ("a mapping from policy to its highest acceptable mean reward", 'e.g. baselines={"random": 0.2}')
+ACCEPT = ("a mapping from the name of a doctor check to a reason", 'e.g. accept={"private": "…"}')
+BASELINES = (
+    "a mapping from the name of each policy to its highest acceptable mean reward",
+    'e.g. baselines={"random": 0.2}',
+)
 
 
 def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
@@ -120,14 +126,14 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
     where = line_of(init, place)
     for name in ("__new__", "__init__", "__post_init__"):
         if inspect.iscoroutinefunction(getattr(cls, name, None)):
-            found = f"{cls.__name__}.{name} is async, and Python does not await it"
+            found = f"{cls.__name__}.{name} is async, but Python never awaits it"
             place = line_of(getattr(cls, name), where)
-            problems.add(place, found, f"def {name}(self, ...)", "await in reset, which may be async")
+            problems.add(place, found, f"def {name}(self, ...)", "move the await to reset, which may be async")
             return None
     try:
         parameters = parameters_of(init, skip_first=True)
         arguments = Arguments(f"{cls.__name__}_config", tuple(parameters))
-        arguments.schema  # noqa: B018  built here, so that its problems are reported
+        arguments.schema  # noqa: B018  building the schema raises the SignatureProblem
     except SignatureProblem as error:
         problems.add(where, str(error), *PARAMETERS)
         return None
@@ -135,7 +141,7 @@ def _config(cls: type, place: str, problems: Problems) -> Arguments | None:
         if item.name in RESERVED_CONFIG:
             problems.add(where, f"__init__ takes {item.name!r}", *NOT_RESERVED)
         if item.default is inspect.Parameter.empty:
-            expected = "a default for each parameter, for requests without env.config"
+            expected = "a default for each parameter, because requests may omit env.config"
             problems.add(where, f"__init__ has no default for {item.name!r}", expected, f"give {item.name!r} a default")
     return arguments
 
@@ -151,7 +157,11 @@ def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[st
         if name not in RESET_NAMES:
             problems.add_untaken(line_of(reset, place), f"{cls.__name__}.reset", name, RESET_NAMES)
     if "task" in names and not rows:
-        problems.add(line_of(reset, place), f"{cls.__name__}.reset takes 'task' but the environment has no rows", *ROWS)
+        problems.add(
+            line_of(reset, place),
+            f"{cls.__name__}.reset has the parameter 'task', but the environment has no rows",
+            *ROWS,
+        )
     return names
 
 
@@ -168,12 +178,12 @@ def _hooks(cls: type, problems: Problems) -> None:
             continue
         needed = needed_names(hook) if place else ()
         if needed:
-            found = f"{cls.__name__}.{name} takes {needed[0]!r}, but the kit passes no arguments"
-            problems.add(place, found, "no parameters", f"def {name}({'cls' if of_class else 'self'})")
+            found = f"{cls.__name__}.{name} requires {needed[0]!r}, but the kit calls it without arguments"
+            problems.add(place, found, "no required parameters", f"write def {name}({'cls' if of_class else 'self'})")
 
 
 def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, range]:
-    """Return the seeds of each split: one split of all seeds by default, no split if the environment has rows."""
+    """Return the seeds of each split. The default is one split with all seeds; an environment with rows has none."""
     splits: Any = declared.options["splits"]
     if declared.options["tasks"] is not None:
         return {}
@@ -209,7 +219,7 @@ def declared_models(roles: Sequence[str] | str, place: str, problems: Problems) 
 def check_limit(name: str, value: Any, place: str, problems: Problems) -> None:
     """Check a limit on steps, turns or refusals."""
     if value is not None and (type(value) is not int or value < 1):
-        problems.add(place, f"{name}={value!r}", "an integer ≥ 1, or None", f"fix {name}")
+        problems.add(place, f"{name}={value!r}", "an integer ≥ 1, or None", f"change {name}=")
 
 
 def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
@@ -219,7 +229,7 @@ def _has_limit(cls: type, options: Mapping[str, Any]) -> bool:
 
 
 def _steps_parameter(max_steps: Any, config: Arguments | None, place: str, problems: Problems) -> None:
-    """Check a `max_steps=` that names a constructor parameter: its default must be an integer of at least 1."""
+    """If `max_steps=` names a constructor parameter, check that its default is an integer of at least 1."""
     if not isinstance(max_steps, str) or config is None:
         return
     steps = _most_steps(max_steps, config)
@@ -229,7 +239,7 @@ def _steps_parameter(max_steps: Any, config: Arguments | None, place: str, probl
 
 
 def _most_steps(max_steps: Any, config: Arguments) -> int | None:
-    """Return the step limit of an episode whose env.config does not set it."""
+    """Return the step limit of episodes whose env.config does not set one, or None if they have no limit."""
     if not isinstance(max_steps, str):
         return None if max_steps is None else int(max_steps)
     default = next((item.default for item in config.parameters if item.name == max_steps), None)
@@ -237,7 +247,7 @@ def _most_steps(max_steps: Any, config: Arguments) -> int | None:
 
 
 def accepted_checks(accept: Any, place: str, problems: Problems) -> dict[str, str]:
-    """Return `accept=`, which maps checks of the doctor to the reason why their findings are intended."""
+    """Return the value of `accept=`, or an empty dict after reporting that it is invalid."""
     if accept is None:
         return {}
     if isinstance(accept, Mapping) and all(
@@ -255,7 +265,7 @@ def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
             check_limit(name, options[name], place, problems)
     seconds = options["step_timeout_seconds"]
     if seconds is not None and not (is_number(seconds) and seconds > 0):
-        problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "fix it")
+        problems.add(place, f"step_timeout_seconds={seconds!r}", "seconds > 0, or None", "change step_timeout_seconds=")
     if options["isolation"] not in ("thread", "process"):
         fix = did_you_mean(str(options["isolation"]), ("thread", "process"))
         problems.add(place, f"isolation={options['isolation']!r}", '"thread" or "process"', fix)
@@ -266,7 +276,7 @@ def _limits(options: Mapping[str, Any], place: str, problems: Problems) -> None:
         and all(map(is_number, bounds))
         and bounds[0] <= bounds[1]
     ):
-        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), both finite", "fix reward_range")
+        problems.add(place, f"reward_range={bounds!r}", "(lowest, highest), both finite", "change reward_range=")
     baselines = options["baselines"]
     if baselines is not None and not (isinstance(baselines, Mapping) and all(map(is_number, baselines.values()))):
         problems.add(place, f"baselines={baselines!r}", *BASELINES)

@@ -1,6 +1,7 @@
 """Checks of declared functions: their parameters, environments and docstrings.
 
-This module checks policies, metrics, aggregates and the rollout function; `check_scoring.py` checks criteria and judges.
+This module checks policies, metrics, aggregates and the rollout function. `check_scoring.py` checks criteria and
+judges.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from taskapp_kit.declare.specs import AggregateSpec, AuthorPolicySpec, MetricSpe
 from taskapp_kit.records.trajectory import RESERVED_METRICS
 
 OUTCOME_NAMES = ("trajectory", "task", "config", "answer_text")
-"""The parameters available to a function that reads a finished episode."""
+"""The parameters that the kit can pass to a function that reads a finished episode."""
 POLICY_NAMES = ("observation", "rng")
-"""The parameters available to a policy; `gold` may also take `task`."""
+"""The parameters that the kit can pass to a policy. The policy `gold` also receives `task`."""
 
 
-# What the kit accepts, and what to change: the second half of each problem.
-ONE_PARAMETER = ("one parameter: the rollouts' summaries", "def score(rollouts)")
-FIGURES = ('finite numbers by name under each heading, e.g. {"a paper": {"score": 1.5}}', "fix published")
-ASYNC_FUNCTION = ("async def play(env, model, task)", "write `async def`")
+# Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
+ONE_PARAMETER = ("one parameter, which receives the summaries of the rollouts", "write it like def score(rollouts)")
+FIGURES = ('finite numbers by name under each heading, e.g. {"a paper": {"score": 1.5}}', "change published=")
+ASYNC_FUNCTION = ("async def play(env, model, task)", "declare it with `async def`")
 
 
 def check_policy(app: Declarations, declared: Declaration, problems: Problems) -> AuthorPolicySpec | None:
@@ -36,8 +37,8 @@ def check_policy(app: Declarations, declared: Declaration, problems: Problems) -
         declared,
         allowed,
         problems,
-        otherwise="put what a policy must know besides observations into Private fields of rows (tasks=), and read them "
-        "in the policy named gold, which takes `task`",
+        otherwise="remove it; a policy that needs more than the observations must be named gold and read Private "
+        "fields from `task`",
     )
     return AuthorPolicySpec(**members) if len(problems) == before else None
 
@@ -48,7 +49,7 @@ def check_metric(app: Declarations, declared: Declaration, problems: Problems) -
     if declared.name in RESERVED_METRICS:
         place, found = line_of(declared.target, declared.place), "has a name that the kit reserves"
         expected = f"a name other than {', '.join(sorted(RESERVED_METRICS))}"
-        problems.add(place, f"metric {declared.name!r} {found}", expected, "rename it, or give name=")
+        problems.add(place, f"metric {declared.name!r} {found}", expected, "rename it, or set name=")
     members = _members(app, declared, OUTCOME_NAMES, problems)
     return MetricSpec(**members) if len(problems) == before else None
 
@@ -56,7 +57,7 @@ def check_metric(app: Declarations, declared: Declaration, problems: Problems) -
 def _members(
     app: Declarations, declared: Declaration, allowed: Sequence[str], problems: Problems, otherwise: str = "rename it"
 ) -> dict[str, Any]:
-    """Return the checked members of a `FunctionSpec`."""
+    """Return the checked values for the fields of a `FunctionSpec`, and report problems."""
     place = line_of(declared.target, declared.place)
     return {
         "name": declared.name,
@@ -103,7 +104,7 @@ def _are_figures(published: Any) -> bool:
 
 
 def check_rollout(declared: Declaration, problems: Problems) -> None:
-    """Check that `@app.rollout` decorates an async function. A lambda is accepted, since only calling it would tell."""
+    """Check that `@app.rollout` decorates an async function. A lambda is accepted, as its result may be awaitable."""
     target, called = declared.target, getattr(declared.target, "__call__", None)  # noqa: B004  the method itself
     if not any(map(inspect.iscoroutinefunction, (target, called))) and getattr(target, "__name__", "") != "<lambda>":
         problems.add(line_of(declared.target, declared.place), "@app.rollout needs an async function", *ASYNC_FUNCTION)
@@ -112,12 +113,14 @@ def check_rollout(declared: Declaration, problems: Problems) -> None:
 def taken_names(
     declared: Declaration, place: str, allowed: Sequence[str], problems: Problems, *, otherwise: str = "rename it"
 ) -> tuple[str, ...]:
-    """Return the parameters that the function receives.
+    """Return the names of the parameters that the kit passes to the function.
 
-    A parameter with a default that is not among the `allowed` names keeps its default. `otherwise` is the fix to suggest.
+    A parameter that is not in `allowed` is excluded if it has a default, and reported with the fix `otherwise` if not.
     """
     if not callable(declared.target):
-        problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "fix it")
+        problems.add(
+            place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "decorate a function"
+        )
         return ()
     names = readable_names(declared.target, place, f"{declared.kind} {declared.name!r}", problems)
     needed = needed_names(declared.target) if names else ()
@@ -129,35 +132,35 @@ def taken_names(
 
 
 def readable_names(function: Any, place: str, what: str, problems: Problems) -> tuple[str, ...]:
-    """Return the names of a function's parameters. `what` names the function if its signature is unreadable."""
+    """Return the names of a function's parameters. `what` names the function in a problem report."""
     try:
         return names_of(function)
     except (TypeError, ValueError) as error:
-        problems.add(place, f"{what} has no readable signature: {error}", "a plain function", "write a def")
+        problems.add(place, f"{what} has no readable signature: {error}", "a plain function", "define it with def")
         return ()
 
 
 def chosen_environments(
     app: Declarations, declared: Declaration, place: str, problems: Problems
 ) -> tuple[str, ...] | None:
-    """Return the environments of a declaration, None for all. Each of them must be declared."""
+    """Return the environments of a declaration, or None for all. An environment that is not declared is reported."""
     names = named_environments(declared)
     known = [item.name for item in app.declared if item.kind in ("environment", "tasks")]
     for name in names or ():
         if name not in known:
             found = f"{declared.kind} {declared.name!r} is for environment {name!r}, which is not declared"
-            problems.add(place, found, *one_of(name, known or ["(none is declared)"], "one of"))
+            problems.add(place, found, *one_of(name, known or ["(no environment is declared)"], "one of"))
     return names
 
 
 def named_environments(declared: Declaration) -> tuple[str, ...] | None:
-    """Return the value of `environment=` as a tuple, None for all."""
+    """Return the value of `environment=` as a tuple, or None for all environments."""
     names = declared.environments
     return (names,) if isinstance(names, str) else None if names is None else tuple(names)
 
 
 def meet(first: tuple[str, ...] | None, second: tuple[str, ...] | None) -> bool:
-    """Return whether two declarations share an environment. None means all environments."""
+    """Return whether the environments of two declarations overlap. None means all environments."""
     return first is None or second is None or not set(first).isdisjoint(second)
 
 

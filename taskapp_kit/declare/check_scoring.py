@@ -1,4 +1,4 @@
-"""Checks of everything that scores: criteria, judges, rubric files and the blend."""
+"""Checks of criteria, judges, rubric files and the blend."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ from taskapp_kit.errors import DeclarationError
 from taskapp_kit.records.scorecard import Blend
 
 EVENT_NAMES = ("step", "trajectory", "task", "config")
-"""The parameters available to a criterion of events."""
+"""The parameters that the kit can pass to a criterion of events."""
 GROUP_NAMES = ("trajectories", "task", "config")
-"""The parameters available to a group judge."""
+"""The parameters that the kit can pass to a group judge."""
 
 
-# What the kit accepts, and what to change: the second half of each problem.
-WEIGHT_IF_REQUIRED = ("a weight > 0: 0 only measures", "give it a weight, or drop required=True")
+# Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
+WEIGHT_IF_REQUIRED = ("a weight > 0, because weight 0 only reports the score", "set weight=, or remove required=True")
 NO_SCALE = ("no scale, because the scores of steps are summed", "remove scale=, or use weight=")
-GROUP_FUNCTION = ("def rank(trajectories), which returns one string for each", "take trajectories")
-NO_GROUP = ("one number for one rollout", "remove group= and choices=")
-QUESTION = ("the question to the model", "write the question as the docstring")
+GROUP_FUNCTION = (
+    "def rank(trajectories), which returns one string for each trajectory",
+    "add the parameter trajectories",
+)
+NO_GROUP = ("neither, because a reward model scores one rollout with a number", "remove group= and choices=")
+QUESTION = ("a docstring, which is the question to the model", "add the question as the docstring")
 MODEL_ROLES = ("one role or several, in lowercase letters, digits and _", 'e.g. model="judge"')
-OWN_NAME = ("another name for the judge's question", "rename it, or remove judge, choices, scale, call")
-DECLARED_JUDGE = ("neither judge = false nor a call", "remove it")
+OWN_NAME = ("a different id for the judge's question", "change the id, or remove judge, choices, scale and call")
+DECLARED_JUDGE = ("neither judge = false nor call", "remove judge = false and call")
 RUBRIC = ("an @app.rubric that scores it", "declare the rubric, or set judge = true")
-DESCRIPTION = ("the question to a judge", "add a description, or declare the rubric")
+DESCRIPTION = ("a description, which is the question to the judge", "add a description, or declare the rubric")
 BLEND = ("finite weights ≥ 0, at least one above 0", "e.g. Blend(env=1.0)")
-WEIGHT = ("a finite number ≥ 0", "set 0 to only report the score; for a penalty, return a low score")
-SCALE = ("(lowest, highest), both finite", "fix scale")
+WEIGHT = ("a finite number ≥ 0", "use weight=0 to only report the score; for a penalty, return a low score")
+SCALE = ("(lowest, highest), both finite, with lowest < highest", "change scale=")
 
 
 def check_criterion(app: Declarations, declared: Declaration, problems: Problems) -> CriterionSpec | None:
@@ -62,7 +65,7 @@ def check_criterion(app: Declarations, declared: Declaration, problems: Problems
     parameters = taken_names(declared, place, EVENT_NAMES if options["of"] == "events" else OUTCOME_NAMES, problems)
     _weight(declared, place, problems)
     if options["required"] and options["weight"] == 0:
-        problems.add(place, f"rubric {declared.name!r} is required and has weight 0", *WEIGHT_IF_REQUIRED)
+        problems.add(place, f"rubric {declared.name!r} is required but has weight 0", *WEIGHT_IF_REQUIRED)
     scale = _scale(declared, place, problems)
     if options["of"] == "events" and tuple(scale) != (0, 1):
         problems.add(place, f"rubric {declared.name!r} of events has scale={options['scale']!r}", *NO_SCALE)
@@ -90,7 +93,9 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
     before = len(problems)
     parameters = taken_names(declared, place, GROUP_NAMES if options["group"] else OUTCOME_NAMES, problems)
     if options["group"] and "trajectories" not in parameters:
-        problems.add(place, f"group judge {declared.name!r} does not take 'trajectories'", *GROUP_FUNCTION)
+        problems.add(
+            place, f"group judge {declared.name!r} does not have the parameter 'trajectories'", *GROUP_FUNCTION
+        )
     _weight(declared, place, problems)
     environments = chosen_environments(app, declared, place, problems)
     scale = _scale(declared, place, problems)
@@ -121,7 +126,7 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
     models, choices = options["model"], options["choices"]
     models = (models,) if isinstance(models, str) else tuple(models)
     if type(options["samples"]) is not int or options["samples"] < 1:
-        problems.add(place, f"{what} has samples={options['samples']!r}", "an integer ≥ 1", "fix samples")
+        problems.add(place, f"{what} has samples={options['samples']!r}", "an integer ≥ 1", "change samples=")
     if not models or len(set(models)) < len(models) or not all(map(is_role, models)):
         problems.add(place, f"{what} has model={options['model']!r}", *MODEL_ROLES)
     for name, known in (
@@ -133,10 +138,10 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
             problems.add(place, f"{what} has {name}={options[name]!r}", *one_of(options[name], known, "one of"))
     expected_choices = wrong_choices(choices)
     if expected_choices is not None:
-        problems.add(place, f"{what} has choices={choices!r}", expected_choices, "fix choices")
+        problems.add(place, f"{what} has choices={choices!r}", expected_choices, "change choices=")
     temperature = options["temperature"]
     if temperature is not None and (not is_number(temperature) or temperature < 0):
-        problems.add(place, f"{what} has temperature={temperature!r}", "a number ≥ 0, or None", "fix temperature")
+        problems.add(place, f"{what} has temperature={temperature!r}", "a number ≥ 0, or None", "change temperature=")
     return {
         "samples": options["samples"],
         "models": models,
@@ -151,9 +156,10 @@ def _call_options(declared: Declaration, place: str, problems: Problems) -> dict
 def check_rubric_file(
     app: Declarations, declared: Declaration, criteria: list[CriterionSpec], judges: list[JudgeSpec], problems: Problems
 ) -> tuple[RubricFile | None, list[CriterionSpec], list[JudgeSpec]]:
-    """Return the file of one `app.load_rubric` (None if it is invalid), and the criteria and judges updated from it.
+    """Apply the file of one `app.load_rubric`, and return the file, all criteria and all judges.
 
-    An entry with the name of a declared criterion or judge changes that declaration. Any other entry adds a judge.
+    An entry with the name of a declared criterion or judge updates that declaration. Every other entry adds a judge.
+    The returned file is None if it is invalid.
     """
     environments = chosen_environments(app, declared, declared.place, problems)
     try:
@@ -195,13 +201,19 @@ def _check_entry(entry: Criterion, in_code: bool, in_judge: bool, problems: Prob
     """Check that an entry fits the @app.rubric or @app.judge with its name."""
     name = f"criterion {entry.id!r}"
     if in_code and (entry.judge or entry.of_a_judge):
-        problems.add(entry.place, f"{name} is for a judge, but an @app.rubric with its name scores it", *OWN_NAME)
+        problems.add(
+            entry.place, f"{name} has settings of a judge, but an @app.rubric of the same name scores it", *OWN_NAME
+        )
     elif in_judge and (entry.judge is False or entry.call is not None):
-        problems.add(entry.place, f"{name} is declared as an @app.judge, which has its own call", *DECLARED_JUDGE)
+        problems.add(
+            entry.place,
+            f"{name} has judge = false or a call, but an @app.judge of the same name makes its own call",
+            *DECLARED_JUDGE,
+        )
     elif not in_code and not in_judge and entry.judge is False:
-        problems.add(entry.place, f"{name} has judge = false, but no @app.rubric has its name", *RUBRIC)
+        problems.add(entry.place, f"{name} has judge = false, but no @app.rubric has this name", *RUBRIC)
     elif not in_code and not in_judge and not entry.description:
-        problems.add(entry.place, f"{name} has no description, and no @app.rubric has its name", *DESCRIPTION)
+        problems.add(entry.place, f"{name} has no description, and no @app.rubric has this name", *DESCRIPTION)
 
 
 def _judge_of(entry: Criterion, table: JudgeTable, environments: tuple[str, ...] | None) -> JudgeSpec:

@@ -1,4 +1,4 @@
-"""The declarations that an app's decorators collect, and the list of problems that the checks fill."""
+"""The declarations that an app's decorators collect, and the list to which the checks add problems."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Names = str | Sequence[str] | None
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What the kit accepts, and what to change: the second half of each problem.
+# The pair is (what the kit accepts, what to change), the last two fields of a Problem.
 PRINTABLE_NAME = ("1 to 128 printable characters without /", "rename it")
 
 
 class NotGiven(enum.Enum):
-    """The default of an argument whose None has a meaning."""
+    """The default of an argument for which None is a meaningful value."""
 
     NOT_GIVEN = "not given"
 
@@ -48,12 +48,12 @@ class Declaration:
 
 
 class Declarations:
-    """An app's attributes and all its declarations, which `freeze` and the checks read. `TaskApp` fills it.
+    """The attributes and declarations of an app, as `freeze` and the checks read them. `TaskApp` is the subclass.
 
     Attributes:
         file: The author's file.
         docstring: Docstring of the author's module.
-        place: Location of the app's constructor call, `file:line`.
+        place: Location of the call that created the app, as `file:line`.
     """
 
     name: str
@@ -66,10 +66,10 @@ class Declarations:
     place: str
     declared: list[Declaration]
     _spec: object | None
-    """The result of `freeze`, once it has run."""
+    """The result of `freeze`, or None before `freeze` has run."""
 
     def task_source(self, declared: Declaration) -> TaskSource:
-        """Return the source of the rows that a declaration names."""
+        """Return the source of a declaration's rows."""
         return TaskSource(
             app=self.name,
             place=declared.place,
@@ -89,10 +89,16 @@ class Declarations:
         unknown: Mapping[str, Any],
     ) -> Any:
         place = calling_line(2)
-        if function is not None and not callable(function):  # otherwise `decorate` would be called with an option
+        if function is not None and not callable(function):  # as in `@app.rubric("name")`
             found = f"@app.{kind}({function!r})"
-            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "pass options by name"
-            raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or its options by name", fix)])
+            fix = (
+                f"write @app.{kind}(name={function!r})"
+                if isinstance(function, str)
+                else "pass options as keyword arguments"
+            )
+            raise DeclarationError(
+                self.name, [Problem(place, found, f"@app.{kind} alone, or options as keyword arguments", fix)]
+            )
 
         def decorate(target: F) -> F:
             own_name = name or str(getattr(target, "__name__", type(target).__name__))
@@ -105,8 +111,8 @@ class Declarations:
         if self._spec is not None and not again:
             raise LateRegistration(
                 f"{declared.place}: {declared.kind} {declared.name!r} was declared after the task app {self.name!r} "
-                "started serving. Callers before and after would see different apps.",
-                hint="Declare it at import time of the app's file, before asgi(), serve or check.",
+                "was frozen. Earlier and later callers would see different apps.",
+                hint="Declare it while the app's file is imported, before asgi() or freeze() is called.",
             )
         self.declared.append(declared)
 
@@ -114,32 +120,32 @@ class Declarations:
 class Problems(list[Problem]):
     """The problems of one app, in the order in which the checks find them.
 
-    A check continues after a problem, so that the author sees all problems. It compares the length before and after to
-    decide whether it can build a spec.
+    A check continues after a problem, so that the author sees all problems. It can build a spec only if it has not
+    added a problem.
     """
 
     def add(self, place: str, found: str, expected: str, fix: str) -> None:
-        """Add a problem: its location, what is wrong, what the kit accepts, what to change."""
+        """Add a problem. `found` states what is wrong, `expected` what the kit accepts, and `fix` what to change."""
         self.append(Problem(place, found, expected, fix))
 
     def add_untaken(self, place: str, what: str, name: str, allowed: Sequence[str], otherwise: str = RENAME) -> None:
-        """Add a parameter that the kit does not pass. `what` is the function that takes it."""
-        found = f"{what} takes {name!r}, which the kit does not pass"
+        """Add a problem: the function `what` has the parameter `name`, which the kit does not pass."""
+        found = f"{what} has the parameter {name!r}, which the kit does not pass"
         self.add(place, found, *one_of(name, allowed, otherwise=otherwise))
 
     def add_second(self, place: str, what: str, first: str) -> None:
-        """Add a declaration whose name is already in use at the location `first`."""
+        """Add a problem: `what` is already declared at the location `first`."""
         found = f"{what} is declared twice; the first declaration is at {first}"
         self.add(place, found, "one declaration for each name", "rename or remove one")
 
 
 def one_of(name: object, known: Sequence[str], prefix: str = "any of", otherwise: str = RENAME) -> tuple[str, str]:
-    """Return what is accepted instead of the unknown `name`, and what to change."""
+    """Return the last two fields of a Problem: the accepted names, and a suggestion for the unknown `name`."""
     return f"{prefix} {', '.join(known)}", did_you_mean(str(name), known, otherwise)
 
 
 def check_name(declared: Declaration, problems: Problems) -> None:
-    """Check the name of an environment, which appears in URLs, tables and terminals."""
+    """Check the name of an environment. The name appears in URLs, tables and terminals."""
     name = declared.name
     if not name or not isinstance(name, str) or len(name) > 128 or not name.isprintable() or "/" in name:
         problems.add(declared.place, f"{declared.kind} has the name {name!r}", *PRINTABLE_NAME)
@@ -148,7 +154,7 @@ def check_name(declared: Declaration, problems: Problems) -> None:
 def check_keywords(
     decorator: Callable[..., Any], shown: str, unknown: Iterable[str], place: str, problems: Problems
 ) -> None:
-    """Report each keyword that the decorator does not accept. `shown` is its name in messages, such as "@app.rubric"."""
+    """Report each keyword that the decorator does not accept. `shown` names the decorator, such as "@app.rubric"."""
     known = [item.name for item in inspect.signature(decorator).parameters.values() if item.kind is item.KEYWORD_ONLY]
     for keyword in unknown:
         accepted = one_of(keyword, known, otherwise="remove it") if known else ("no keywords", "remove it")
@@ -156,7 +162,7 @@ def check_keywords(
 
 
 def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
-    """Return whether `splits` is None or maps names to rows. `shown` is its name in messages, such as "splits="."""
+    """Return whether `splits` is None or a mapping; report any other value. `shown` is its name in the message."""
     if splits is None or isinstance(splits, Mapping):
         return True
     problems.add(

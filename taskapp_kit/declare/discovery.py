@@ -1,4 +1,4 @@
-"""Finding an app by path, `path:attribute`, `module:attribute`, name of a bundled environment, or installed plugin."""
+"""Finds an app by its path, `path:attribute`, `module:attribute`, or the name of a bundled environment or plugin."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from taskapp_kit.system.child_python import add_import_folder
 DISTRIBUTION = "taskapp-kit"
 PLUGIN_GROUP = "taskapp_kit.apps"
 _PREFIX = "_taskapp_"
-"""Prefix of the names of modules that are loaded from a path."""
-_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/\S*)?", re.ASCII)  # an attribute never starts with a digit
+"""Prefix of the names of modules that `load_file` loads."""
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/\S*)?", re.ASCII)  # a port starts with a digit, an attribute never does
 
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """An environment that comes with the kit: its name, its file, and the first line of its docstring."""
+    """A bundled environment: its name, its file, and the first line of the file's docstring."""
 
     name: str
     file: Path
@@ -44,7 +44,7 @@ def find_app(reference: str) -> TaskApp:
         reference: A path, `path:attribute`, `module:attribute`, or the name of a bundled app or plugin.
 
     Raises:
-        DiscoveryError: The reference does not name an app, or the app's file fails to import.
+        DiscoveryError: No app has this reference, or its file cannot be imported.
     """
     path_text, colon, attribute = reference.rpartition(":")
     if is_host_and_port(reference):
@@ -79,7 +79,7 @@ def find_app(reference: str) -> TaskApp:
     known = [*bundled, *plugins]
     close = closest(reference, known)
     raise DiscoveryError(
-        f"The app {reference!r} was not found: no file, bundled app or plugin has that name. "
+        f"The app {reference!r} was not found. No file, bundled app or plugin has this name. "
         f"Known apps: {', '.join(known)}.",
         hint=f"Did you mean {close!r}?" if close else "Pass a path (adder.py), path:attribute, or module:attribute.",
     )
@@ -87,17 +87,17 @@ def find_app(reference: str) -> TaskApp:
 
 def _no_file(path: str) -> DiscoveryError:
     return DiscoveryError(
-        f"The file {path} does not exist.", hint="Check the path; it is relative to the working directory."
+        f"The file {path} does not exist.", hint="Check the path. Relative paths start at the working directory."
     )
 
 
 def is_host_and_port(reference: str) -> bool:
-    """Return whether a reference is the address of a server without its `http://`."""
+    """Return whether a reference is a server's address without `http://`, such as `localhost:8000`."""
     return _HOST_AND_PORT.fullmatch(reference) is not None and not Path(reference).exists()
 
 
 def bundled_root(kind: Literal["environments", "templates"]) -> Path:
-    """Return the directory of the bundled environments or templates, in the wheel (`_bundled`) or in the checkout."""
+    """Return the directory of the bundled environments or templates, which is `_bundled` in the wheel."""
     package = Path(__file__).resolve().parent.parent
     for root in (package / "_bundled" / kind, package.parent / kind):
         if root.is_dir():
@@ -108,7 +108,7 @@ def bundled_root(kind: Literal["environments", "templates"]) -> Path:
 
 
 def bundled_apps() -> list[Bundled]:
-    """Return the environments that come with the kit, sorted by name, without importing them."""
+    """Return the bundled environments, sorted by name, without importing them."""
     try:
         root = bundled_root("environments")
     except DiscoveryError:
@@ -121,15 +121,15 @@ def bundled_apps() -> list[Bundled]:
 
 
 def bundled_file(file: Path) -> bool:
-    """Return whether the file belongs to an app that comes with the kit."""
+    """Return whether the file belongs to a bundled app."""
     return any(item.file.resolve() == file.resolve() for item in bundled_apps())
 
 
 def missing_packages(app: str) -> list[str]:
-    """Return the missing packages of the extra that has the name of the app or template."""
+    """Return the packages that are not installed from the extra of an app or template, which has the same name."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+    except importlib.metadata.PackageNotFoundError:  # the kit runs from a checkout and is not installed
         return []
     missing = []
     for requirement in requirements:
@@ -144,9 +144,9 @@ def missing_packages(app: str) -> list[str]:
 
 
 def missing_extra(app: str) -> str | None:
-    """Return a message that names the missing packages of an app, or None if none is missing."""
+    """Return a message that names the missing packages of an app and how to install them, or None."""
     packages = missing_packages(app)
-    return f"{', '.join(packages)} not installed: pip install '{DISTRIBUTION}[{app}]'" if packages else None
+    return f"{', '.join(packages)} not installed. Run: pip install '{DISTRIBUTION}[{app}]'" if packages else None
 
 
 def _summary(file: Path) -> str:
@@ -155,7 +155,7 @@ def _summary(file: Path) -> str:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file (or a directory's `app.py`) under a unique name. A second call returns the same module."""
+    """Import a file, or the `app.py` in a directory, under a unique name. A second call returns the same module."""
     file = (path / "app.py" if path.is_dir() else path).resolve()
     if not file.is_file():
         raise DiscoveryError(f"{path} contains no app.py.", hint="Pass the app's file, e.g. my_app.py.")
@@ -163,17 +163,17 @@ def load_file(path: Path) -> ModuleType:
         raise DiscoveryError(f"{path} is not a Python file.", hint="An app is a .py file that creates a TaskApp.")
     mark = hashlib.sha256(str(file).encode()).hexdigest()[:8]
     folder = file.parent
-    if (folder / "__init__.py").is_file():  # a package: its files import each other with `from .rules import …`
+    if (folder / "__init__.py").is_file():  # in a package, files import each other with `from .rules import …`
         package = f"{_PREFIX}{folder.name}_{mark}"
         if package not in sys.modules:
             _execute(package, folder / "__init__.py", [str(folder)])
         return _execute(f"{package}.{file.stem}", file)
-    add_import_folder(str(folder))  # so that it can import files from its own directory
+    add_import_folder(str(folder))  # so that the file can import its siblings
     return _execute(f"{_PREFIX}{file.stem}_{mark}", file)
 
 
 def loaded_from_file(module: str) -> bool:
-    """Return whether `load_file` made this module's name. Other processes cannot import such a module by name."""
+    """Return whether `load_file` loaded this module. Other processes cannot import such a module by its name."""
     return module.startswith(_PREFIX)
 
 
@@ -181,8 +181,8 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=search)
-    assert spec is not None, "a .py file always has a spec"
-    assert spec.loader is not None, "and a loader"
+    assert spec is not None, "importlib returns a spec for every .py file"
+    assert spec.loader is not None, "importlib returns a loader for every .py file"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -194,7 +194,7 @@ def _execute(name: str, file: Path, search: list[str] | None = None) -> ModuleTy
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module. Errors distinguish a missing module from a module that failed while importing."""
+    """Import a module. The error differs between a module that is missing and a module that fails during import."""
     here = str(Path.cwd())
     if "" not in sys.path and importlib.machinery.PathFinder.find_spec(name.partition(".")[0], [here]) is not None:
         add_import_folder(here)
@@ -217,22 +217,22 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else what
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
-    if isinstance(error, KitError):  # report the line of the author, not the line in the kit
+    if isinstance(error, KitError):  # report the line in the author's file, not the line in the kit
         kit = str(Path(__file__).resolve().parent.parent)
         own = [frame for frame in frames if not frame.filename.startswith(kit) or "_bundled" in frame.filename]
         if own:
             where = f"{own[-1].filename}:{own[-1].lineno}"
         return DiscoveryError(f"Importing {what} failed at {where}: {error.message}", hint=error.hint)
-    hint = "Fix the file; the app was not created."
+    hint = "Fix the file, then try again."
     if isinstance(error, ImportError) and (shadowed := _named_like_a_standard_module(error.name, frames)):
-        hint = f"Rename {shadowed}: Python imports the standard library's module of the same name instead."
+        hint = f"Rename {shadowed}, because Python imports the standard library's module of the same name instead."
     elif isinstance(error, ModuleNotFoundError):
         hint = f"Install the missing package: pip install {error.name}."
     return DiscoveryError(f"Importing {what} failed at {where}: {type(error).__name__}: {error}.", hint=hint)
 
 
 def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.FrameSummary]) -> Path | None:
-    """Return the author's file that has the name of the imported standard module, if it exists."""
+    """Return the author's file that has the same name as the imported standard module, or None."""
     top = (name or "").partition(".")[0]
     if top not in sys.stdlib_module_names or not frames:
         return None
@@ -241,15 +241,15 @@ def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.F
 
 
 def reference_of(app: TaskApp) -> str:
-    """Return a reference with which another process with the same working directory and `sys.path` can load this app.
+    """Return a reference that loads this app in a process with the same working directory and `sys.path`.
 
     Raises:
-        DiscoveryError: The app is not a global of a module, for example because a function created it.
+        DiscoveryError: The app is not a global variable of a module, for example because a function created it.
     """
     if app.reference is not None:
         return app.reference
     made_in = [module for module in list(sys.modules.values()) if _is_file_of(module, app)]
-    for module in [*made_in, *list(sys.modules.values())]:  # another module may have imported it
+    for module in [*made_in, *list(sys.modules.values())]:  # or a module that imported the app
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is app:
                 file = getattr(module, "__file__", None)
@@ -258,8 +258,8 @@ def reference_of(app: TaskApp) -> str:
                 if file is not None:
                     return f"{Path(file).resolve()}:{name}"
     raise DiscoveryError(
-        f"Another process cannot import the task app {app.name!r} ({app.place}): it is not a global of any module.",
-        hint="Create it at the top level of a file, app = TaskApp(...), not inside a function.",
+        f"The task app {app.name!r} ({app.place}) is not a global variable, so another process cannot import it.",
+        hint="Create the app at the top level of a file: app = TaskApp(...)",
     )
 
 
@@ -269,7 +269,7 @@ def _is_file_of(module: ModuleType, app: TaskApp) -> bool:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return whether another process would import the same file under the module's name."""
+    """Return whether another process that imports this module by its name gets the same file."""
     folders: Sequence[str] | None = None
     spec = None
     parts = module.__name__.split(".")
@@ -286,7 +286,7 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = False) -> TaskApp:
-    """Return the app in a module, after setting its `reference`."""
+    """Return the app in a module, and set its `reference`."""
     where = getattr(module, "__file__", None) or module.__name__
     apps: dict[str, TaskApp] = {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}
     holder = module.__name__ if importable else where
@@ -305,5 +305,6 @@ def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = Fal
     if not apps:
         raise DiscoveryError(f"{where} creates no TaskApp.", hint='Write: app = TaskApp("name", version="1.0.0")')
     raise DiscoveryError(
-        f"{where} creates several task apps: {', '.join(apps)}.", hint=f"Choose one: {where}:{next(iter(apps))}"
+        f"{where} creates several task apps: {', '.join(apps)}.",
+        hint=f"Choose one, for example {where}:{next(iter(apps))}",
     )

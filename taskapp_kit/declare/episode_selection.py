@@ -1,4 +1,4 @@
-"""Selection of the episode of a request: its environment, split, seed and row."""
+"""Selection of the environment, split, seed and row for a request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import size
 
 IGNORED_CONFIG = ("step_rewards", "difficulty")
-"""Members of `env.config` that apps of the original kit take. Unless the environment takes them, they are ignored with a
-warning.
+"""Fields of `env.config` that apps of the original kit accept. If the environment does not accept them, they are
+ignored with a warning.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """The identity of an episode, except for its `config`. `task` is the row with private fields, None without rows."""
+    """The identity of an episode, without its `config`. `task` is the row with private fields, or None without rows."""
 
     environment: EnvironmentSpec
     split: str
@@ -31,7 +31,7 @@ class Instance:
 
 
 def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
-    """Return an environment by name, or the first one declared if `name` is None. Raises RequestError."""
+    """Return an environment by name, or the first one if `name` is None. Raises RequestError for an unknown name."""
     if name is None:
         return app.default_environment
     spec = app.environments.get(name)
@@ -51,14 +51,15 @@ def find_instance(
     spec: EnvironmentSpec, split: str | None, seed: int | None, rng: random.Random,
     selection: Mapping[str, Json] | None = None,
 ) -> Instance:  # fmt: skip
-    """Return the instance of a seed.
+    """Return the environment, split, seed and row of an episode.
 
     Args:
         spec: The environment.
-        split: Name of the split. By default the seed's split; with rows, the first split.
-        seed: The seed; with rows, the row's index in its split. If it is None, `rng` draws one.
-        rng: Source of a drawn seed.
-        selection: `difficulty` and `tags` that the row must have.
+        split: Name of the split. Defaults to the split that contains the seed, or to the first split if the environment
+            has rows or `seed` is None.
+        seed: The seed, which is the index in the split if the environment has rows. If it is None, `rng` draws a seed.
+        rng: Random generator that draws the seed.
+        selection: Required values of the row's `difficulty` and `tags`.
 
     Raises:
         RequestError: The split does not exist, the seed is outside its range, or no row matches.
@@ -66,7 +67,8 @@ def find_instance(
     if split is not None and split not in spec.split_names:
         raise _wrong(
             ("env", "config", "split"),
-            f"The environment {spec.name!r} has no split {str(split)[:80]!r}. Its splits: {', '.join(spec.split_names)}.",
+            f"The environment {spec.name!r} has no split {str(split)[:80]!r}. "
+            f"Available splits: {', '.join(spec.split_names)}.",
             "unknown_split",
         )
     if spec.tasks is not None:
@@ -134,7 +136,7 @@ def _matches(row: Any, selection: Mapping[str, Json]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """Parsed `env.config`: the selection of the task, the constructor's arguments, and warnings about ignored members."""
+    """Parsed `env.config`: the selected task, the constructor's arguments, and warnings about ignored fields."""
 
     split: str | None
     index: int | None
@@ -145,14 +147,14 @@ class ReadConfig:
 
 
 def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig:
-    """Validate `env.config` against the constructor. Raises RequestError with each invalid member and the valid names."""
+    """Parse `env.config` for the constructor. Raises RequestError if a field is invalid, and lists the valid names."""
     given = dict(config)
     split = given.pop("split", None)
     index = given.pop("index", None)
     if split is not None and not isinstance(split, str):
-        raise _wrong(("env", "config", "split"), 'split must be a name, e.g. "train".', "bad_split")
+        raise _wrong(("env", "config", "split"), '`split` must be the name of a split, e.g. "train".', "bad_split")
     if index is not None and (type(index) is not int or index < 0):
-        raise _wrong(("env", "config", "index"), "index must be an integer ≥ 0.", "bad_index")
+        raise _wrong(("env", "config", "index"), "`index` must be an integer ≥ 0.", "bad_index")
     warnings: list[str] = []
     wanted: dict[str, Json] = {}
     known = spec.config.names
@@ -162,7 +164,7 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
     tags = wanted.get("tags", [])
     if not isinstance(tags, (str, list)) or not all(isinstance(tag, str) for tag in tags):
         raise _wrong(
-            ("env", "config", "tags"), 'tags must be a string or a list of strings, e.g. ["easy"].', "bad_tags"
+            ("env", "config", "tags"), '`tags` must be a string or a list of strings, e.g. ["easy"].', "bad_tags"
         )
     for name in IGNORED_CONFIG:
         if name in given and name not in known:
@@ -177,13 +179,13 @@ def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig
             FieldProblem(("body", "env", "config", *path), text, "bad_config") for path, text in error.fields
         )
         members = ", ".join(known) or "no members"
-        message = f"env.config is invalid: {error}. The environment {spec.name!r} takes {members}."
+        message = f"env.config is invalid: {error}. The environment {spec.name!r} accepts {members}."
         raise RequestError(message, fields=fields, code="bad_config") from None
     return ReadConfig(split, index, given, arguments, wanted, warnings)
 
 
 def seed_of_index(spec: EnvironmentSpec, split: str | None, index: int) -> int:
-    """Return the seed at an index of the split. Raises RequestError if the index is past its end."""
+    """Return the seed at an index of the split. Raises RequestError if the index is past the end of the split."""
     name = split or spec.split_names[0]
     if spec.tasks is not None or name not in spec.splits:
         return index

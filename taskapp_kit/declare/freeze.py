@@ -1,8 +1,9 @@
 """`freeze`, which checks every declaration, reports all problems together, and builds the frozen AppSpec.
 
-`check_environment.py` and `check_actions.py` check environments, `single_turn.py` checks `app.tasks`, `check_scoring.py`
-checks criteria, judges, rubric files and the blend, and `check_functions.py` checks all other functions. Each check adds
-problems to one `Problems` (`declarations.py`) and returns a spec or None.
+`check_environment.py` and `check_actions.py` check environments. `single_turn.py` checks `app.tasks`.
+`check_scoring.py` checks criteria, judges, rubric files and the blend. `check_functions.py` checks all other
+functions. Each check adds its problems to a shared list, `Problems` in `declarations.py`, and returns a spec, or None
+if the declaration is invalid.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from taskapp_kit.errors import DeclarationError
 
 T = TypeVar("T")
 ONE_NAME_EACH = (("environment", "tasks"), ("rubric", "judge"), ("policy",), ("metric",), ("aggregate",), ("rollout",))
-"""Groups of kinds of declarations whose names must be unique. An app has at most one rollout function."""
+"""Groups of declaration kinds; names must be unique within a group. An app has at most one rollout function."""
 
 
-# What the kit accepts, and what to change: the second half of each problem.
+# The pair is (what the kit accepts, what to change), the last two fields of a Problem.
 AN_ENVIRONMENT = ("one environment or one set of tasks", 'add @app.environment("name") to a class, or app.tasks(...)')
 
 
@@ -78,7 +79,7 @@ def freeze(app: Declarations) -> AppSpec:
 
 
 def _environments(app: Declarations, problems: Problems) -> dict[str, EnvironmentSpec]:
-    """Return the environments by name, in declaration order. At least one is required."""
+    """Return the environments by name, in declaration order. Having no environment is reported as a problem."""
     environments: dict[str, EnvironmentSpec] = {}
     declarations = _declared(app, "environment", "tasks")
     for declared in declarations:
@@ -94,13 +95,13 @@ def _environments(app: Declarations, problems: Problems) -> dict[str, Environmen
 def _checked(
     app: Declarations, kind: str, check: Callable[[Declarations, Declaration, Problems], T | None], problems: Problems
 ) -> list[T]:
-    """Return the valid specs of a kind."""
+    """Return the specs of all valid declarations of a kind."""
     specs = [check(app, declared, problems) for declared in _declared(app, kind)]
     return [spec for spec in specs if spec is not None]
 
 
 def _duplicates(app: Declarations, problems: Problems) -> None:
-    """Report declarations that share a name and an environment. Different environments may reuse a name."""
+    """Report declarations with the same name for the same environment. Different environments may reuse a name."""
     for kinds in ONE_NAME_EACH:
         seen: dict[str, list[Declaration]] = {}
         for declared in _declared(app, *kinds):

@@ -1,4 +1,4 @@
-"""`@action`, which marks a method. The app collects the marks when it is frozen."""
+"""`@action`, which marks a method as an action. `freeze` reads the marks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__taskapp_action__"
 PROBLEMS = "__taskapp_problems__"
-"""Attribute of a class that an adapter could not build: the problems that `freeze` reports."""
+"""Class attribute in which an adapter that could not build the class stores the problems for `freeze` to report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,11 @@ def action(
     Args:
         function: The method. Its docstring is the tool's description.
         name: Name of the tool. Defaults to the method's name.
-        text: Whether the action receives the model's plain text. It must then have exactly one parameter, a str.
-        noop: Arguments that change nothing. The `noop` policy plays them.
-        sample: `fn(rng) -> args`. The `random` policy uses it to draw arguments that have no bounds.
-        keys: Arguments by keyboard key, for people who play in the viewer, with the key names of browsers:
+        text: Whether the action receives the model's plain text. The method must then have exactly one parameter, a
+            str.
+        noop: Arguments with which the action changes nothing. The `noop` policy uses them.
+        sample: `fn(rng) -> args`, with which the `random` policy draws arguments, for example strings without a limit.
+        keys: Arguments by keyboard key, for people who play in the viewer. Keys have the names that browsers use:
             `{"a": {"direction": "left"}, "ArrowLeft": {"direction": "left"}}`.
     """
     mark = ActionMark(name, text, noop, sample, keys, tuple(unknown))
@@ -71,8 +72,8 @@ def action(
 def actions_of(cls: type) -> list[tuple[str, ActionMark, str]]:
     """Return the actions of a class as (tool name, mark, method name), base classes first.
 
-    An override keeps the position of the base class's method and, without its own mark, the inherited mark. An override
-    with None removes the action.
+    A method that overrides an action has the position of the base class's method. It inherits the mark unless it has
+    its own mark. Overriding an action with None removes it.
     """
     marks: dict[str, ActionMark] = {}
     for base in reversed(cls.__mro__):

@@ -1,4 +1,4 @@
-"""Private fields of rows: the mark `Private[T]`, the private fields of a row model, and rows without them."""
+"""Private fields of rows: the mark `Private[T]`, and copies of rows without private fields."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PRIVATE = PrivateMark()
 T = TypeVar("T")
 
 Private = Annotated[T, PRIVATE]
-"""Mark of a field for rubrics, judges and the `gold` policy, e.g. `Private[str]`. The field never appears in prompts,
-responses or descriptions.
+"""Mark of a private field, e.g. `Private[str]`. Only rubrics, judges and the policy `gold` can read a private field. It
+never appears in prompts, responses or descriptions.
 """
 
 _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
@@ -36,8 +36,8 @@ _WRAPPERS = (Annotated, typing.Required, typing.NotRequired)
 def private_fields(row: Any) -> frozenset[str]:
     """Return the names of a row model's private fields. A field is private if its annotation contains the mark.
 
-    `Private[str] | None` is private as a whole. A mark in an alias or in an argument of a generic model counts. Private
-    fields of nested models are not included.
+    `Private[str] | None` is private as a whole. A mark also counts in a type alias and in an argument of a generic
+    model. Private fields of nested models are not included.
     """
     if not isinstance(typing.get_origin(row) or row, type):
         return frozenset()
@@ -45,9 +45,9 @@ def private_fields(row: Any) -> frozenset[str]:
 
 
 def _annotations(kind: Any) -> dict[str, Any]:
-    """Return the annotations of a class's fields, with marks and with type variables replaced by their arguments."""
+    """Return the annotations of a class's fields, including marks. Type variables are replaced by their values."""
     fields = getattr(kind, "model_fields", None)
-    if isinstance(fields, Mapping):  # as pydantic resolved them
+    if isinstance(fields, Mapping):  # pydantic has resolved these annotations
         return {
             name: Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
             for name, info in fields.items()
@@ -56,8 +56,9 @@ def _annotations(kind: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
         if isinstance(typing.get_origin(base) or base, type) and typing.get_origin(base) is not Generic:
-            for name, hint in _annotations(base).items():  # the subclass has `T`, its base the argument for T
-                hints[name] = typing.Union[hints.get(name, hint), hint]  # noqa: UP007  operands of any kind
+            # the subclass's own annotation contains `T`, and the annotation of the base contains its value
+            for name, hint in _annotations(base).items():
+                hints[name] = typing.Union[hints.get(name, hint), hint]  # noqa: UP007  not all operands support |
     values = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(kind), strict=False))
     return {name: _filled(hint, values) for name, hint in hints.items()} if values else hints
 
@@ -73,7 +74,7 @@ def _filled(hint: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _target(annotation: Any) -> Any:
-    """Return the target of an alias (`type X = …`, also with arguments) or a NewType, else the annotation itself."""
+    """Return the target of a type alias (`type X = …`) or a NewType. Other annotations are returned unchanged."""
     alias = typing.get_origin(annotation) or annotation
     if hasattr(alias, "__value__"):
         values = dict(zip(alias.__type_params__, typing.get_args(annotation), strict=False))
@@ -82,7 +83,7 @@ def _target(annotation: Any) -> Any:
 
 
 def _marked(annotation: Any, seen: list[Any]) -> bool:
-    """Return whether the annotation contains the mark. `seen` holds the enclosing aliases, which may be recursive."""
+    """Return whether the annotation contains the mark. Aliases may be recursive: `seen` lists the enclosing ones."""
     if isinstance(annotation, PrivateMark):
         return True
     target = _target(annotation)
@@ -94,10 +95,11 @@ def _marked(annotation: Any, seen: list[Any]) -> bool:
 
 
 class PublicRows:
-    """Copies of rows without private fields, at any depth, for prompts, `/task_info` and agent loops.
+    """Creates copies of rows without private fields, at any depth, for prompts, `/task_info` and agent loops.
 
     A copy is an instance of the row's class, so methods, `str()` and dumps work with the remaining fields. Reading a
-    private field raises DeclarationError with the line that reads it, or with `place` if Python knows no line.
+    private field of a copy raises DeclarationError with the line that reads the field, or with `place` if the code has
+    no source line.
     """
 
     def __init__(self, app: str, place: str) -> None:
@@ -106,7 +108,7 @@ class PublicRows:
         self._shapes: dict[tuple[Any, ...], _Shape] = {}
 
     def of(self, row: Any, annotation: Any = None) -> Any:
-        """Return the row without private fields, or the row itself if it has no private fields.
+        """Return a copy of the row without private fields, or the row itself if it has no private fields.
 
         Args:
             row: The row.
@@ -125,7 +127,7 @@ class PublicRows:
         return value
 
     def _mapping(self, value: Mapping[Any, Any], declared: list[Any]) -> Any:
-        """Return a dict without the private fields of every TypedDict that its declared type allows."""
+        """Return a copy of a dict without the private fields of every TypedDict in its declared types."""
         kinds = [kind for kind in declared if hasattr(typing.get_origin(kind) or kind, "__required_keys__")]
         hidden = frozenset().union(*map(private_fields, kinds))
         members = {name: note for kind in kinds for name, note in _annotations(kind).items()}
@@ -143,7 +145,7 @@ class PublicRows:
     def _items(self, value: Any, declared: list[Any]) -> Any:
         kind = type(value)
         if hasattr(kind, "_fields") and private_fields(kind):
-            found = f"{kind.__name__} is a NamedTuple with private fields, which cannot be removed from a tuple"
+            found = f"{kind.__name__} is a NamedTuple with private fields, but fields cannot be removed from a tuple"
             problem = Problem(self._place, found, "a pydantic model or a dataclass", "change the type of the row")
             raise DeclarationError(self._app, [problem])
         inner = _inner(declared)
@@ -154,9 +156,9 @@ class PublicRows:
         return kind(*public) if hasattr(kind, "_fields") else kind(public)
 
     def _model(self, value: Any, declared: list[Any]) -> Any:
-        """Return a pydantic model or a dataclass without private fields.
+        """Return a copy of a pydantic model or a dataclass without private fields.
 
-        `declared` matters because only an annotation knows the arguments of a generic dataclass.
+        `declared` contains the arguments of a generic dataclass, which its instances do not store.
         """
         kind = type(value)
         kinds = [
@@ -173,14 +175,14 @@ class PublicRows:
         if not shape.hidden and all(public[name] is fields[name] for name in fields):
             return value
         result: Any = object.__new__(shape.view)
-        if hasattr(shape.view, "model_fields"):  # as pydantic's own copy() sets them
+        if hasattr(shape.view, "model_fields"):  # the attributes that pydantic's copy() sets
             object.__setattr__(result, "__dict__", public)
             object.__setattr__(result, "__pydantic_fields_set__", value.__pydantic_fields_set__ & set(public))
             object.__setattr__(result, "__pydantic_extra__", self._public(value.__pydantic_extra__, []))
             object.__setattr__(result, "__pydantic_private__", {})
         else:
             for name, item in public.items():
-                object.__setattr__(result, name, item)  # also works for frozen dataclasses
+                object.__setattr__(result, name, item)  # setattr fails for frozen dataclasses
         return result
 
     def _shape(self, kind: type, kinds: Sequence[Any]) -> _Shape:
@@ -192,19 +194,19 @@ class PublicRows:
             for name in names
             if name not in hidden
         }
-        # a pydantic private attribute may have been computed from a private field
+        # a pydantic private attribute may depend on a private field
         withheld = hidden | set(getattr(kind, "__private_attributes__", {}))
         return _Shape(hidden, public, self._view(kind, withheld, public))
 
     def _view(self, kind: type, hidden: Iterable[str], public: Iterable[str]) -> type:
-        """Return a subclass with the same name in which reading a hidden field raises."""
+        """Return a subclass with the same name that raises DeclarationError when a hidden field is read."""
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
         view = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
         for name in hidden:
             setattr(view, name, self._withheld(name, kind.__name__, public))
         if not hasattr(kind, "model_fields"):
             fields = {field.name: field for field in dataclasses.fields(kind) if field.name in public}
-            setattr(view, "__dataclass_fields__", fields)  # noqa: B010  asdict() and fields() read it
+            setattr(view, "__dataclass_fields__", fields)  # noqa: B010  read by asdict() and fields()
             if _generated(kind.__repr__):
                 bare = [(name, Any, dataclasses.field(repr=field.repr)) for name, field in fields.items()]
                 setattr(view, "__repr__", dataclasses.make_dataclass(kind.__name__, bare).__repr__)  # noqa: B010
@@ -216,7 +218,7 @@ class PublicRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shape:
-    """The analysis of a row class: its hidden fields, the possible types of its public fields, and its public subclass."""
+    """A row class's private fields, the possible types of its public fields, and the subclass for public copies."""
 
     hidden: frozenset[str]
     public: Mapping[str, list[Any]]
@@ -225,7 +227,7 @@ class _Shape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Withheld:
-    """Descriptor that replaces a private field in a class."""
+    """Descriptor that replaces a private field in a class and raises DeclarationError when the field is read."""
 
     app: str
     place: str
@@ -239,7 +241,7 @@ class _Withheld:
         raise self.error(calling_line(1))
 
     def error(self, line: str) -> DeclarationError:
-        """Return the error for reading the field at a `file:line`."""
+        """Return the error for reading the field at `line`, which is `file:line`."""
         public = ", ".join(self.public)
         return DeclarationError(
             self.app,
@@ -248,14 +250,14 @@ class _Withheld:
                     self.place if line.startswith("<") else line,
                     f"reads {self.name!r}, a private field of {self.row}",
                     f"one of {public}" if public else "public fields only",
-                    "read it in rubrics, judges or gold only, or make the field public",
+                    "read the field only in rubrics, judges or the policy gold, or make it public",
                 )
             ],
         )
 
 
 class _PublicDict(dict[str, Any]):
-    """A dict in which reading a private member raises DeclarationError."""
+    """A dict that raises DeclarationError when a private key is read."""
 
     def __init__(self, public: Mapping[str, Any], withheld: Mapping[str, _Withheld]) -> None:
         super().__init__(public)
@@ -273,7 +275,7 @@ class _PublicDict(dict[str, Any]):
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """Return the types that a value with this annotation may have, without unions and marks."""
+    """Return the types that a value with this annotation may have. Unions and marks are resolved."""
     target = _target(annotation)
     if target is not annotation:
         return _alternatives(target)

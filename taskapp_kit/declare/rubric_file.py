@@ -11,10 +11,10 @@ required = false
 
 [[criteria]]
 id = "tone"
-judge = true                     # a model scores it, even if an @app.rubric has this name
+judge = true                     # a judge scores it, even if an @app.rubric has this name
 description = "Is the answer polite?"
 choices = ["rude", "plain", "polite"]    # from worst to best; or scale = [0, 10]
-call = "style"                   # criteria with the same call share one request
+call = "style"                   # criteria with the same call are scored in one request
 
 [judge]                          # how this file's judges call models
 model = "judge"                  # one role or a list of roles
@@ -43,7 +43,7 @@ AGGREGATIONS: tuple[Aggregation, ...] = ("weighted_sum", "sum", "custom")
 Combination = Literal["mean", "median", "majority"]
 COMBINATIONS: tuple[Combination, ...] = ("mean", "median", "majority")
 MOST_BYTES = 1 << 20
-"""People write rubric files by hand, so a larger file is a mistake."""
+"""The maximum size of a rubric file. People write these files by hand, so a larger file is a mistake."""
 ROLE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
@@ -53,12 +53,13 @@ class Criterion:
 
     Attributes:
         weight: Finite weight, at least 0.
-        accumulate: Whether the scores of steps are summed. If not, the last step's score counts.
+        accumulate: Whether the scores of all steps are summed. If not, only the score of the last step counts.
         place: Location of the entry.
-        judge: Whether a model scores it. None means that code does if an @app.rubric has its name, else a model.
-        choices: Labels from worst to best, instead of a number.
+        judge: Whether a model scores the criterion. If it is None, the @app.rubric of the same name scores it, or a
+            model if there is no such rubric.
+        choices: Labels from which the model chooses instead of returning a number, from worst to best.
         scale: Lowest and highest score. None means 0 to 1.
-        call: Name of a call. Criteria with the same call share one request.
+        call: Name of a request to the model. Criteria with the same name are scored in one request.
     """
 
     id: str
@@ -74,13 +75,13 @@ class Criterion:
 
     @property
     def of_a_judge(self) -> bool:
-        """Whether it has a member that only a judge uses."""
+        """Whether the entry sets an option that only judges use."""
         return bool(self.choices) or self.scale is not None or self.call is not None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeTable:
-    """The options of a file's judges; see `@app.judge`. `source` is the file's path, as shown to authors."""
+    """The options of the judges in a file; see `@app.judge`. `source` is the file's path in messages."""
 
     source: str
     models: tuple[str, ...] = ("judge",)
@@ -92,7 +93,7 @@ class JudgeTable:
 
 @dataclass(frozen=True, slots=True)
 class RubricFile:
-    """A rubric file: its criteria, how outcome criteria are combined, and the options of its judges."""
+    """A rubric file: its criteria, the aggregation of outcome criteria, and the options of its judges."""
 
     criteria: tuple[Criterion, ...]
     aggregation: Aggregation
@@ -105,7 +106,7 @@ def is_role(name: object) -> bool:
 
 
 def wrong_choices(choices: object) -> str | None:
-    """Return what is expected instead of these choices, or None if they are valid or empty."""
+    """Return a description of valid choices if these are invalid, or None if they are valid or empty."""
     if isinstance(choices, (list, tuple)):
         labels = [label for label in choices if isinstance(label, str) and label.strip()]
         if not choices or (len(choices) >= 2 and len(labels) == len(choices) == len(set(labels))):
@@ -120,14 +121,24 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
     entries = data.get("criteria") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
         raise DeclarationError(
-            app, [Problem(place, "has no list 'criteria'", "a list of {id, description, weight}", "add [[criteria]]")]
+            app,
+            [
+                Problem(
+                    place,
+                    "has no list `criteria`",
+                    "a list of tables with id, description and weight",
+                    "add [[criteria]]",
+                )
+            ],
         )
     problems = _unknown_keys(data, KNOWN_AT_TOP, place)
     criteria: list[Criterion] = []
     aggregation = data.get("aggregation", "weighted_sum")
     if aggregation not in AGGREGATIONS:
         problems.append(
-            Problem(place, f"has aggregation {aggregation!r}", f"one of {', '.join(AGGREGATIONS)}", "fix it")
+            Problem(
+                place, f"has aggregation {aggregation!r}", f"one of {', '.join(AGGREGATIONS)}", "change aggregation"
+            )
         )
     for index, entry in enumerate(entries):
         where = f"{place} (criteria[{index}])"
@@ -161,7 +172,7 @@ def _scale(entry: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _unknown_keys(table: dict[str, Any], known: set[str], where: str) -> list[Problem]:
-    """Return the problem of the first unknown key, or None."""
+    """Return a list with the problem of the first unknown key, or an empty list."""
     return [
         Problem(where, f"has the unknown key {name!r}", ", ".join(sorted(known)), "rename or remove it")
         for name in sorted(map(str, set(table) - known))[:1]
@@ -171,23 +182,25 @@ def _unknown_keys(table: dict[str, Any], known: set[str], where: str) -> list[Pr
 def _judge_table(table: Any, place: str, problems: list[Problem]) -> JudgeTable:
     where = f"{place} (judge)"
     if not isinstance(table, dict):
-        problems.append(Problem(where, f"is {table!r}", "a table", "write [judge]"))
+        problems.append(Problem(where, f"has judge {table!r}", "a table", "use a table [judge]"))
         return JudgeTable(place)
     before = len(problems)
     problems += _unknown_keys(table, KNOWN_OF_JUDGE, where)
     models = table.get("model", "judge")
     models = (models,) if isinstance(models, str) else models
     if not isinstance(models, (list, tuple)) or not models or not all(map(is_role, models)):
-        problems.append(Problem(where, f"has model {table['model']!r}", "one role or a list of roles", "fix it"))
+        problems.append(Problem(where, f"has model {table['model']!r}", "one role or a list of roles", "change model"))
     samples = table.get("samples", 1)
     if type(samples) is not int or samples < 1:
-        problems.append(Problem(where, f"has samples {samples!r}", "an integer ≥ 1", "fix it"))
+        problems.append(Problem(where, f"has samples {samples!r}", "an integer ≥ 1", "change samples"))
     for name, accepted in (("combine", COMBINATIONS), ("form", ("json_schema", "text"))):
         if table.get(name, accepted[0]) not in accepted:
-            problems.append(Problem(where, f"has {name} {table[name]!r}", f"one of {', '.join(accepted)}", "fix it"))
+            problems.append(
+                Problem(where, f"has {name} {table[name]!r}", f"one of {', '.join(accepted)}", f"change {name}")
+            )
     temperature = table.get("temperature")
     if temperature is not None and (not _number(temperature) or temperature < 0):
-        problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "fix it"))
+        problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "change temperature"))
     if len(problems) > before:
         return JudgeTable(place)
     combine, form = table.get("combine", "mean"), table.get("form", "json_schema")
@@ -200,7 +213,7 @@ def _number(value: Any) -> bool:
 
 def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
-        return Problem(where, "has no id", "a table with id, description, weight", "add an id")
+        return Problem(where, "has no id", "a table with id, description and weight", "add an id")
     unknown = _unknown_keys(entry, KNOWN, where)
     if unknown:
         return unknown[0]
@@ -208,31 +221,33 @@ def _wrong(entry: Any, where: str, seen: set[str]) -> Problem | None:
         return Problem(where, f"repeats the id {entry['id']!r}", "one entry for each id", "rename or remove one")
     if not isinstance(entry.get("description", ""), str):
         found = f"has a description that is a {type(entry['description']).__name__}"
-        return Problem(where, found, "a string", "fix it")
+        return Problem(where, found, "a string", "write the description as a string")
     for name in ("required", "accumulate"):
         if not isinstance(entry.get(name, False), bool):
-            return Problem(where, f"has {name} {entry[name]!r}", "true or false", "fix it")
+            return Problem(where, f"has {name} {entry[name]!r}", "true or false", f"change {name}")
     weight = entry.get("weight", 1.0)
     if not _number(weight) or weight < 0:
-        return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "fix the weight")
+        return Problem(where, f"has weight {weight!r}", "a finite number ≥ 0", "change weight")
     if entry.get("required") and weight == 0:
-        return Problem(where, "is required and has weight 0", "a weight > 0", "set a weight")
+        return Problem(where, "is required but has weight 0", "a weight > 0", "set weight, or remove required")
     return _wrong_for_a_judge(entry, where)
 
 
 def _wrong_for_a_judge(entry: dict[str, Any], where: str) -> Problem | None:
     judge, call, scale = entry.get("judge"), entry.get("call"), entry.get("scale")
     if judge is not None and not isinstance(judge, bool):
-        return Problem(where, f"has judge {judge!r}", "true or false", "fix it")
+        return Problem(where, f"has judge {judge!r}", "true or false", "change judge")
     expected_choices = wrong_choices(entry.get("choices", ()))
     if expected_choices is not None:
-        return Problem(where, f"has choices {entry['choices']!r}", expected_choices, "fix it")
+        return Problem(where, f"has choices {entry['choices']!r}", expected_choices, "change choices")
     if scale is not None and not (
         isinstance(scale, list) and len(scale) == 2 and all(map(_number, scale)) and scale[0] < scale[1]
     ):
-        return Problem(where, f"has scale {scale!r}", "[lowest, highest], both finite", "fix it")
+        return Problem(
+            where, f"has scale {scale!r}", "[lowest, highest], both finite, with lowest < highest", "change scale"
+        )
     if call is not None and (not isinstance(call, str) or not call):
-        return Problem(where, f"has call {call!r}", "a name", "fix it")
+        return Problem(where, f"has call {call!r}", "a non-empty string", "change call")
     return None
 
 
@@ -256,7 +271,7 @@ def _parse(path: Path, place: str, app: str) -> Any:
             return _without_aliases()(text).get_single_data()
     except (ValueError, RecursionError) as error:
         raise DeclarationError(
-            app, [Problem(place, f"does not parse: {error}", f"valid {suffix[1:]}", "fix the file")]
+            app, [Problem(place, f"does not parse: {error}", f"valid {suffix[1:].upper()}", "fix the file")]
         ) from error
     except Exception as error:
         if type(error).__module__.startswith("yaml"):
@@ -268,7 +283,7 @@ def _parse(path: Path, place: str, app: str) -> Any:
 
 
 def _without_aliases() -> Any:
-    """Return PyYAML's safe loader, which rejects aliases: a few hundred bytes of them can expand to terabytes."""
+    """Return PyYAML's safe loader without aliases, which can expand a few hundred bytes to terabytes."""
     import yaml
 
     class Loader(yaml.SafeLoader):

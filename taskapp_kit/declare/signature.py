@@ -1,7 +1,7 @@
 """JSON Schemas and argument parsers from Python signatures.
 
-Parsing is lenient about mistakes that models often make ("2" for 2) and strict where leniency would hide an error (a bool
-for an int). pydantic is imported at first use, so that `import taskapp_kit` stays fast.
+The parser accepts mistakes that models often make, such as "2" for 2. It rejects values where a conversion would hide
+an error, such as a bool for an int. pydantic is imported at first use, so that `import taskapp_kit` is fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BadArguments(ValueError):
-    """Arguments are invalid. `fields` holds (path, message) pairs, and str() is a message for a model."""
+    """Arguments are invalid. `fields` contains (path, message) pairs, and str() is the message for a model."""
 
     def __init__(self, fields: list[tuple[tuple[str | int, ...], str]]) -> None:
         super().__init__("; ".join(f"{'.'.join(map(str, path)) or 'arguments'}: {text}" for path, text in fields))
@@ -29,12 +29,12 @@ class BadArguments(ValueError):
 
 
 class SignatureProblem(ValueError):
-    """A signature cannot be described as JSON. The message names the parameter and what to write instead."""
+    """JSON Schema cannot describe a signature. The message names the parameter and what to write instead."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter. `default` is `inspect.Parameter.empty` if it has no default."""
+    """One parameter of a function. `default` is `inspect.Parameter.empty` if the parameter has no default."""
 
     name: str
     annotation: Any
@@ -43,12 +43,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Schema and parser of the arguments of one function.
+    """The JSON Schema and the parser of one function's arguments.
 
     Attributes:
         owner: Name of the function, for messages.
         parameters: The function's parameters.
-        whole: Whether the members of the only parameter are the arguments, as in `step(self, action: Model)`.
+        whole: Whether the arguments are the fields of the only parameter, as in `step(self, action: Model)`.
     """
 
     owner: str
@@ -57,7 +57,7 @@ class Arguments:
 
     @cached_property
     def _adapter(self) -> Any:
-        """The pydantic adapter. Its fields have neutral names, so that a parameter may be called `copy` or `schema`."""
+        """The pydantic adapter. Its fields have neutral names, because a parameter may be named `copy` or `schema`."""
         import pydantic
         from pydantic.fields import FieldInfo
 
@@ -66,7 +66,7 @@ class Arguments:
         fields: dict[str, Any] = {}
         for index, item in enumerate(self.parameters):
             annotation, default = item.annotation, item.default
-            if isinstance(default, FieldInfo):  # as in `amount: int = Field(1, ge=1)`
+            if isinstance(default, FieldInfo):  # `amount: int = Field(1, ge=1)`
                 annotation, default = typing.Annotated[annotation, default], inspect.Parameter.empty
             options = {} if default is inspect.Parameter.empty else {"default": default}
             fields[f"a{index}"] = (annotation, pydantic.Field(alias=item.name, **options))
@@ -75,7 +75,11 @@ class Arguments:
 
     @cached_property
     def schema(self) -> Mapping[str, Json]:
-        """JSON Schema of an object with one property for each parameter. Raises SignatureProblem."""
+        """JSON Schema of an object with one property for each parameter.
+
+        Raises:
+            SignatureProblem: JSON cannot represent a parameter.
+        """
         try:
             schema = _without_titles(self._adapter.json_schema())
         except Exception as error:  # annotations are the author's code and may raise any exception
@@ -88,7 +92,7 @@ class Arguments:
 
     @cached_property
     def _closed(self) -> frozenset[str] | None:
-        """The only members that a `whole` model accepts; None if the model configures how to treat extra members."""
+        """The names that a `whole` model accepts, or None if the model itself configures how to treat extra fields."""
         annotation = self.parameters[0].annotation if self.whole else None
         fields = getattr(annotation, "model_fields", None)
         if fields is None or getattr(annotation, "model_config", {}).get("extra") is not None:
@@ -114,7 +118,11 @@ class Arguments:
         return typing.cast("Callable[[Any], Any]", self._adapter.validator.validate_python)
 
     def read(self, raw: Json) -> tuple[dict[str, Any], int]:
-        """Return the parsed arguments, and how many were converted to another type. Raises BadArguments."""
+        """Return the parsed arguments and the number of values that were converted to another type.
+
+        Raises:
+            BadArguments: The arguments do not match the parameters.
+        """
         if not isinstance(raw, Mapping):
             members = ", ".join(self.schema.get("properties", ())) or "no members"
             raise BadArguments([((), f"expected an object with {members}, got {type(raw).__name__}")])
@@ -146,7 +154,7 @@ class Arguments:
         return {self.parameters[0].name: read}, coerced + _conversions(values, read, ())
 
     def _validated(self, values: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
-        """Return the validated object, the values after repairs, and the number of repairs."""
+        """Return the validated object, the repaired values, and the number of repairs."""
         coerced = 0
         while True:
             try:
@@ -174,9 +182,9 @@ def _sentence(item: Mapping[str, Any]) -> str:
 
 
 def _repair_choices(values: dict[str, Any], error: Any) -> tuple[dict[str, Any], int]:
-    """Replace `"2"` by 2 if the choices are 1, 2, 3, because pydantic compares choices exactly.
+    """Replace `"2"` with 2 if the choices are 1, 2 and 3, because pydantic compares choices exactly.
 
-    Returns the new values, and how many were replaced.
+    Returns the new values and the number of replacements.
     """
     count = 0
     for item in _errors(error):
@@ -211,11 +219,11 @@ def _replaced(values: Any, path: tuple[str | int, ...], new: Any) -> Any:
     if isinstance(values, list) and isinstance(head, int) and head < len(values):
         inner = _replaced(values[head], rest, new)
         return None if inner is None else [*values[:head], inner, *values[head + 1 :]]
-    return None  # the path leads through a branch of a union, so the error is reported instead
+    return None  # the path contains a branch of a union, so no value is replaced
 
 
 def _conversions(raw: Any, read: Any, path: tuple[str | int, ...]) -> int:
-    """Return how many values changed type in parsing. Raises BadArguments for a bool that became a number or a str."""
+    """Return how many values parsing converted. Raises BadArguments if it converted a bool to a number or a str."""
     kind = type(raw)
     if kind is list:
         return _list_conversions(raw, read, path)
@@ -223,7 +231,7 @@ def _conversions(raw: Any, read: Any, path: tuple[str | int, ...]) -> int:
         members = _members(read)
         if members is None:
             return 0
-        in_order = list(members.values())  # keys of dict[int, T] are converted too
+        in_order = list(members.values())  # the keys of dict[int, T] are also converted
         return sum(
             _conversions(value, members[key] if key in members else in_order[index], (*path, key))
             for index, (key, value) in enumerate(raw.items())
@@ -252,7 +260,7 @@ def _list_conversions(raw: list[Any], read: Any, path: tuple[str | int, ...]) ->
 
 
 def _members(read: Any) -> Mapping[str, Any] | None:
-    """Return the members of a parsed object under the names that a caller may use."""
+    """Return the fields of a parsed object under all names that a caller may use, or None if it has no fields."""
     if isinstance(read, dict):
         return read
     fields = getattr(type(read), "model_fields", None)
@@ -264,7 +272,7 @@ def _members(read: Any) -> Mapping[str, Any] | None:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Return the schema without pydantic's generated titles, which repeat the names and cost tokens."""
+    """Return the schema without the titles that pydantic generates, which repeat the names and cost tokens."""
     if isinstance(schema, dict):
         return {
             key: (
@@ -284,7 +292,8 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
     """Return the parameters of a function, with annotations resolved in its module.
 
     Raises:
-        SignatureProblem: A parameter has no annotation, or cannot be passed by name.
+        SignatureProblem: A parameter has no annotation, its annotation cannot be resolved, or it cannot be passed by
+            name.
     """
     named = f"{getattr(function, '__qualname__', function)}()"
     try:
@@ -296,9 +305,11 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
     for item in list(signature.parameters.values())[1 if skip_first else 0 :]:
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
             stars = "*" if item.kind is item.VAR_POSITIONAL else "**"
-            raise SignatureProblem(f"{named} takes {stars}{item.name}. Name each parameter")
+            raise SignatureProblem(f"{named} has the parameter {stars}{item.name}. Declare each parameter by name")
         if item.kind is item.POSITIONAL_ONLY:
-            raise SignatureProblem(f"{named} takes {item.name!r} by position only. Arguments are passed by name")
+            raise SignatureProblem(
+                f"{named} has the positional-only parameter {item.name!r}, but the kit passes arguments by name"
+            )
         if item.name not in hints:
             raise SignatureProblem(f"{named} has no annotation for {item.name!r}")
         result.append(Parameter(item.name, hints[item.name], item.default))
@@ -306,7 +317,7 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
 
 
 def needed_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the parameters without a default, except `self`."""
+    """Return the names of a function's parameters that have no default, except `self`."""
     parameters = inspect.signature(function).parameters
     return tuple(name for name in names_of(function) if parameters[name].default is inspect.Parameter.empty)
 
@@ -339,13 +350,16 @@ _DATA = frozenset({type(None), bool, int, float, str, dict, list, tuple})
 
 
 def finished(returned: Any, runner: asyncio.Runner | None = None) -> Any:
-    """Return a value itself, the result of an awaitable, or the items of an async generator.
+    """Return the final result of an author's function, which may be async.
 
-    So functions are async in any form: `async def`, a partial or a lambda of one, an object with an async `__call__`.
+    An awaitable is awaited, the items of an async generator are collected in a list, and any other value is returned
+    unchanged. Inspecting the value instead of the function also covers partials, lambdas and objects with an async
+    `__call__`.
 
     Args:
-        returned: What the function returned. Data is not examined further, as most calls return it.
-        runner: The event loop for it; without one, a new loop. No loop may run in this thread if there is a runner.
+        returned: The value that the function returned.
+        runner: The runner whose event loop is used; by default, a new loop. With a runner, no event loop may be
+            running in this thread.
     """
     if type(returned) in _DATA:
         return returned
@@ -362,5 +376,5 @@ def finished(returned: Any, runner: asyncio.Runner | None = None) -> Any:
         return runner.run(awaited())
     if asyncio._get_running_loop() is None:
         return asyncio.run(awaited())
-    with ThreadPoolExecutor(1, "taskapp-author-call") as thread:  # a loop cannot run inside another one of its thread
+    with ThreadPoolExecutor(1, "taskapp-author-call") as thread:  # a thread runs one loop at a time
         return thread.submit(asyncio.run, awaited()).result()

@@ -1,4 +1,4 @@
-"""`app.tasks(...)`, for which an environment class is built so that all other code handles one kind of environment."""
+"""Builds an environment class from `app.tasks(...)`, so that all other code handles a single kind of environment."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from taskapp_kit.declare.tasks import TaskSource
 from taskapp_kit.errors import DeclarationError
 from taskapp_kit.records.trajectory import Step
 
-# What the kit accepts, and what to change: the second half of each problem.
-A_SPLIT = ("at least one, e.g. train=[…]", 'add train=[...] or train="train.jsonl"')
-A_PROMPT = ("a str or fn(row) -> str", 'give prompt="…{field}…"')
-EACH_ONCE = ("each split once", "remove one of them")
-FORMAT_STRING = ("{name} for a field of the row, {{ and }} for braces", "double the braces that are plain text")
+# Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
+A_SPLIT = ("at least one split, e.g. train=[…]", 'add train=[...] or train="train.jsonl"')
+A_PROMPT = ("a str or fn(row) -> str", 'set prompt="…{field}…"')
+EACH_ONCE = ("each split only once", "remove one of the two")
+FORMAT_STRING = ("{name} for each field of the row, {{ and }} for literal braces", "write literal braces as {{ and }}")
 PUBLIC_FIELDS = ("public fields only", "remove it from the prompt, or make the field public")
-FITTING_PROMPT = ("public fields that each row has; members as {field[name]}", "fix the prompt or the row")
+FITTING_PROMPT = ("public fields that every row has, and {field[name]} for a nested value", "fix the prompt or the row")
 
 
 def check_questions(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
@@ -68,7 +68,7 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
         splits={},
         tasks=source,
         max_turns=None if one_answer else options["max_turns"],
-        max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # every turn but the last is a rejected answer
+        max_refusals=None if options["max_turns"] else MAX_REFUSALS,  # all turns but the last are rejected answers
         one_answer=one_answer,
         models=models,
         accept=accepted_checks(options["accept"], place, problems),
@@ -77,16 +77,17 @@ def check_questions(app: Declarations, declared: Declaration, problems: Problems
 
 
 def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> set[str]:
-    """Report and return the keywords that are misspelled options: their values cannot be rows of a split.
+    """Report the keywords that are misspelled options, and return them.
 
-    A keyword that is also a key of `splits=` is reported as a problem.
+    A keyword counts as misspelled if it resembles an option and its value cannot be the rows of a split. A keyword that
+    repeats a key of `splits=` is also reported.
     """
     options = inspect.signature(getattr(type(app), declared.kind)).parameters.values()
     known = [item.name for item in options if item.kind is item.KEYWORD_ONLY]
     misspelt = set()
     for keyword, value in declared.options["keywords"].items():
         if keyword in (declared.options["tasks"] or {}):
-            found = f"split {keyword!r} of tasks {declared.name!r} is both in splits= and a keyword"
+            found = f"split {keyword!r} of tasks {declared.name!r} is both a key of splits= and a keyword argument"
             problems.add(declared.place, found, *EACH_ONCE)
         if isinstance(value, (str, Path)):
             rows = (app.file.parent / value).is_file()
@@ -101,7 +102,7 @@ def _keywords(app: Declarations, declared: Declaration, problems: Problems) -> s
 
 
 def question_class(name: str, source: TaskSource, prompt: str | Callable[[Any], str]) -> type:
-    """Return an environment class that shows a row's prompt and ends with the first answer."""
+    """Return an environment class that shows the prompt of a row and ends the episode at the first answer."""
 
     class Questions:
         def reset(self, task: Any) -> Any:
@@ -135,11 +136,13 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
     before = len(problems)
     hidden = private_fields(source.row)
     for name in sorted(names & hidden)[:1]:
-        problems.add(declared.place, f"the prompt of {declared.name!r} shows private field {name!r}", *PUBLIC_FIELDS)
+        problems.add(
+            declared.place, f"the prompt of {declared.name!r} contains the private field {name!r}", *PUBLIC_FIELDS
+        )
     fields = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
     public = fields - hidden
     for name in sorted(names - fields) if fields else ():
-        found = f"the prompt of {declared.name!r} names {name!r}, which is not a field of the rows"
+        found = f"the prompt of {declared.name!r} contains {name!r}, which is not a field of the rows"
         problems.add(declared.place, found, *one_of(name, sorted(public), "one of"))
     return len(problems) == before
 
@@ -147,7 +150,7 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
 def _try_prompt(
     declared: Declaration, source: TaskSource, prompt: str | Callable[[Any], str], problems: Problems
 ) -> None:
-    """Format the prompt for every row, and report the first row for which that fails."""
+    """Format the prompt for every row, and report the first row for which formatting fails."""
     for split in source.splits:
         for index, row in enumerate(source.rows(split)):
             where = f"row {index} of split {split!r}"

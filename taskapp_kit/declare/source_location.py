@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shown_path(path: str) -> str:
-    """Return a path relative to the working directory; unchanged if it is outside."""
+    """Return a path relative to the working directory, or the path unchanged if it is outside that directory."""
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive
@@ -31,15 +31,15 @@ def calling_line(depth: int) -> str:
 
 
 def line_of(target: Any, fallback: str) -> str:
-    """Return `file:line` of a function, or `fallback` if it has no source line (a class, a callable object)."""
+    """Return `file:line` of a function, or `fallback` for a class or callable object, which has no source line."""
     code: CodeType | None = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
-    if code is not None and not code.co_filename.startswith("<"):  # a dataclass's generated __init__ has no file
+    if code is not None and not code.co_filename.startswith("<"):  # the generated __init__ of a dataclass has no file
         return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
     return fallback
 
 
 def without_folder(place: str) -> str:
-    """Shorten `/srv/games/adder.py:10` to `adder.py:10`, because callers must not see directories of the server."""
+    """Shorten `/srv/games/adder.py:10` to `adder.py:10`, because callers must not see the server's directories."""
     return re.split(r"[/\\]", place)[-1]
 
 
@@ -48,7 +48,7 @@ def in_order(place: str) -> list[tuple[str, int]]:
     return [(words, int(digits or 0)) for words, digits in re.findall(r"(\D*)(\d*)", place)]
 
 
-RENAME = "rename it, or declare it"
+RENAME = "use one of the expected values"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = RENAME) -> str:
@@ -64,12 +64,12 @@ quotation or a fence.
 
 
 def docstring(text: str | None) -> str:
-    """Return the text without indentation and with each paragraph on one line."""
+    """Return a docstring without its indentation and with each paragraph on one line."""
     return joined(inspect.cleandoc(text or ""))
 
 
 def joined(text: str) -> str:
-    """Return the text with each paragraph on one line. Lists, tables, indented lines and fenced blocks are unchanged."""
+    """Join the lines of each paragraph of a text. Lists, tables, indented lines and fenced blocks are unchanged."""
     lines: list[str] = []
     fenced, joins = False, False
     for line in text.strip().split("\n"):

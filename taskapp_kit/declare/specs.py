@@ -1,4 +1,4 @@
-"""The checked declarations of an app as plain data. `freeze` builds them once; they never change afterwards."""
+"""The checked declarations of an app as plain data. `freeze` builds the specs, which never change afterwards."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.scorecard import Blend
 
 MAX_REFUSALS = 10
-"""Default limit on consecutive replies without an accepted action, after which an episode is truncated."""
+"""Default limit on consecutive replies without an accepted action. At the limit, the episode is truncated."""
 DEFAULT_MAX_TURNS = 1000
-"""Limit on turns if the environment declares no limit."""
+"""Limit on turns in environments that declare no limit."""
 SCORING = 2
-"""Version of the outcome formula, part of the spec hash. Version 1 used raw scores, version 2 normalizes by scale."""
+"""Version of the outcome formula, which is part of the spec hash. Version 1 used raw scores. Version 2 normalizes them
+by their scale.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """One action: the tool that a policy sees, the method that runs, and the parser of its arguments.
+    """One action: the tool that policies see, the method that executes it, and the parser of its arguments.
 
     Attributes:
-        tool: The tool that a policy sees.
+        tool: The tool that policies see.
         method: Name of the method.
         arguments: Parser of the arguments.
         place: Location of the declaration.
@@ -48,22 +50,22 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment. Limits that are None do not apply.
+    """One environment. A limit that is None does not apply.
 
     Attributes:
-        splits: Seeds by split. Empty if the seed selects a row.
-        tasks: Source of the rows. None without rows.
-        max_steps: Limit on steps.
-        max_steps_parameter: Constructor parameter that sets `max_steps`; see `configured`.
-        max_turns: Limit on turns.
-        max_refusals: Limit on consecutive replies without an accepted action.
-        default_max_turns: Limit on turns if the author declared no limit, else None.
+        splits: Range of seeds of each split. Empty if the environment has rows.
+        tasks: Source of the rows, or None if the environment has no rows.
+        max_steps: Maximum number of steps.
+        max_steps_parameter: Name of the constructor parameter that sets `max_steps`; see `configured`.
+        max_turns: Maximum number of turns.
+        max_refusals: Maximum number of consecutive replies without an accepted action.
+        default_max_turns: Default maximum number of turns, or None if the author declared a limit.
         one_answer: Whether the policy's first answer always ends the episode.
         step_timeout_seconds: Time limit of one step. Only process isolation enforces it.
         models: Roles of the models that the environment calls.
         reward_range: Lowest and highest reward of a step.
-        baselines: Highest acceptable mean reward of `noop`, `random` and `constant`.
-        accept: Checks of the doctor whose findings are intended, with the reason.
+        baselines: Highest acceptable mean reward of the policies `noop`, `random` and `constant`.
+        accept: Checks of the doctor whose findings are intended, each with the reason.
     """
 
     name: str
@@ -96,7 +98,7 @@ class EnvironmentSpec:
     has_setup_worker: bool = False
 
     def configured(self, arguments: Mapping[str, Any]) -> EnvironmentSpec:
-        """Return the environment with the step limit that the constructor's parsed `arguments` set."""
+        """Return a copy with the step limit from the constructor's parsed `arguments`, if they set one."""
         steps = arguments.get(self.max_steps_parameter) if self.max_steps_parameter is not None else None
         return self if steps is None or steps == self.max_steps else replace(self, max_steps=steps)
 
@@ -106,7 +108,7 @@ class EnvironmentSpec:
         return self.tasks.splits if self.tasks is not None else tuple(self.splits)
 
     def seeds_of(self, split: str) -> range:
-        """Return the seeds of a split. With rows, they are the rows' indices."""
+        """Return the seeds of a split. In an environment with rows, seeds are the indices of the rows."""
         return self.splits[split] if self.tasks is None else range(len(self.tasks.rows(split)))
 
     @property
@@ -116,12 +118,12 @@ class EnvironmentSpec:
 
     @property
     def most_turns(self) -> int | None:
-        """The declared or default limit on turns, or None without a limit."""
+        """The declared or default limit on turns, or None if there is no limit."""
         return 1 if self.one_answer else self.max_turns or self.default_max_turns
 
     @property
     def text_action(self) -> ActionSpec | None:
-        """The action that takes plain text, or None."""
+        """The action that accepts plain text, or None if there is no such action."""
         return next((action for action in self.actions.values() if action.tool.text), None)
 
     def declaration(self) -> dict[str, Json]:
@@ -142,7 +144,7 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopedSpec:
-    """A declaration for some environments.
+    """A declaration that applies to some or all environments.
 
     Attributes:
         environments: Names of the environments. None means all.
@@ -172,12 +174,13 @@ class CriterionSpec(FunctionSpec):
     """One criterion scored by code.
 
     Attributes:
-        of: "outcome" scores the trajectory once, "events" scores each step.
-        weight: Weight, at least 0. With 0 the score is only reported.
-        required: Whether the lowest score makes the whole rubric 0.
-        scale: Lowest and highest score of an outcome criterion, for normalization. Only with weight 0 may a score be
-            outside.
-        accumulate: Whether the scores of steps are summed. If not (rubric files only), the last step's score counts.
+        of: "outcome" scores the trajectory once. "events" scores each step.
+        weight: Weight, at least 0. With weight 0, the score is only reported.
+        required: Whether the outcome is 0 when this criterion has its lowest score.
+        scale: Lowest and highest score of an outcome criterion, for normalization. A score outside the scale is an
+            error unless the weight is 0.
+        accumulate: Whether the scores of all steps are summed. If not, only the score of the last step counts. Only
+            rubric files can disable it.
     """
 
     of: Literal["outcome", "events"]
@@ -189,18 +192,19 @@ class CriterionSpec(FunctionSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSpec(ScopedSpec):
-    """One criterion scored by a model. The docstring is the question, the function's return value is the text to score.
+    """One criterion scored by a model. `description` is the question to the model.
 
     Attributes:
-        group: Whether it ranks the rollouts of one seed instead of scoring single rollouts.
-        function: Returns the text to score. None (rubric files) uses the transcript.
-        models: Roles, each called `samples` times.
+        group: Whether the judge compares the rollouts of one seed instead of scoring single rollouts.
+        function: Returns the content to score. If it is None, as for rubric files, the transcript is scored.
+        models: Roles of the models. Each model is called `samples` times.
         combine: How several scores are combined into one.
-        choices: Labels from worst to best instead of a number, spread evenly over the scale.
+        choices: Labels from which the model chooses instead of returning a number, from worst to best. Their scores are
+            spread evenly over the scale.
         kind: "reward_model" if the endpoint returns only a number.
-        form: "text" sends no `response_format`.
-        temperature: Sampling temperature. None leaves it to the endpoint.
-        call: Rubric file and name of a call. Judges with the same call share one request.
+        form: With "text", requests contain no `response_format`.
+        temperature: Sampling temperature. If it is None, the endpoint's default applies.
+        call: Path of a rubric file and name of a call in it. Judges with the same call share one request.
     """
 
     weight: float
@@ -218,7 +222,7 @@ class JudgeSpec(ScopedSpec):
     call: tuple[str, str] | None = None
 
     def declaration(self) -> list[Json]:
-        """Return what the spec hash covers. It includes the name of the rubric file but not its directory."""
+        """Return the values that the spec hash covers. The directory of a rubric file is not covered."""
         call = None if self.call is None else f"{PurePath(self.call[0]).name}:{self.call[1]}"
         return [
             *(self.name, self.description, self.weight, list(self.scale), self.samples, list(self.models)),
@@ -227,7 +231,7 @@ class JudgeSpec(ScopedSpec):
 
 
 class AuthorPolicySpec(FunctionSpec):
-    """A policy that the app declares: `fn(observation, rng)`. The policy `gold` may also take `task`."""
+    """A policy that the app declares, `fn(observation, rng)`. The policy `gold` may also have the parameter `task`."""
 
 
 class MetricSpec(FunctionSpec):
@@ -239,8 +243,8 @@ class AggregateSpec(FunctionSpec):
     """One or more numbers about many rollouts: `fn(rollouts: Sequence[RolloutSummary]) -> float | dict | None`.
 
     Attributes:
-        published: Published figures for comparison: column heading to name to number. The names are those that the
-            function returns.
+        published: Published figures for comparison, by column heading and then by name. The names are the keys of the
+            dict that the function returns.
     """
 
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -251,7 +255,7 @@ class AppSpec:
     """A checked task app.
 
     Attributes:
-        warnings: Messages for the server's operator.
+        warnings: Messages to the server's operator.
         withheld: Declared policies that this server does not offer.
     """
 
@@ -279,7 +283,8 @@ class AppSpec:
     def blend_for(self, environment: str) -> Blend:
         """Return the reward formula of an environment.
 
-        The app's `reward` if set, else the outcome score if any criterion or judge counts, else the return.
+        If the app does not set `reward`, the reward is the outcome score if a criterion or judge has a weight above 0,
+        and the return otherwise.
         """
         if self.reward is not None:
             return self.reward
@@ -290,7 +295,7 @@ class AppSpec:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the declarations as hex digits. Rollouts with another hash were played or scored by other rules."""
+        """SHA-256 of the declarations, in hexadecimal. It changes when the rules for playing or scoring change."""
         return json_hash(
             {
                 "app": [self.name, self.version],

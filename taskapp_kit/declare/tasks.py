@@ -1,4 +1,4 @@
-"""Task rows: loading them from their sources, and validation."""
+"""Task rows: loading from their sources, and validation."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from taskapp_kit.errors import DeclarationError, Problem
 from taskapp_kit.records.content import Json, json_hash, plain, read_exactly
 
 Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
-"""A list of rows, a path to JSONL, or a callable that returns rows."""
+"""A list of rows, the path of a JSONL file, or a callable that returns rows."""
 
 
 @dataclass
 class TaskSource:
-    """Rows by split, read at first use and cached. The seed is the row's index in its split.
+    """Rows by split, which are read at first use and cached. The seed of an episode is the index of its row in the
+    split.
 
     Attributes:
         app: Name of the app, for error messages.
         place: Location of the declaration.
         row: Pydantic model or dataclass that validates each row. None for plain dicts.
         sources: Source of each split.
-        folder: Directory that relative paths start from.
-        shared: Source of all splits. Each value of `sources` is then a range of row numbers, starting at 0.
+        folder: Directory at which relative paths start.
+        shared: A single source for all splits. Each value of `sources` is then a range of row numbers, starting at 0.
     """
 
     app: str
@@ -51,7 +52,7 @@ class TaskSource:
         return [self._path(source) for source in sources if isinstance(source, (str, Path))]
 
     def rows(self, split: str) -> tuple[Any, ...]:
-        """Return the validated rows of a split. Raises DeclarationError with file and line of each invalid row."""
+        """Return the validated rows of a split. Raises DeclarationError with the location of each invalid row."""
         if split not in self._loaded:
             source = self.sources[split]
             if self.shared is None:
@@ -61,7 +62,7 @@ class TaskSource:
         return self._loaded[split]
 
     def check(self) -> list[Problem]:
-        """Read every split and return the problems."""
+        """Read every split and return all problems."""
         problems: list[Problem] = []
         for split in self.splits:
             try:
@@ -83,7 +84,7 @@ class TaskSource:
                 other, number = seen.setdefault(row_hash(row), (split, index))
                 if other != split and (other, split) not in problems:
                     found = f"row {index} of split {split!r} is also row {number} of split {other!r}"
-                    expected = "each row in only one split, so that no training row is tested"
+                    expected = "each row in only one split, so that no training row is also a test row"
                     problems[other, split] = Problem(self.place, found, expected, "remove it from one of the splits")
         return list(problems.values())
 
@@ -96,15 +97,17 @@ class TaskSource:
         return self._public_rows.of(row, self.row)
 
     def _unpublishable(self, split: str, rows: Sequence[Any]) -> list[Problem]:
-        """Return the problem of the first row whose computed field or serializer reads a private field."""
+        """Return the problem of the first row that cannot be made public, for example because a computed field reads a
+        private field.
+        """
         for index, row in enumerate(rows):
             try:
                 if self.without_private(row) is not row:
                     self.public(row)
             except DeclarationError as error:
-                where = f"the public form of row {index} of split {split!r}"
+                where = f"serializing the public fields of row {index} of split {split!r}"
                 return [replace(problem, found=f"{where} {problem.found}") for problem in error.problems]
-            except ValueError as error:  # NotJson, or pydantic's
+            except ValueError as error:  # NotJson, or an error of pydantic
                 place = f"{self.place} (row {index} of split {split!r})"
                 return [Problem(place, str(error), "a row that JSON can represent", "fix the row")]
         return []
@@ -112,12 +115,12 @@ class TaskSource:
     def public(self, row: Any) -> dict[str, Json]:
         """Return the row as JSON without private fields, including those of nested models."""
         public = self.without_private(row)
-        if public is not row and hasattr(public, "model_dump"):  # a union inside would warn that fields are missing
+        if public is not row and hasattr(public, "model_dump"):  # a nested union would warn about missing fields
             public = public.model_dump(mode="json", warnings=False)
         return row_json(public)
 
     def difficulties(self) -> list[str]:
-        """Return the values of the rows' public field `difficulty`, in order of first appearance."""
+        """Return the distinct values of the rows' public field `difficulty`, in order of first appearance."""
         values: dict[str, None] = {}
         for split in self.splits:
             for row in self.rows(split):
@@ -138,7 +141,7 @@ class TaskSource:
         return tuple(self._read(self.shared))
 
     def _part(self, split: str, numbers: Any) -> tuple[Any, ...]:
-        """Return the rows of `shared` with these numbers."""
+        """Return the rows of `shared` in a range of row numbers."""
         if not isinstance(numbers, range):
             found, expected = f"split {split!r} is {numbers!r}", "a range of row numbers, because rows= is set"
             problem = Problem(self.place, found, expected, f"e.g. {split}=range(40), or remove rows=")
@@ -146,7 +149,7 @@ class TaskSource:
         rows = self._all_rows
         outside = [number for number in (numbers[:1], numbers[-1:]) if number and number[0] not in range(len(rows))]
         if outside:
-            found = f"split {split!r} is {numbers!r}, and rows= has the rows 0 to {len(rows) - 1}"
+            found = f"split {split!r} is {numbers!r}, but rows= contains the rows 0 to {len(rows) - 1}"
             problem = Problem(self.place, found, "numbers of existing rows", "change the range, or add rows")
             raise DeclarationError(self.app, [problem])
         return tuple(rows[number] for number in numbers)
@@ -181,18 +184,20 @@ class TaskSource:
             try:
                 read = read_exactly(line)
             except ValueError as error:
-                problems.append(Problem(where, f"is not JSON ({error})", "one JSON object", "fix the line"))
+                problems.append(Problem(where, f"is not JSON ({error})", "one JSON object per line", "fix the line"))
                 continue
             if isinstance(read, dict):
                 numbered.append((where, read))
             else:
-                problems.append(Problem(where, f"is a {type(read).__name__}", "one JSON object", "fix the line"))
+                problems.append(
+                    Problem(where, f"is a {type(read).__name__}", "one JSON object per line", "fix the line")
+                )
         if problems:
             raise DeclarationError(self.app, problems)
         return self._validated(numbered)
 
     def _validated(self, numbered: list[tuple[str, Any]]) -> list[Any]:
-        """Validate rows, and check that JSON can represent them. Raises DeclarationError with every problem."""
+        """Validate rows. Raises DeclarationError for rows that are invalid or that JSON cannot represent."""
         import pydantic
 
         validate: Callable[[Any], Any] = lambda row: row  # noqa: E731
@@ -202,7 +207,7 @@ class TaskSource:
             except Exception as error:  # annotations are the author's code
                 message = str(error).split("\n", 1)[0]
                 problem = Problem(
-                    self.place, f"row={self.row!r}: {message}", "a pydantic model or a dataclass", "fix row="
+                    self.place, f"row={self.row!r}: {message}", "a pydantic model or a dataclass", "change row="
                 )
                 raise DeclarationError(self.app, [problem]) from error
         rows, problems = [], []
@@ -217,7 +222,7 @@ class TaskSource:
                 found = f"{where}: {first['msg']}" if where else str(first["msg"])
                 expected = getattr(self.row, "__name__", str(self.row))
                 problems.append(Problem(place, found, f"a {expected}", "fix the row or the model"))
-            except Exception as error:  # NotJson, or raised by a computed field
+            except Exception as error:  # NotJson, or an error of a computed field
                 problems.append(Problem(place, str(error), "a row that JSON can represent", "fix the row"))
         if problems:
             raise DeclarationError(self.app, problems)
@@ -225,11 +230,11 @@ class TaskSource:
 
 
 def row_json(row: Any) -> dict[str, Json]:
-    """Return a row as a JSON object, with private fields."""
+    """Return a row as a JSON object, including its private fields."""
     value = plain(row, "row")
     return value if isinstance(value, dict) else {"row": value}
 
 
 def row_hash(row: Any) -> str:
-    """Return the row's SHA-256 as hex digits. A store holds it instead of the row."""
+    """Return the SHA-256 of a row in hexadecimal. A store contains this hash instead of the row."""
     return json_hash(row_json(row))

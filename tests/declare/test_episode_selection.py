@@ -123,7 +123,7 @@ def test_the_config_is_read_leniently_and_split_and_index_never_reach_the_constr
 @pytest.mark.parametrize(
     ("config", "loc", "words"),
     [
-        ({"lwo": 1}, "lwo", "takes low, mode, words"),
+        ({"lwo": 1}, "lwo", "accepts low, mode, words"),
         ({"low": "many"}, "low", "valid integer"),
         ({"low": True}, "low", "boolean"),
         ({"mode": "c"}, "mode", "'a' or 'b'"),
