@@ -53,24 +53,25 @@ CORS_HEADERS = (
 
 
 class GatedApp(FastAPI):
-    """FastAPI behind a gate: authentication (and CORS) run before all of its middleware.
+    """A FastAPI application behind a gate, so that authentication and CORS run before FastAPI's middleware.
 
-    gate: handles each request first. direct: routes by method and path; they are called directly, everything else goes
-    through FastAPI's routing.
+    Attributes:
+        gate: Application that handles each request first.
+        direct: Routes by method and path that are called directly. All other requests use FastAPI's routing.
     """
 
     gate: ASGIApp | None = None
     direct: Mapping[tuple[str, str], ASGIApp] = MappingProxyType({})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, websocket or lifespan."""
+        """Handle a request, WebSocket or lifespan."""
         await (self.gate or self.routed)(scope, receive, send)
 
     async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that passed the gate."""
-        # FastAPI's middleware and router would cost more than the rest of a short request
+        # FastAPI's middleware and router would take longer than the rest of a short request
         direct = self.direct.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        # a path below another application has its prefix, which only the router removes
+        # if the app is mounted, the path starts with a prefix, which only the router removes
         if direct is not None and not scope.get("root_path"):
             await direct(scope, receive, send)
             return
@@ -78,9 +79,10 @@ class GatedApp(FastAPI):
 
 
 class Runtime:
-    """The parts of a running server: the service, the rollouts that requests share, telemetry, and retention.
+    """The parts of a running server: the service, the rollouts that several requests share, telemetry and retention.
 
-    metrics: the metrics of `/metrics`.
+    Attributes:
+        metrics: The metrics that `/metrics` returns.
     """
 
     def __init__(self, service: Service, settings: Settings, coordinator: IdempotencyStore | None) -> None:
@@ -91,22 +93,22 @@ class Runtime:
         self._tracing = tracing_of(settings, service.spec.name)
         self._retention = retention_of(service, settings.store_keep)
         self._grace_seconds = settings.grace_seconds
-        # one hook for all: called once for every ended rollout, also of a worker process; spans are made of recorded times
+        # watchers run once for every ended rollout, also in worker processes; spans are built from recorded times
         service.watchers += [log_ended, self.metrics.ended]
         if self._tracing is not None:
             service.watchers.append(self._tracing)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Accept no more rollouts, and wait until the running rollouts have ended."""
+        """Stop accepting rollouts, and wait for the running rollouts to end, at most `grace_seconds`."""
         await self.service.drain(grace_seconds)
-        # a rollout that has ended may still have an answer to store for the requests that share it
+        # the result of an ended rollout may not be stored yet for the requests that share it
         await self.shared_rollouts.settled()
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Run from before the first request until after the last rollout."""
+        """Start the service before the first request, and close it after the last rollout."""
         try:
-            # in a thread, because authors' set-up may block while a signal to stop has to be handled
+            # in a thread, so that signals are handled while authors' setup code blocks
             await asyncio.to_thread(self.service.prepare)
             await self.service.start()
             self._watchdog.start()
@@ -114,22 +116,22 @@ class Runtime:
                 self._retention.start()
             yield
         finally:
-            # `uvicorn_server.run` has already drained at the signal; other servers only end the lifespan
+            # `uvicorn_server.run` drains at the signal, but other servers only end the lifespan
             await self.drain(self._grace_seconds)
-            # before the service: running rollouts need its threads and the store to end
+            # before the service, because ending running rollouts needs its threads and the store
             await self.shared_rollouts.close()
             if self._retention is not None:
                 await self._retention.close()
             await self.service.close()
             self._watchdog.stop()
-            if self._tracing is not None:  # last, because closing the service also creates spans
+            if self._tracing is not None:  # closing the service also creates spans
                 await asyncio.to_thread(self._tracing.close)
 
     async def handle(self, request: Request, error: Exception) -> Response:
-        """Return the response to an exception of an author's route, or to a path without a route."""
+        """Return the response when an author's route raises an exception, or when no route matches the path."""
         answer = error_answer(error)
         self.metrics.answered(request.method, "(none)", answer.status)
-        return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI application, which is all it needs
+        return answer  # type: ignore[return-value]  # an EncodedResponse is an ASGI app
 
 
 def create_app(
@@ -140,15 +142,22 @@ def create_app(
     exposure: Exposure = "public",
     coordinator: IdempotencyStore | None = None,
 ) -> GatedApp:
-    """Return the application that serves `service`. Raises ConfigError: the key file cannot be read.
+    """Return the application that serves `service`.
 
-    protocols: further protocols in which it can be driven. coordinator: where idempotency records are stored, of rollouts
-    that are repeated or fetched later; default: the service's store. exposure: with `local`, `/docs` and `/openapi.json`
-    need no key.
+    The `setup_worker` methods of all environments run before the server accepts requests, so a server that cannot run
+    episodes does not start. The service is closed when the server stops. Routes that are added to the application with
+    `include_router` or `mount` require the same key.
 
-    Every environment's `setup_worker` runs before the server answers: a server that cannot run episodes does not start.
-    The service is closed when the server stops. Routes that are added to the application (`include_router`, `mount`)
-    require the same key.
+    Args:
+        service: The service to serve.
+        settings: The server's settings.
+        protocols: Additional wire protocols that the server supports.
+        exposure: With "local", `/docs` and `/openapi.json` do not require a key.
+        coordinator: Storage of the idempotency records of rollouts that are repeated or fetched later. Defaults to the
+            service's store.
+
+    Raises:
+        ConfigError: The key file cannot be read.
     """
     runtime = Runtime(service, settings, coordinator)
     app = GatedApp(
@@ -159,10 +168,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        # a redirect would take its address from the Host header, which the caller chooses
+        # a redirect would use the address in the Host header, which the caller chooses
         redirect_slashes=False,
         lifespan=runtime.lifespan,
-        # FastAPI must not export its own telemetry; versions without this argument ignore it
+        # keep FastAPI from exporting its own telemetry; versions without this argument ignore it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service, app.state.drain, app.state.metrics = service, runtime.drain, runtime.metrics
@@ -173,27 +182,27 @@ def create_app(
     routes.append(socket_route(context))
     for protocol in protocols:
         routes += protocol.routes(context)
-    # a protocol that shares one of the kit's paths recognizes its requests by their headers, so it comes first
+    # a protocol with a path that the kit also uses recognizes its requests by headers, so it is tried first
     routes.sort(key=lambda route: not isinstance(route, SharedPathRoute))
     app.router.routes.extend(routes)
     app.add_route("/openapi.json", openapi_document, include_in_schema=False)
     app.add_route("/docs", page, include_in_schema=False)
     install(app, service.spec)
 
-    # Exception is in the list because Starlette would answer with its own text otherwise
+    # without Exception, Starlette would send its own error page
     for kind in (HTTPException, RequestValidationError, KitError, Exception):
         app.add_exception_handler(kind, runtime.handle)
-    # after the sort, because it tries the routes in the router's order
+    # after sorting, because the order of routes determines which route matches
     app.direct = direct_paths(routes, service.spec.environments)
     app.state.keys = keys = Keys.of(settings)
-    # a session of a revoked key must end even if no request comes that the key check could reject
+    # the session of a revoked key must end even if no further request arrives
     service.sessions.is_valid = lambda caller: caller.key_label is None or keys.has_label(caller.key_label)
     app.gate = _gate(app, keys, settings, exposure, runtime.metrics)
     return app
 
 
 def _gate(app: GatedApp, keys: Keys, settings: Settings, exposure: Exposure, metrics: Metrics) -> ASGIApp:
-    """Return the gate that handles a request before the application: checks of Host, Origin and key, and CORS."""
+    """Return the gate, which checks Host, Origin and API key and handles CORS before the application sees a request."""
     local, hosts = exposure == "local", (settings.host, *settings.hosts)
     gate = ApiKeyMiddleware(
         app.routed,
@@ -212,7 +221,7 @@ def _gate(app: GatedApp, keys: Keys, settings: Settings, exposure: Exposure, met
         allow_methods=["DELETE", "GET", "POST"],
         allow_headers=list(CORS_HEADERS),
         expose_headers=["Idempotent-Replayed", "Location", "Retry-After"],
-        # the key is in a header, and no cookie opens these routes
+        # safe for any origin, because these routes require a key in a header and accept no cookies
         allow_credentials=False,
     )
 
@@ -229,13 +238,14 @@ def _description(service: Service, settings: Settings) -> Description:
 def log_ended(rollout: RunningRollout, result: Rollout) -> None:
     """Log an ended rollout: INFO if it was scored, WARNING if it was cancelled or timed out, ERROR if it failed.
 
-    `reward` is None if it is undefined, `seconds` is the time since its admission, `key` is the label of the key.
+    In the log line, `reward` is None if it is undefined, `seconds` counts from the admission of the rollout, and `key`
+    is the label of the caller's key.
     """
     failure = result.failure
     level = logging.INFO
     if failure is not None:
         level = logging.WARNING if failure.boundary in ("timeout", "cancelled") else logging.ERROR
-    # formatting a line costs more than the other bookkeeping of a short rollout
+    # formatting a log line takes longer than all other bookkeeping of a short rollout
     if not log.isEnabledFor(level):
         return
     scored = {} if failure is not None else {"reward": result.reward}

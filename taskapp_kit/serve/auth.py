@@ -1,7 +1,8 @@
-"""The valid API keys of a task app, and the check of each request, which stores the key's label and rights in the scope.
+"""The valid API keys of a task app, and the authentication of requests.
 
-Keys are stored as SHA-256 digests, compared in constant time, and reloaded when their file changes (`key_file.py` describes
-it). Logs and stored rollouts contain the label, never the key.
+The label and the rights of a request's key are stored in its ASGI scope. Keys are stored as SHA-256 digests, compared
+in constant time, and reloaded when the key file (`key_file.py`) changes. Logs and stored rollouts contain the label of
+a key, never the key.
 """
 
 from __future__ import annotations
@@ -27,48 +28,56 @@ from taskapp_kit.serve.key_file import KeyHolder, digests_of, read
 log = logging.getLogger("taskapp_kit.serve")
 
 CHECK_SECONDS = 1.0
-"""The minimum time between two checks of the key file."""
+"""The minimum time between two checks of the key file, in seconds."""
 Known = list[tuple[bytes, KeyHolder]]
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp", Basic realm="taskapp", charset="UTF-8"')]
 DOCUMENTS: Final = frozenset({"/docs", "/openapi.json"})
 LABEL = "taskapp_kit.key_label"
 """Scope key: the label of the API key."""
 QUOTA = "taskapp_kit.key_quota"
-"""Scope key: how many rollouts the label may have in flight; None for no limit."""
+"""Scope key: the maximum number of rollouts in flight for the label, or None for no limit."""
 ADMIN = "taskapp_kit.key_admin"
-"""Scope key: whether the API key sees the rollouts of every label."""
+"""Scope key: whether the API key has access to the rollouts of all labels."""
 
 
 class Keys:
-    """All valid keys. The repr shows how they were configured, never a key."""
+    """All valid keys. The repr shows whether any are configured, never a key."""
 
     def __init__(self, keys: Iterable[tuple[str, str]] = (), file: Path | None = None) -> None:
-        """keys: (label, key) pairs. file: a key file, read now. Raises ConfigError when the file cannot be read."""
+        """Read the key file.
+
+        Args:
+            keys: Pairs of label and key.
+            file: A key file.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
         # keys in environment variables belong to the operator
         self._fixed: Known = [
             (digest, KeyHolder(label, admin=True)) for label, key in keys for digest in digests_of(key)
         ]
-        self._file = None if file is None else file.absolute()  # an environment may change the directory
+        self._file = None if file is None else file.absolute()  # environments may change the working directory
         self._from_file: Known = []
-        # time, size and inode: an editor may replace the file within the clock's resolution, or without changing its size
+        # time, size and inode, because an edit may leave the time or the size unchanged
         self._stamp: tuple[int, int, int] | None = None
         self._look_again = 0.0
         if file is not None:
             try:
-                # before the content: a change between the two is seen at the next check
+                # before reading the content, so that the next check notices a change between the two
                 self._stamp = _stamp(file)
                 self._from_file = _known(file)
             except OSError as error:
                 raise ConfigError(
                     f"The key file {file} (TASKAPP_KEYS_FILE) cannot be read: {error.strerror}.",
-                    hint="Give a readable file with one key per line; `taskapp keys mint LABEL` creates one.",
+                    hint="Set TASKAPP_KEYS_FILE to a readable key file. To create one, run: taskapp keys mint LABEL",
                 ) from None
             self._look_again = time.monotonic() + CHECK_SECONDS
         self._all = self._fixed + self._from_file
 
     @classmethod
     def of(cls, settings: Settings) -> Keys:
-        """Return the keys that the settings name."""
+        """Return the keys from the settings and the key file."""
         named: list[tuple[str, str]] = []
         if settings.environment_api_key:
             named.append(("environment", settings.environment_api_key))
@@ -81,48 +90,51 @@ class Keys:
         return f"Keys({'some' if self._all else 'none'} configured)"
 
     def configured(self) -> bool:
-        """Return whether at least one key is valid now."""
+        """Return whether at least one key is currently valid."""
         if self._file is not None:
             self._refresh()
         return bool(self._all)
 
     def has_label(self, label: str) -> bool:
-        """Return whether a valid key has this label now."""
+        """Return whether a currently valid key has this label."""
         return self.configured() and any(holder.label == label for _, holder in self._all)
 
     def has_key(self, text: str) -> bool:
-        """Return whether the text is a valid key."""
+        """Return whether the string is a valid key."""
         return self.match((text.encode("utf-8", "replace"),)) is not None
 
     def match(self, candidates: Iterable[bytes]) -> KeyHolder | None:
-        """Return the holder of the first valid candidate, or None. Compares every pair, without early exit.
+        """Return the holder of the last valid candidate, or None if no candidate is a valid key.
 
-        A key that is in both a setting and the file has the file's label, quota and admin flag.
+        If a key is both in a setting and in the key file, the label, quota and admin flag in the file apply.
         """
         found: KeyHolder | None = None
-        # no early exit, so that the time reveals neither which key matched nor how much of it was right
+        # no early exit, so that the response time reveals nothing about the valid keys
         for candidate in candidates:
             found = self.holder(hashlib.sha256(candidate).digest()) or found
         return found
 
     def holder(self, digest: bytes) -> KeyHolder | None:
-        """Return the holder of the valid key with this SHA-256, or None. See `match`."""
+        """Return the holder of the key with this SHA-256 digest, or None if the key is not valid. See `match`."""
         found: KeyHolder | None = None
         for known, holder in self._all:
-            # all digests have one length, so the time does not depend on the key's length
+            # all digests have the same length, so the time does not depend on the length of the key
             if hmac.compare_digest(digest, known):
                 found = holder
         return found
 
     def operator(self) -> bytes | None:
-        """Return the SHA-256 of the first key from a variable, which sees all rollouts; None without such a key."""
+        """Return the SHA-256 of the first key that a variable sets, or None if no variable sets a key.
+
+        Such keys have access to all rollouts.
+        """
         return self._fixed[0][0] if self._fixed else None
 
     def _refresh(self) -> None:
         now = time.monotonic()
         if now < self._look_again or self._file is None:
             return
-        # also set if the check fails, so that requests do not all wait for a file on a slow disk
+        # set before the check, so that a slow disk does not delay every request
         self._look_again = now + CHECK_SECONDS
         try:
             stamp = _stamp(self._file)
@@ -135,7 +147,7 @@ class Keys:
             if self._stamp is not None:
                 reason = str(error) if isinstance(error, ConfigError) else f"{self._file}: {error.strerror}"
                 log.error("key file unusable, none of its keys is valid until it is fixed: %s", reason)
-            self._from_file, self._stamp = [], None  # fail closed: without the file its keys are not valid
+            self._from_file, self._stamp = [], None  # no key is valid if the file cannot be read
         self._all = self._fixed + self._from_file
 
 
@@ -149,7 +161,10 @@ def _known(path: Path) -> Known:
 
 
 def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
-    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the key's label in the scope."""
+    """Return the check that `ApiKeyMiddleware` calls for each request.
+
+    The check stores the label of a valid key in the scope and returns None. For an invalid key, it returns the error.
+    """
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         if not keys.configured():
@@ -160,7 +175,7 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
             return refused
         if holder is None:
             return RequestRefused(
-                # one answer for a missing, a wrong and a revoked key, so that strangers learn nothing
+                # the same response to missing, wrong and revoked keys, so that it reveals nothing
                 "unauthorised",
                 "API key missing or invalid",
                 hint="Send the key in the X-API-Key header or as Authorization: Bearer.",
@@ -173,8 +188,8 @@ def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
 
 
 def no_key_configured() -> RequestRefused:
-    """Return the error for every request to a server without keys."""
-    # rejected, not open: a server whose operator forgot the key must not serve everyone
+    """Return the error with which a server without keys rejects every request."""
+    # a server whose operator forgot the key must not be open to everyone
     return RequestRefused(
         "missing_environment_api_key",
         "ENVIRONMENT_API_KEY is not configured",
@@ -183,18 +198,21 @@ def no_key_configured() -> RequestRefused:
 
 
 def note_holder(scope: Scope, holder: KeyHolder) -> None:
-    """Store a key's label and rights in the scope of a request, for `caller_of`."""
+    """Store the label and the rights of a key in the scope of a request, where `caller_of` reads them."""
     scope[LABEL], scope[QUOTA], scope[ADMIN] = holder.label, holder.max_in_flight, holder.admin
 
 
 def open_paths(documents: bool) -> Callable[[Scope], bool]:
-    """Return a test for requests that need no key: `GET /`; with `documents` (exposure `local`) /docs, /openapi.json."""
+    """Return a function that checks whether a request needs no key.
+
+    `GET /` never needs a key. If `documents` is set, `/docs` and `/openapi.json` need no key either.
+    """
 
     def is_open(scope: Scope) -> bool:
-        # only for reading, because a stranger's body must not be read
+        # only GET and HEAD, because the body of an unauthenticated request must not be read
         if scope["method"] not in ("GET", "HEAD"):
             return False
-        # a server that is mounted below another path has its paths after that prefix
+        # the paths of a mounted application follow the prefix of the mount
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         return path == "/" or (documents and path in DOCUMENTS)
 
@@ -202,5 +220,5 @@ def open_paths(documents: bool) -> Callable[[Scope], bool]:
 
 
 def caller_of(scope: Scope, *, traceparent: str | None = None, tracestate: str | None = None) -> Caller:
-    """Return the caller of a request that passed authentication."""
+    """Return the caller of an authenticated request."""
     return Caller(scope.get(LABEL), scope.get(QUOTA), traceparent, tracestate, admin=scope.get(ADMIN, False))

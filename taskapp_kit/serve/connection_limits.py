@@ -1,7 +1,8 @@
-"""The open connections of one server: their number, whether a valid key was sent over them, and their unsent bytes.
+"""Limits on the open connections of a server.
 
-`Connections.look` runs once a second on the server's event loop. It closes connections that exceed a time limit, ends
-readers that stall, and keeps the memory of unsent responses under its limit.
+`Connections` tracks how many connections are open, which of them have sent a valid key, and how many bytes of
+responses are unsent. `Connections.look` runs once a second on the server's event loop. It closes connections that
+exceed a time limit, aborts clients that stop reading, and limits the memory of unsent responses.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ log = logging.getLogger("taskapp_kit.serve")
 CONNECTIONS = "taskapp_kit.connections"
 """Scope key: the server's Connections."""
 HEAD_SECONDS = 10.0
-"""How long a request's head may take to arrive, and how long a new connection may be silent."""
+"""The maximum time in seconds until a request's head is complete, and until a new connection sends its first byte."""
 IDLE_SECONDS = 30.0
-"""How long a connection may be idle between requests; longer than clients keep connections, so that clients close them."""
+"""The maximum time in seconds between two requests. Usually clients close idle connections earlier."""
 DESCRIPTOR_SHARE = 0.75
-"""The share of the process's file descriptors that connections may use; rollouts, stores and models need the rest."""
+"""The share of the process's file descriptors for connections. Rollouts, stores and models need the remaining ones."""
 GRACE_SECONDS = 1.0
-"""A reader that received bytes this recently is not ended because of the memory that its response uses."""
+"""A client that has read within this many seconds is not disconnected to free the memory of its response."""
 QUIET_SECONDS = 10.0
-"""Minimum time between two log lines about the connection limit."""
+"""Minimum time between two log lines about the connection limit, in seconds."""
 
-# reasons why the server ended a connection, as counted in /metrics
+# the reasons for which the server ends connections, as labels in /metrics
 AT_CAP = "connection_cap"
 QUEUED = "queued_requests"
 SLOW_HEAD = "slow_head"
@@ -47,12 +48,13 @@ class ConnectionLimits:
     """The limits on connections.
 
     Attributes:
-        max_connections: The maximum of open connections; lower if the process may not open enough descriptors.
-        stalled_seconds: How long a client may read nothing of its response.
-        max_buffered_bytes: The memory of all unsent responses, and separately of all WebSocket messages that are
-            incomplete or wait for the application.
-        head_seconds: How long a request's head may take.
-        idle_seconds: How long a connection may be idle between two requests.
+        max_connections: Maximum number of open connections. The limit is lower if the process cannot open enough file
+            descriptors.
+        stalled_seconds: Maximum time in which a client reads nothing of its response.
+        max_buffered_bytes: Maximum memory of all unsent responses. The same limit applies separately to all WebSocket
+            messages that are incomplete or wait for the application.
+        head_seconds: Maximum time until a request's head is complete.
+        idle_seconds: Maximum time between two requests on a connection.
     """
 
     max_connections: int = 8192
@@ -63,51 +65,58 @@ class ConnectionLimits:
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:
-    """Return the limits that the settings give."""
+    """Return the limits in the settings."""
     return ConnectionLimits(settings.max_connections, settings.stalled_seconds, settings.max_buffered_bytes)
 
 
 class TrackedConnection(Protocol):
-    """A connection, as `Connections` uses it (`serve/uvicorn_protocol.py`)."""
+    """The part of a connection that `Connections` uses. `serve/uvicorn_protocol.py` implements it."""
 
     peer: Peer
 
     def expire(self, now: float) -> None:
-        """Close the connection if the time limit of its state has passed."""
+        """Close the connection if it has exceeded the time limit of its state."""
 
     def unsent(self) -> int:
-        """Return the number of bytes written that the client has not received."""
+        """Return how many bytes of responses the client has not received yet."""
 
     def stalled_seconds(self, now: float) -> float:
-        """Return how long the client has read nothing; 0 if it has read since the last call or nothing is unsent."""
+        """Return for how many seconds the client has read nothing.
+
+        Return 0 if it has read since the last call, or if no bytes are unsent.
+        """
 
     def refuse(self) -> None:
-        """Send a 503, and close."""
+        """Send a 503 response and close the connection."""
 
     def abort(self) -> None:
-        """Close immediately and drop unsent bytes."""
+        """Close the connection immediately and drop unsent bytes."""
 
 
 class WebSocketConnection(Protocol):
-    """A WebSocket's connection, as `Connections` uses it."""
+    """The part of a WebSocket connection that `Connections` uses."""
 
     transport: asyncio.Transport
 
 
 class Connections:
-    """The open connections, used only on the server's event loop. ended: how many the server ended, by cause."""
+    """The open connections of a server. All methods must be called on the server's event loop.
+
+    Attributes:
+        ended: How many connections the server has ended, by cause.
+    """
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
         self.ended: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
-        # below the limit of descriptors, at which accept() fails even for clients with a key
+        # below the descriptor limit, at which accept() fails even for clients with a key
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         unlimited = descriptors == resource.RLIM_INFINITY
         allowed = self.limits.max_connections if unlimited else max(1, int(descriptors * DESCRIPTOR_SHARE))
         self.cap = min(self.limits.max_connections, allowed)
-        # a dict, because it keeps the order of arrival and removes in constant time
+        # a dict, which preserves the order of arrival and removes entries in constant time
         self._open: dict[TrackedConnection, None] = {}
-        # oldest first; connections that have sent a key since are removed later
+        # oldest first; a connection that has sent a key is removed later, in `_oldest_keyless`
         self._keyless: dict[TrackedConnection, None] = {}
         self._received: dict[WebSocketConnection, int] = {}
         self._received_bytes = 0
@@ -117,11 +126,18 @@ class Connections:
         return len(self._open)
 
     def opened(self, connection: TrackedConnection) -> None:
-        """Add a connection. At the limit, close the oldest one without a valid key."""
+        """Add a connection. At the limit, end the oldest connection that has not sent a valid key.
+
+        If all connections have sent a valid key, the new connection is rejected.
+        """
         if len(self._open) >= self.cap:
-            # clients without a key must not shut out clients with a key
+            # clients without a key must not block clients with a key
             oldest = self._oldest_keyless()
-            self._log_cap("the newest is rejected" if oldest is None else "the oldest without a valid key is closed")
+            self._log_cap(
+                "the new connection is rejected"
+                if oldest is None
+                else "the oldest connection without a valid key is closed"
+            )
             if oldest is None:
                 self.ended[AT_CAP] += 1
                 connection.refuse()
@@ -130,19 +146,22 @@ class Connections:
         self._open[connection] = self._keyless[connection] = None
 
     def closed(self, connection: TrackedConnection) -> None:
-        """Remove a connection; a second call does nothing."""
+        """Remove a connection. Further calls do nothing."""
         self._open.pop(connection, None)
         self._keyless.pop(connection, None)
 
     def end(self, connection: TrackedConnection, cause: str) -> None:
-        """End a connection immediately, and count it."""
+        """Abort a connection and count the cause."""
         self.closed(connection)
         self.ended[cause] += 1
         connection.abort()
 
     def received(self, connection: WebSocketConnection, size: int) -> None:
-        """Add bytes that a WebSocket received (0: the application took them all). Beyond the limit, end the largest."""
-        # uvicorn's queue of a WebSocket's messages has no limit
+        """Count `size` bytes that a WebSocket received. 0 means that the application has read all of them.
+
+        If all WebSockets together exceed the limit, the WebSocket with the most unread bytes is aborted.
+        """
+        # uvicorn does not limit the queue of WebSocket messages
         before = self._received.pop(connection, 0)
         if size:
             self._received[connection] = before + size
@@ -152,14 +171,14 @@ class Connections:
             self._received_bytes -= self._received.pop(largest)
             self.ended[UNREAD] += 1
             log.warning("WebSocket ended cause=%s limit_bytes=%d", UNREAD, self.limits.max_buffered_bytes)
-            # not a close frame: it would wait behind what the client does not read
+            # a close frame would wait behind bytes that the client does not read
             largest.transport.abort()
 
     async def look(self) -> None:
-        """Do what has to happen once a second. Never raises: uvicorn's main loop awaits it."""
+        """Enforce the limits; called once a second. Never raises, because uvicorn's main loop awaits it."""
         try:
             now = asyncio.get_running_loop().time()
-            # checking all connections once a second costs less than a timer for each request
+            # checking all connections once a second is cheaper than a timer for each request
             for connection in list(self._open):
                 connection.expire(now)
             self._end_stalled(now)
@@ -181,25 +200,25 @@ class Connections:
         for connection in list(self._open):
             peer, seconds = connection.peer, connection.stalled_seconds(now)
             if seconds > self.limits.stalled_seconds:
-                # a stalled reader occupies memory and a place in its key's quota
+                # a stalled client uses memory and counts in the quota of its key
                 self._end_reader(connection, STALLED)
                 continue
             total += connection.unsent()
             if peer.unsent is not None:
                 readers[id(peer.unsent)] += 1
-                # many readers may share the bytes of one answer, which are counted once
+                # several clients may share the bytes of a response, which are counted once
                 total += peer.unsent_bytes if readers[id(peer.unsent)] == 1 else 0
             if seconds >= GRACE_SECONDS:
                 stalled.append((seconds, connection))
         if total <= self.limits.max_buffered_bytes:
             return
-        # the reader that has stalled longest is the least likely to continue
+        # the client that has stalled longest is the least likely to continue
         for _, connection in sorted(stalled, key=lambda item: -item[0]):
             peer = connection.peer
             total -= connection.unsent()
             if peer.unsent is not None:
                 readers[id(peer.unsent)] -= 1
-                # the bytes are freed only when their last reader has gone
+                # the bytes are freed when the last client that shares them has disconnected
                 total -= 0 if readers[id(peer.unsent)] else peer.unsent_bytes
             self._end_reader(connection, BUFFERED)
             if total <= self.limits.max_buffered_bytes:

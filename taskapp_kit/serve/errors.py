@@ -1,4 +1,4 @@
-"""Error responses of a task app's server. They never repeat what the client sent."""
+"""Error responses of a task app's server. They never repeat data that the client sent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ERRORS = ErrorWriter("The server", logging.getLogger("taskapp_kit.serve"), store
 
 
 def error_answer(error: BaseException, *, where: str = "") -> EncodedResponse:
-    """Return the response to any exception, and log what the operator needs. where: the route, for the log."""
-    # only routes that an author added are validated by FastAPI; its message would repeat the input
+    """Return the response for any exception, and log the details for the operator. `where` is the route in the log."""
+    # FastAPI validates only routes that authors add, and its messages would repeat the input
     if isinstance(error, RequestValidationError):
-        error = RequestError("The request does not fit.", fields=problems_of(error.errors()))
+        error = RequestError("The request is invalid.", fields=problems_of(error.errors()))
     return ERRORS.response(error, where)

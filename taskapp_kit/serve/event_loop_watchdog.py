@@ -1,7 +1,7 @@
-"""A watchdog that detects a blocked event loop, which answers no request, and logs the code that blocks it.
+"""A watchdog that detects a blocked event loop and logs the code that blocks it.
 
-The loop sets a heartbeat every `BEAT_SECONDS`. A thread wakes when a heartbeat is overdue by `limit_seconds` and inspects
-the stack of the loop's thread.
+The loop sends a heartbeat every `BEAT_SECONDS`. When a heartbeat is overdue by `limit_seconds`, the watchdog's thread
+inspects the stack of the loop's thread.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ log = logging.getLogger("taskapp_kit.serve")
 
 BEAT_SECONDS = 0.1
 LIMIT_SECONDS = 0.25
-"""The loop counts as blocked when a heartbeat is later than this."""
+"""The loop counts as blocked when a heartbeat is late by more than this many seconds."""
 QUIET_SECONDS = 10.0
-"""Minimum time between two warnings."""
+"""Minimum time between two warnings, in seconds."""
 UNSEEN = "(it ended before the stack could be read, or it held the interpreter's lock)"
 IDLE = ("selectors", "asyncio.runners", "asyncio.base_events", "uvicorn.server")
-"""Modules at the top of the loop's stack while it is idle."""
+"""The modules that are at the top of the loop's stack while the loop is idle."""
 LINES = 6
-"""Number of stack frames in a warning, the innermost first."""
+"""Number of stack frames in a warning, starting with the innermost frame."""
 
 
 class Watchdog:
-    """Watches the running event loop from `start` to `stop`; both are called on it.
+    """Watches the running event loop between `start` and `stop`, both of which must be called on this loop.
 
-    lag_seconds: how late the last heartbeat was. blocked: number of heartbeats later than `limit_seconds`.
-    blocked_seconds: their total delay.
+    Attributes:
+        lag_seconds: Delay of the last heartbeat.
+        blocked: Number of heartbeats that were late by more than `limit_seconds`.
+        blocked_seconds: Total delay of these heartbeats.
     """
 
     def __init__(self, *, limit_seconds: float = LIMIT_SECONDS, quiet_seconds: float = QUIET_SECONDS) -> None:
@@ -44,7 +46,7 @@ class Watchdog:
         self.blocked = 0
         self.blocked_seconds = 0.0
         self._due = 0.0
-        self._reported_due = 0.0  # due time of the heartbeat that was reported last
+        self._reported_due = 0.0  # due time of the last heartbeat that was reported
         self._quiet_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -53,7 +55,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start watching the event loop that is running."""
+        """Start watching the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._ended.clear()
@@ -63,7 +65,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; does nothing before `start`."""
+        """Stop watching. Does nothing if the watchdog was not started."""
         self._ended.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -71,13 +73,13 @@ class Watchdog:
             self._thread.join()
 
     def _schedule(self) -> None:
-        assert self._loop is not None, "only a started watchdog beats"
-        # written by the loop and read by the thread; one float needs no lock
+        assert self._loop is not None, "start() sets the loop before the first heartbeat"
+        # the loop writes this float and the thread reads it, which needs no lock
         self._due = time.monotonic() + BEAT_SECONDS
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _beat(self) -> None:
-        """Record the heartbeat. Runs on the loop."""
+        """Record a heartbeat. Runs on the event loop."""
         due = self._due
         lag = self.lag_seconds = max(0.0, time.monotonic() - due)
         if lag > self.limit_seconds:
@@ -100,7 +102,7 @@ class Watchdog:
             due = self._due
             now = time.monotonic()
             if now < due + self.limit_seconds:
-                continue  # a heartbeat has come since
+                continue  # the heartbeat has arrived
             if now >= self._quiet_until:
                 self._quiet_until = now + self.quiet_seconds
                 self._reported_due = due
@@ -112,13 +114,13 @@ class Watchdog:
     def _report(self, lag: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         culprit = UNSEEN if frame is None else _stack(frame)
-        # an idle loop is late because threads hold the interpreter's lock or the machine is busy
+        # an idle loop is late when other threads hold the GIL or the machine is busy
         if frame is not None and frame.f_globals.get("__name__") in IDLE:
             culprit = f"(the loop is idle: other threads or processes are busy) {culprit}"
         log.warning(LogMessage("event loop blocked", lag_seconds=round(lag, 3), culprit=culprit))
 
 
 def _stack(frame: FrameType) -> str:
-    """Return the stack without values, the innermost frame first: `file:line function < file:line function < …`."""
+    """Return the stack as `file:line function < file:line function < …`, starting with the innermost frame."""
     stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=LINES, lookup_lines=False)
     return " < ".join(f"{entry.filename}:{entry.lineno} {entry.name}" for entry in stack)

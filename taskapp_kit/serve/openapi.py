@@ -1,6 +1,6 @@
-"""`/openapi.json` and `/docs`, the page for human readers, which is self-contained: no network, no scripts.
+"""`/openapi.json`, and `/docs`, an HTML page without scripts or external resources.
 
-FastAPI does not parse the bodies (`net/body.py` does), so their models are added to its document here.
+`net/body.py` parses request bodies instead of FastAPI, so this module adds their models to FastAPI's document.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ table {{ border-collapse: collapse; }} td {{ padding: .1rem 1rem .1rem 0; vertic
 </style></head><body>
 <h1>{title} <small>{version}</small></h1>
 <p>{description}</p>
-<p>Every route except <code>/</code> needs the key: header <code>X-API-Key</code>,
-<code>Authorization: Bearer</code>, or the password of HTTP Basic.
+<p>Every route except <code>/</code> requires the API key in the header <code>X-API-Key</code>, in
+<code>Authorization: Bearer</code>, or as the password of HTTP Basic.
 For tools: <a href="openapi.json">openapi.json</a>.</p>
 {routes}
 </body></html>
@@ -41,7 +41,7 @@ For tools: <a href="openapi.json">openapi.json</a>.</p>
 
 
 def install(app: FastAPI, spec: AppSpec) -> None:
-    """Replace `app.openapi()` by a function that returns the complete document, built at the first call."""
+    """Replace `app.openapi()` with a function that returns the complete document, which is built at the first call."""
     names = {
         "environment": list(spec.environments),
         "split": [split for environment in spec.environments.values() for split in environment.split_names],
@@ -51,23 +51,23 @@ def install(app: FastAPI, spec: AppSpec) -> None:
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # "/" answers GET and HEAD from one function
+                warnings.simplefilter("ignore", UserWarning)  # one function handles GET and HEAD of "/"
                 found = get_openapi(
                     title=app.title, version=app.version, description=app.description, routes=app.routes
                 )
-            # FastAPI gives GET and HEAD of one function the same id, but ids must be unique
+            # FastAPI assigns the same id to GET and HEAD, but ids must be unique
             found["paths"]["/"]["head"]["operationId"] = "root_head"
             components = found.setdefault("components", {})
             components["securitySchemes"] = SECURITY
             schemas = components.setdefault("schemas", {})
             requests = (getattr(route, "request_model", None) for route in app.routes)  # FastAPI does not parse them
-            # several routes take the same body
+            # several routes have the same body
             for model in dict.fromkeys(model for model in requests if model is not None):
                 schema = model.model_json_schema(ref_template=REF)
                 for name, inner in schema.pop("$defs", {}).items():
                     schemas.setdefault(name, inner)
                 schemas.setdefault(model.__name__, schema)
-            # so that generated clients and fuzzers use names that exist
+            # lists the names, so that generated clients and fuzzers use existing environments
             _list_names(found, names)
             app.openapi_schema = found
         return app.openapi_schema
@@ -84,12 +84,12 @@ def _list_names(part: Any, names: Mapping[str, Sequence[str]]) -> None:
 
 
 async def openapi_document(request: Request) -> Response:
-    """`/openapi.json`."""
+    """Return `/openapi.json`."""
     return json_answer(request.app.openapi())  # type: ignore[return-value]  # an EncodedResponse is an ASGI application
 
 
 async def page(request: Request) -> Response:
-    """Return `/docs`: the routes for human readers, each with a curl command."""
+    """Return `/docs`, which describes each route and shows a curl command for it."""
     document = request.app.openapi()
     routes = "\n".join(
         _route(path, verb.upper(), operation)

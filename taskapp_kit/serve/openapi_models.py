@@ -1,4 +1,4 @@
-"""The responses as OpenAPI documents them and tests check them. Names are the wire's; extra members are allowed."""
+"""The models of responses, for the OpenAPI document and for tests. Responses may contain additional fields."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Open(BaseModel):
-    # a later version may return more members, which clients generated from this document must accept
+    # generated clients must accept the additional fields of later versions
     model_config = ConfigDict(extra="allow")
 
 
 class FieldError(BaseModel):
-    """An invalid field: its location, what is wrong, and a stable type."""
+    """An invalid field: its location, a message, and a stable type."""
 
     loc: list[str | int]
     message: str
@@ -21,7 +21,7 @@ class FieldError(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """`code` is stable, `message` describes what happened, `hint` what to do. Other members are present if they apply."""
+    """`code` is stable, `message` describes the error, and `hint` suggests a fix. Other fields are optional."""
 
     code: str
     message: str
@@ -39,20 +39,20 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorEnvelope(BaseModel):
-    """The shape of every error."""
+    """The body of every error response."""
 
     detail: ErrorDetail
 
 
 class Root(BaseModel):
-    """`/`: the server responds."""
+    """The response of `/`: the server is running."""
 
     status: Literal["ok"]
     service: str
 
 
 class Done(BaseModel):
-    """`/done`."""
+    """The response of `/done`."""
 
     ok: Literal[True]
     service: str
@@ -65,7 +65,7 @@ class HealthAuth(BaseModel):
 
 
 class Health(_Open):
-    """`/health`: rollouts in flight, and their maximum."""
+    """The response of `/health`: the number of rollouts in flight, and its maximum."""
 
     healthy: bool
     status: str
@@ -76,7 +76,7 @@ class Health(_Open):
 
 
 class DebugEnv(_Open):
-    """`/debug/env`: whether a variable is set, without its value."""
+    """The response of `/debug/env`: whether a variable is set, without the value of the variable."""
 
     has_ENVIRONMENT_API_KEY: bool
 
@@ -91,7 +91,7 @@ class TaskDescriptor(_Open):
 
 
 class DatasetInfo(_Open):
-    """The source of the tasks: `cardinality` is the number of seeds, `seeds` the range [start, stop] of each split."""
+    """The source of the tasks. `cardinality` is the number of seeds, `seeds` the range [start, stop] of each split."""
 
     id: str | None = None
     name: str | None = None
@@ -104,7 +104,7 @@ class DatasetInfo(_Open):
 
 
 class RubricCriterion(_Open):
-    """One criterion; weight 0 is a metric."""
+    """One criterion. A criterion with weight 0 is only reported."""
 
     id: str
     description: str
@@ -126,7 +126,7 @@ class RubricInfo(_Open):
 
 
 class InferenceInfo(_Open):
-    """The policies of the app; a model is the caller's."""
+    """The policies of the app. The caller provides the model."""
 
     model: str | None = None
     inference_url: str | None = None
@@ -134,7 +134,7 @@ class InferenceInfo(_Open):
 
 
 class LimitsInfo(_Open):
-    """Limits of one rollout."""
+    """The limits of a rollout."""
 
     max_turns: int | None = None
     max_turns_by_default: bool = False
@@ -144,7 +144,7 @@ class LimitsInfo(_Open):
 
 
 class TaskInfo(_Open):
-    """One task: the app's description, and the seed's data in `task_metadata`."""
+    """One task: the description of the app. `task_metadata` contains the data of the seed."""
 
     task: TaskDescriptor
     environment: str
@@ -159,7 +159,7 @@ class TaskInfo(_Open):
 
 
 class Taskset(BaseModel):
-    """`/task_info` without a seed."""
+    """The response of `/task_info` without a seed."""
 
     taskset: DatasetInfo
 
@@ -172,7 +172,7 @@ class ServiceInfo(_Open):
 
 
 class Info(_Open):
-    """`/info`."""
+    """The response of `/info`."""
 
     service: ServiceInfo
     dataset: DatasetInfo
@@ -182,7 +182,7 @@ class Info(_Open):
 
 
 class Pending(BaseModel):
-    """202: the rollout is running. `created_at`: unix seconds. `events`: the number of events so far."""
+    """The 202 response while a rollout runs. `created_at` is in Unix seconds. `events` counts the events so far."""
 
     rollout_id: str
     status: Literal["running"]
@@ -192,7 +192,7 @@ class Pending(BaseModel):
 
 
 class Ended(BaseModel):
-    """`DELETE /rollouts/{rollout_id}`: cancelled by this request, or ended before."""
+    """The response of `DELETE /rollouts/{rollout_id}`: this request cancelled the rollout, or it had already ended."""
 
     rollout_id: str
     status: Literal["cancelled", "ended"]

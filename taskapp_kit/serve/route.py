@@ -1,6 +1,7 @@
-"""The declaration of a route, the context that its function receives, and other wire protocols, which add routes.
+"""Declarations of routes and of wire protocols, which add routes.
 
-Route functions are called directly: FastAPI only documents the routes, and neither parses nor validates.
+The server calls the functions of routes directly. FastAPI documents the routes, but does not parse or validate
+requests.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ log = logging.getLogger("taskapp_kit.serve")
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 ENVIRONMENT = "{environment}"
-"""The path parameter that an environment's name replaces."""
+"""The path parameter for the name of an environment."""
 CLIENT_GONE = 499
-"""The status in the metrics if the client closed the connection first; it is never sent."""
+"""The status in the metrics when the client disconnects before the response. The status is never sent."""
 
 REF = "#/components/schemas/{model}"
 SECURITY = {
     "X-API-Key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     "Bearer": {"type": "http", "scheme": "bearer"},
-    "Basic": {"type": "http", "scheme": "basic", "description": "The password is the key; the name is ignored."},
+    "Basic": {"type": "http", "scheme": "basic", "description": "The password is the key. The user name is ignored."},
 }
 KEYED_FAILURES = (401, 503)
 TITLES = {
-    400: "The request is rejected",
-    401: "No valid key",
-    403: "The key does not allow this",
+    400: "The request was rejected",
+    401: "The key is missing or invalid",
+    403: "The key does not permit this request",
     404: "Not found",
     408: "The body did not arrive in time",
-    409: "It does not fit the earlier requests",
+    409: "The request conflicts with earlier requests",
     410: "It has ended",
     413: "The body is too large",
     415: "The body is not plain JSON",
-    422: "A field is invalid; `fields` names it",
+    422: "A field is invalid; `fields` names the field",
     429: "The key has reached its quota of rollouts in flight",
     500: "The environment, a rubric or the server failed",
     502: "The policy failed",
@@ -69,29 +70,29 @@ TITLES = {
 }
 
 ANSWER_HEADERS = {
-    401: {"WWW-Authenticate": "How to send a key."},
+    401: {"WWW-Authenticate": "How to send the key."},
     429: {"Retry-After": "When to retry, in seconds."},
-    503: {"Retry-After": "When to retry, in seconds; absent if no key is configured."},
+    503: {"Retry-After": "After how many seconds to retry. Absent if no key is configured."},
 }
 LOCATION = {"Location": "The path of the rollout."}
-REPLAYED_HEADERS = {"Idempotent-Replayed": "`true`: the answer of an earlier request."}
+REPLAYED_HEADERS = {"Idempotent-Replayed": "`true` if this is the response to an earlier request."}
 STREAMED_HEADERS = {**REPLAYED_HEADERS, **LOCATION}
 ACCEPTED_HEADERS = {
     **LOCATION,
-    "Preference-Applied": "`respond-async`, if it was requested.",
+    "Preference-Applied": "`respond-async` if the request asked for it.",
     "Retry-After": "When to retry, in seconds.",
 }
 
 
 STREAM = (
-    "Answered. As text/event-stream: server-sent events with `id`, `event` and `data`, the rollout's events and at the end "
-    "`result` with a RolloutResponse or `failure` with an ErrorEnvelope."
+    "The result. With text/event-stream, the response is a stream of server-sent events with `id`, `event` and `data`: "
+    "the rollout's events, and finally `result` with a RolloutResponse or `failure` with an ErrorEnvelope."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """The context that a route's function receives."""
+    """The server's objects that the function of a route receives."""
 
     service: Service
     shared_rollouts: SharedRollouts
@@ -106,17 +107,18 @@ Handler = Callable[[RouteContext, Request], Awaitable[EncodedResponse | EventStr
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
-    """A route. `answer` is a plain function; the models only document it in OpenAPI.
+    """A route. FastAPI uses the models only to document the route in OpenAPI.
 
     Attributes:
-        path: The path template.
-        method: The method; a GET of "/" also handles HEAD.
-        parameters: OpenAPI parameters (query, path, headers).
+        path: Path template.
+        method: HTTP method. GET of "/" also handles HEAD.
+        answer: Function that handles a request.
+        parameters: Query, path and header parameters, as OpenAPI objects.
         streams: Whether the response may be an event stream.
         body_required: Whether an empty body is rejected.
-        accepted_model: The model of a 202.
-        other_media_types: Additional media types that `Accept` may select.
-        headers: The headers of a 200, with their descriptions.
+        accepted_model: Model of a 202 response.
+        other_media_types: Additional media types that clients can request with `Accept`.
+        headers: Headers of a 200 response, with their descriptions.
     """
 
     path: str
@@ -137,20 +139,20 @@ class RouteSpec:
 
 
 class SharedPathRoute(BaseRoute):
-    """A route at a path that the kit also uses. It is tried first, and must not match the kit's requests."""
+    """A protocol's route at a path that the kit also uses. It is tried first and must not match the kit's requests."""
 
     path: str
 
 
 class DirectRoute(APIRoute):
-    """A documented route whose function is called without FastAPI's dependencies and validation."""
+    """A route that FastAPI documents, and whose function is called without FastAPI's dependencies and validation."""
 
     direct: ASGIApp
     allowed: list[str]
     request_model: type[pydantic.BaseModel] | None
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Handle a request."""
         if scope["method"] in (self.methods or ()):
             await self.direct(scope, receive, send)
         else:
@@ -160,18 +162,19 @@ class DirectRoute(APIRoute):
 def direct_routes(specs: Sequence[RouteSpec], context: RouteContext) -> list[DirectRoute]:
     """Return the routes for FastAPI's router."""
     routes = [_direct_route(spec, context) for spec in specs]
-    for route in routes:  # a path may have one route for each method
+    for route in routes:  # several routes may have the same path and different methods
         route.allowed = [verb for other in routes if other.path == route.path for verb in other.methods or ()]
     return routes
 
 
 def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> dict[tuple[str, str], ASGIApp]:
-    """Return the routes by method and path, if the path has no parameter other than an environment's name.
+    """Return a mapping from method and path to the application of the route.
 
-    Looking a request up here is faster than the router, which compares its path with one route after another. If the
-    choice depends on more than method and path, the router decides.
+    The mapping contains the routes whose path has no parameter except the name of an environment. A look-up is faster
+    than the router, which compares a path with each route. Routes that depend on more than method and path are left to
+    the router.
     """
-    # an environment's name is the only parameter with known values
+    # the name of an environment is the only parameter whose values are known
     names = list(environments)
     found: dict[tuple[str, str], ASGIApp] = {}
     for route in routes:
@@ -185,14 +188,17 @@ def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> di
             ]
         for path, answer in places:
             for method in direct.methods or ():
-                # an earlier route may match the path
+                # an earlier route may also match the path
                 if "{" not in path and _chosen(routes, method, path) is route:
                     found[method, path] = answer
     return found
 
 
 def _chosen(routes: Sequence[BaseRoute], method: str, path: str) -> BaseRoute | None:
-    """Return the route for every request with this method and path; None if the choice depends on more."""
+    """Return the route for all requests with this method and path.
+
+    Return None if there is no such route, or if the choice also depends on headers.
+    """
     scope = {"type": "http", "method": method, "path": path, "headers": [], "root_path": ""}
     for route in routes:
         if isinstance(route, SharedPathRoute) and route.path == path:
@@ -203,7 +209,7 @@ def _chosen(routes: Sequence[BaseRoute], method: str, path: str) -> BaseRoute | 
 
 
 def _with_environment(answer: ASGIApp, name: str) -> ASGIApp:
-    """Return the application for a path, with the environment's name that the router would read from the path."""
+    """Return an application that passes the environment's name to `answer`, as the router would do."""
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
         scope["path_params"] = {"environment": name}
@@ -213,11 +219,11 @@ def _with_environment(answer: ASGIApp, name: str) -> ASGIApp:
 
 
 def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
-    # FastAPI documents a function by its signature, and the kit's functions have other parameters
+    # FastAPI reads the signature of this function, because the signatures of the kit's functions differ
     async def documented(_: Request) -> Response:
-        raise AssertionError("a direct route is handled by its own function")
+        raise AssertionError("DirectRoute.handle calls the function of the route")
 
-    # load balancers send HEAD / to check whether a server is alive
+    # load balancers send HEAD / as a health check
     methods = [spec.method, "HEAD"] if spec.path == "/" else [spec.method]
     name = spec.answer.__name__
     documented.__name__ = name
@@ -238,9 +244,9 @@ def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
 
 
 def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
-    """Return the ASGI application of a route: its function with error handling, metrics and logging."""
-    # bytes in and bytes out, without FastAPI's validation: a small rollout should cost less than a millisecond of CPU,
-    # and with a single strict JSON parser a body cannot mean different things to the kit and to the author
+    """Return the ASGI application of a route, which adds error handling, metrics and logging to its function."""
+    # FastAPI's validation is skipped, because a small rollout should take less than a millisecond of CPU time, and
+    # because with a single strict JSON parser the kit and the author cannot read a body differently
     answer_it = spec.answer
     where = spec.path
 
@@ -248,7 +254,7 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
         answer: EncodedResponse | EventStream
         try:
             answer = await answer_it(context, Request(scope, receive))
-        # not a server error: trainers give up on many rollouts
+        # not an error, because trainers abandon many rollouts
         except ClientGone:
             log.info("client gone route=%s", where)
             context.metrics.answered(spec.method, where, CLIENT_GONE)
@@ -257,9 +263,10 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
             if isinstance(error, StoreError):
                 context.metrics.store_failed()
             answer = error_answer(error, where=where)
-        # before the response is sent, because a slow client must not delay what operators see
+        # before the response is sent, so that a slow client does not delay the metrics
         context.metrics.answered(spec.method, where, answer.status)
-        # a rollout counts against its key until its answer is read, or callers could pile up megabytes of answers
+        # a rollout counts in its key's quota until the client has read the response, which limits the memory of
+        # responses
         with context.service.admission.unread(scope.get(LABEL), answer.rollout_id, peer_of(scope)):
             await answer(scope, receive, send)
 
@@ -267,12 +274,12 @@ def direct_answer(spec: RouteSpec, context: RouteContext) -> ASGIApp:
 
 
 def parameter(name: str, where: str, description: str, **schema: Any) -> dict[str, Any]:
-    """Return the OpenAPI object of an optional parameter. where: "query" or "header"."""
+    """Return the OpenAPI object of an optional parameter. `where` is "query" or "header"."""
     return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
 
 
 def documentation(spec: RouteSpec) -> dict[str, Any]:
-    """Return the keyword arguments that document one route in FastAPI."""
+    """Return the keyword arguments with which FastAPI documents a route."""
     failures = sorted({*spec.failures, *(KEYED_FAILURES if spec.keyed else ())})
     responses: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorEnvelope, "description": TITLES[status]} for status in failures
@@ -280,21 +287,25 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
     if spec.response_model is not None:
         responses[200] = {"model": spec.response_model, "description": "Answered"}
         if spec.streams:
-            # no schema: OpenAPI 3.1 cannot describe the items of a stream, and some tools apply `schema` to each item
+            # no schema, because OpenAPI 3.1 cannot describe the items of a stream, and some tools apply `schema` to
+            # each item
             responses[200] |= {"content": {"text/event-stream": {}}, "description": STREAM}
-            if spec.method == "GET":  # only a resumed stream can be complete already
-                responses[204] = {"description": "The stream had ended, and the client had received all of it"}
+            if spec.method == "GET":  # only a resumed stream can already be complete
+                responses[204] = {"description": "The stream has ended, and the client has received all events"}
     else:
         kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
         responses[200] = {"content": kinds, "description": "Answered"}
     if spec.accepted_model is not None:
-        responses[202] = {"model": spec.accepted_model, "description": "Running; `Location` has its path"}
+        responses[202] = {
+            "model": spec.accepted_model,
+            "description": "The rollout is running. `Location` contains its path",
+        }
     headers: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
     if spec.headers:
         headers[200] = dict(spec.headers)
     if spec.streams:
         headers[200] = STREAMED_HEADERS
-        for failed in (500, 502, 503, 504):  # a failure is replayed as that failure
+        for failed in (500, 502, 503, 504):  # a repeated request also receives a stored failure
             headers[failed] = REPLAYED_HEADERS | headers.get(failed, {})
     if spec.accepted_model is not None:
         headers[202] = ACCEPTED_HEADERS
@@ -312,12 +323,12 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ClientLines:
-    """The lines that a client of a served app needs.
+    """Code that connects a client to a served app.
 
     Attributes:
-        title: The client and its versions.
+        title: Name and versions of the client.
         language: `python`, `sh`, `toml` or `json`.
-        text: The lines. They read the server's key from the variable ENVIRONMENT_API_KEY and never contain it.
+        text: The code. It reads the server's key from the variable ENVIRONMENT_API_KEY and never contains the key.
     """
 
     title: str
@@ -327,19 +338,19 @@ class ClientLines:
 
 @dataclass(frozen=True, slots=True)
 class WireProtocol:
-    """Another wire protocol that a server can speak. A package of `interop` exports it as `PROTOCOL`.
+    """An additional wire protocol of the server. A package in `interop` exports it as `PROTOCOL`.
 
     Attributes:
-        name: The name of its package, used in `--protocols`.
-        summary: The protocol and its versions, briefly.
-        routes: Returns the routes, which all need a key.
-        clients: Returns the lines that a user pastes, for a server's address (without a slash at its end) and its
-            environments, the default environment first.
+        name: Name of the package, which is the value for `--protocols`.
+        summary: Short description of the protocol, with its versions.
+        routes: Function that returns the routes, all of which require a key.
+        clients: Function that returns code for users to copy. Its arguments are the server's address without a trailing
+            slash, and the names of the environments, starting with the default environment.
     """
 
     name: str
     summary: str
-    # routes instead of an application, so that they share the OpenAPI document and the key check
+    # routes, not an application, so that they share the OpenAPI document and the key check
     routes: Callable[[RouteContext], Sequence[BaseRoute]]
     clients: Callable[[str, Sequence[str]], Sequence[ClientLines]]
 
@@ -347,25 +358,28 @@ class WireProtocol:
 def invalid_field(
     loc: tuple[str, str], message: str, *, code: str = "invalid_request", kind: str = "value_error", hint: str = ""
 ) -> RequestError:
-    """Return the error for one part of a request; a query parameter is named in front of the message."""
+    """Return the error for an invalid field at `loc`. For a query parameter, the message starts with its name."""
     whole = f"Query parameter {loc[1]} {message}." if loc[0] == "query" else message
     return RequestError(whole, fields=(FieldProblem(loc, message, kind),), code=code, hint=hint)
 
 
 def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
-    """Return the error for a body that does not match its model. body: distinguishes field names from union tags."""
+    """Return the error for a body that does not match its model.
+
+    `body` is the parsed body, which distinguishes field names from tags of unions in error locations.
+    """
     fields = body_problems(error, body)
-    # at most five: a caller may send a body in which every field is wrong
+    # at most five, because every field of a body may be invalid
     named = ", ".join(".".join(str(short_part(part)) for part in problem.loc[1:]) for problem in fields[:5])
     return RequestError(
         f"The request body is invalid: {named}.",
         fields=fields,
-        hint="`fields` describes what each field must be; the models are in /openapi.json.",
+        hint="See `fields` for the problem with each field. /openapi.json describes the body.",
     )
 
 
 def parsed(model: type[M], body: Any) -> M:
-    """Return the body as its model. Raises RequestError."""
+    """Return the body as an instance of `model`. Raises RequestError if it does not match."""
     try:
         return model.model_validate(body)
     except pydantic.ValidationError as error:

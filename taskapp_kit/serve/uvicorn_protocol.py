@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, with limits on heads, queued requests, idle time, early responses and unread responses.
 
-It relies on these members of `HttpToolsProtocol`: the parser callbacks, `on_response_complete`, `send_400_response`,
-`handle_websocket_upgrade`, `app`, `scope`, `cycle.response_started` and `transport`.
+This module relies on these attributes of `HttpToolsProtocol`: the parser callbacks, `on_response_complete`,
+`send_400_response`, `handle_websocket_upgrade`, `app`, `scope`, `cycle.response_started` and `transport`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from taskapp_kit.net.response import PEER, SLICE_BYTES, Peer
 from taskapp_kit.serve.connection_limits import CONNECTIONS, QUEUED, SLOW_HEAD, Connections
 
 MAX_HEAD_BYTES = 64 * 1024
-"""The maximum size of request line and headers; the last read from the socket may exceed it."""
+"""The maximum size of the request line and headers, in bytes. The last read from the socket may exceed it."""
 MAX_QUEUED = 16
-"""How many requests may wait on a connection behind the current one."""
+"""The maximum number of requests that wait on a connection behind the current request."""
 DISCARD_BYTES = 64 * 1024
 DISCARD_SECONDS = 1.0
-"""Limits on what is read and dropped after a response that was sent before its request had arrived. Closing a socket with
-unread bytes would reset the connection, and the client might lose the response."""
+"""Limits on what is read and dropped after a response that was sent before its request had arrived. Closing a socket
+with unread bytes would reset the connection, and the client might lose the response."""
 
 _POLLRDHUP: int | None = getattr(select, "POLLRDHUP", None)
 """Linux only."""
@@ -36,14 +36,17 @@ FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0
 
 
 class TooManyQueued(Exception):
-    """Stops the parser in the middle of its input."""
+    """Raised to stop the parser when too many requests are queued on a connection."""
 
 
 class LingeringTransport:
-    """A transport that joins the writes of one event loop iteration, and whose close may linger.
+    """A transport that joins the writes of each event loop iteration, and that can linger when it is closed.
 
-    peer: the connection's peer. lingers: set before `close` if the client may still be sending. discarding: incoming bytes
-    are dropped. written: bytes passed to the transport. plain: the wrapped transport.
+    Attributes:
+        lingers: Whether `close` lingers. It must be set if the client may still be sending.
+        discarding: Whether incoming bytes are dropped.
+        written: Number of bytes passed to the wrapped transport.
+        plain: The wrapped transport.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, peer: Peer) -> None:
@@ -61,7 +64,7 @@ class LingeringTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Buffer until this iteration ends, a slice is full, or the connection is about to end."""
+        """Buffer the data until the event loop iteration ends, a slice is full, or the transport is closed."""
         if not self._pending:
             self._loop.call_soon(self.flush)
         self._pending.append(data)
@@ -70,12 +73,15 @@ class LingeringTransport:
             self.flush()
 
     def is_closing(self) -> bool:
-        """Return whether the transport no longer accepts writes."""
-        # uvicorn checks this before it writes; it must not answer a request that is being discarded
+        """Return whether the transport no longer accepts data."""
+        # uvicorn checks this before it writes, and must not respond to a discarded request
         return self.discarding or self._transport.is_closing()
 
     def close(self) -> None:
-        """Close after pending writes. If lingering, end the sending side and drop incoming bytes for a while."""
+        """Close after pending writes.
+
+        If `lingers` is set, stop sending and drop incoming bytes for DISCARD_SECONDS before closing.
+        """
         if self.is_closing():
             return
         self.flush()
@@ -83,24 +89,24 @@ class LingeringTransport:
             self._transport.close()
             return
         self.discarding = True
-        # the client can read the end of the answer, because dropping what it still sends avoids a reset
+        # dropping incoming bytes avoids a reset, so that the client can read the complete response
         self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(DISCARD_SECONDS, self._transport.close)
 
     def discard(self, data: bytes) -> None:
-        """Count bytes that arrive after the close; stop reading beyond DISCARD_BYTES."""
+        """Drop bytes that arrive after the close. After DISCARD_BYTES, stop reading."""
         self._discarded += len(data)
         if self._discarded > DISCARD_BYTES and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def flush(self) -> None:
-        """Write the buffer now."""
+        """Write the buffered data now."""
         if self._pending:
             data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
             self._pending.clear()
             self._pending_bytes = 0
-            # checked at the moment of writing, because the event loop learns of a hang-up later
+            # checked here, because the event loop notices a disconnect later
             if self.is_closing() or _hung_up(self._transport):
                 self._peer.left = True
             if not self.is_closing():
@@ -109,7 +115,7 @@ class LingeringTransport:
 
 
 def _hung_up(transport: asyncio.Transport) -> bool:
-    """Return whether the client has closed the connection, even if the event loop has not read this; False if unknown."""
+    """Return whether the client has disconnected, even if the event loop has not noticed. Return False if unknown."""
     if _POLLRDHUP is None:
         return False
     look = select.poll()
@@ -118,26 +124,26 @@ def _hung_up(transport: asyncio.Transport) -> bool:
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol with limits that keep clients without a key from occupying memory and connections.
+    """uvicorn's protocol with limits on the memory and connections that clients without a key can use.
 
-    connections: the server's connections; it calls `expire` of each connection once a second.
+    The server's `Connections` calls `expire` once a second.
     """
 
-    transport: LingeringTransport  # type: ignore[assignment]  # has every method of a transport that uvicorn calls
+    transport: LingeringTransport  # type: ignore[assignment]  # implements all methods that uvicorn calls
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.access_log = False  # its lines contain query strings, even if the operator configures `uvicorn.access`
+        self.access_log = False  # its lines would contain query strings
         self.peer = Peer()
         self._connections = connections
         self._application: ASGIApp = self.app
-        # uvicorn reads `app` for each request, so this wraps requests without a separate task
+        # uvicorn reads `app` for each request, so assigning `_run` wraps requests without an extra task
         self.app = self._run
         self._in_head = True
         self._head_bytes = 0
-        self._message_ended = False  # within the bytes that are being parsed
+        self._message_ended = False  # counts within the bytes that are being parsed
         self._unanswered = 0
-        self._arriving: Scope | None = None  # the request whose body is incomplete
+        self._arriving: Scope | None = None  # the scope of the request whose body is incomplete
         self._deadline = math.inf
         self._taken = 0
         self._took_at = 0.0
@@ -145,7 +151,7 @@ class BoundedHttp(HttpToolsProtocol):
     # -- callbacks of uvicorn and its parser -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Handle a new connection."""
+        """Start tracking a new connection."""
         super().connection_made(LingeringTransport(transport, self.loop, self.peer))  # type: ignore[arg-type]
         self._took_at = self.loop.time()
         self._deadline = self._took_at + self._connections.limits.head_seconds
@@ -155,12 +161,13 @@ class BoundedHttp(HttpToolsProtocol):
         """Handle the end of the connection."""
         self.peer.gone, self.peer.reset = True, exc is not None
         self._connections.closed(self)
-        self.app = self._application  # breaks a reference cycle, which would keep the body until the next collection
+        # breaks a reference cycle that would keep the body in memory until the next garbage collection
+        self.app = self._application
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Handle the first byte of a head."""
-        # pipelined requests cost a client nothing but the server one object each
+        """Handle the first byte of a request."""
+        # each pipelined request costs the server an object, and the client nothing
         if self._unanswered > MAX_QUEUED:
             raise TooManyQueued
         super().on_message_begin()
@@ -172,20 +179,21 @@ class BoundedHttp(HttpToolsProtocol):
             self._deadline = self.loop.time() + self._connections.limits.head_seconds
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handle one header; drop trailers, which follow the body, because nothing reads them."""
+        """Handle a header. Trailers, which follow the body, are dropped because nothing reads them."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Handle a complete head."""
-        super().on_headers_complete()  # raises for an invalid address, so that no request exists
+        """Handle the end of the headers."""
+        super().on_headers_complete()  # raises for an invalid URL, in which case there is no request
         self._in_head = False
         self._arriving = self.scope  # type: ignore[assignment]
         self._unanswered += 1
-        self._deadline = math.inf  # routes have a timeout for the body, rollouts have deadlines
+        # no limit from here on, because routes have a timeout for the body, and rollouts have deadlines
+        self._deadline = math.inf
 
     def on_message_complete(self) -> None:
-        """Handle a complete body."""
+        """Handle the end of the body."""
         self._arriving = None
         self._message_ended = True
         super().on_message_complete()
@@ -205,39 +213,39 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._message_ended = False
         super().data_received(data)
-        if self._in_head and not self._message_ended:  # otherwise most of it may be the previous request's body
+        if self._in_head and not self._message_ended:  # otherwise the bytes may belong to the previous request's body
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._close_with(TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
-        """Reject invalid HTTP, or too many queued requests."""
+        """Reject invalid HTTP or too many queued requests with a 400 response."""
         if self._unanswered > MAX_QUEUED:
             self._connections.end(self, QUEUED)
         elif self._answerable():
-            # the client may still be sending, and a reset would lose the 400
+            # the client may still be sending, and a reset would discard the 400 response
             self.transport.lingers = True
             super().send_400_response(msg)
         else:
             self.transport.close()
 
     def eof_received(self) -> None:
-        """Close after pending writes, because a client that ends its side counts as gone."""
+        """Close after pending writes, because a client that stops sending counts as disconnected."""
         self.transport.flush()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection to another protocol, which closes it."""
+        """Pass the connection to the WebSocket protocol, which is then responsible for closing it."""
         self._connections.closed(self)
-        # a WebSocket's frames are whole messages, which need no joining
+        # WebSocket frames are complete messages, so their writes need not be joined
         self.transport.flush()
         self.transport = self.transport.plain  # type: ignore[assignment]
-        self.app = self._application  # as in connection_lost, which only the other protocol will receive
+        self.app = self._application  # as in connection_lost, which is called only on the new protocol
         super().handle_websocket_upgrade()
 
     # -- called by Connections -------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Close a connection that has been idle, or slow to send a head, for too long."""
+        """Close the connection if it has exceeded the limit on idle time or on the time for a request's head."""
         if now < self._deadline or self.transport.is_closing():
             return
         if self._in_head and self._head_bytes:
@@ -247,12 +255,15 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def unsent(self) -> int:
-        """Return the number of bytes written that the client has not received."""
+        """Return how many bytes of responses the client has not received yet."""
         return int(self.transport.get_write_buffer_size())
 
     def stalled_seconds(self, now: float) -> float:
-        """Return how long the client has read nothing; 0 if it has read since the last call or nothing is unsent."""
-        # progress is what the client has read, not what the server has written
+        """Return for how many seconds the client has read nothing.
+
+        Return 0 if it has read since the last call, or if no bytes are unsent.
+        """
+        # bytes that the client has read count as progress, unlike bytes that the server has written
         unsent = self.unsent()
         taken = self.transport.written - unsent
         if not unsent or taken != self._taken:
@@ -260,11 +271,11 @@ class BoundedHttp(HttpToolsProtocol):
         return now - self._took_at
 
     def refuse(self) -> None:
-        """Send a 503, and close."""
+        """Send a 503 response and close the connection."""
         self._close_with(FULL)
 
     def abort(self) -> None:
-        """Close immediately and drop unsent bytes."""
+        """Close the connection immediately and drop unsent bytes."""
         self.transport.abort()
 
     # -- responses -------------------------------------------------------------------------------------------------
@@ -278,13 +289,16 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _answerable(self) -> bool:
-        """Return whether no earlier request still waits for its response, or for the end of it."""
+        """Return whether a response can be sent now, because all earlier responses are complete."""
         if self._arriving is None:
             return not self._unanswered
         return self._unanswered == 1 and not self.cycle.response_started
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application and send its responses in slices. A response to an incomplete request closes."""
+        """Run the application and send its responses in slices.
+
+        A response to a request whose body is incomplete closes the connection.
+        """
 
         async def sliced(message: Message) -> None:
             if message["type"] == "http.response.start" and self._arriving is scope:
@@ -296,7 +310,7 @@ class BoundedHttp(HttpToolsProtocol):
                 return
             self.peer.holds(body, len(body))
             try:
-                # one write of megabytes would copy the part that does not fit the socket, for each reader
+                # a single large write would copy the part that does not fit into the socket's buffer
                 for end in range(SLICE_BYTES, len(body) + SLICE_BYTES, SLICE_BYTES):
                     more = end < len(body) or message.get("more_body", False)
                     piece = body[end - SLICE_BYTES : end]
@@ -308,7 +322,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class BoundedWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol, with messages counted as memory until the application takes them."""
+    """uvicorn's WebSocket protocol, with a limit on the memory of messages that the application has not read."""
 
     app: Any
 
@@ -319,14 +333,14 @@ class BoundedWebSocket(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type
         self.app = self._run
 
     def data_received(self, data: bytes) -> None:
-        """Handle bytes of messages."""
+        """Count and parse bytes from the client."""
         self._all_connections.received(self, len(data))
         super().data_received(data)
-        if not (self.writable.is_set() or self.transport.is_closing()):  # the client sends pings and reads no pongs
+        if not (self.writable.is_set() or self.transport.is_closing()):  # the client sends pings without reading pongs
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Handle a client that reads again."""
+        """Resume reading when the client reads again."""
         super().resume_writing()
         if not (self.read_paused or self.transport.is_closing()):
             self.transport.resume_reading()

@@ -1,4 +1,4 @@
-"""uvicorn, run for the command line (blocking) or in the background of a test, a demo or a tunnel."""
+"""Runs uvicorn for the command line, or in the background for tests, demos and tunnels."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from taskapp_kit.serve.connection_limits import ConnectionLimits, Connections
 from taskapp_kit.serve.uvicorn_protocol import BoundedHttp, BoundedWebSocket
 
 GRACE_SECONDS = 25
-"""How long requests may continue after a signal; Modal kills the process after 30."""
+"""For how many seconds requests may continue after a signal. Modal kills the process after 30 s."""
 START_SECONDS = 30.0
 POLL_SECONDS = 0.1
 CANCEL_SECONDS = 5.0
-"""How long a server may take to handle its cancellation after the grace period."""
+"""How many seconds a server may take to handle its cancellation after the grace period."""
 PONG_SECONDS = 600.0
-"""How long a WebSocket client may leave pings unanswered; a program that waits for its model may not answer them."""
+"""After how many seconds without a pong a WebSocket ends. A client that is waiting for its model may send no pongs."""
 FULL_SECONDS = 0.02
-"""How long a LoopServer that cannot accept a connection waits before it tries again."""
+"""How many seconds a LoopServer waits before it tries again to accept a connection."""
 BACKLOG = 2048
-"""How many connections the system queues until the server accepts them."""
+"""How many connections the operating system queues until the server accepts them."""
 
 
 def run(
@@ -56,21 +56,34 @@ def run(
     announce: Callable[[str], None] | None = None,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve until SIGINT (raised as KeyboardInterrupt) or SIGTERM.
+    """Serve an application until SIGINT or SIGTERM.
 
-    app: an ASGI application, or `module:attribute` of one (needed for `reload`).
-    drain: awaited with `grace_seconds` after the first signal, while requests are still answered. A second signal cuts
-    it short.
-    announce: called with the server's address (`http://host:port`) once it is bound: connections succeed from then on.
-    limits: of connections.
+    The server writes no access log, because its lines would contain query strings. The kit logs one line per rollout.
 
-    The server writes no access log, whose lines would contain query strings. The kit logs one line per rollout instead.
+    Args:
+        app: An ASGI application, or its `module:attribute`, which `reload` requires.
+        host: Host name or address to listen on.
+        port: Port to listen on. With 0, the operating system chooses a free port.
+        log_level: Level of the log.
+        log_format: Format of the log.
+        grace_seconds: For how many seconds requests may continue after a signal.
+        drain: Function that is awaited with `grace_seconds` after the first signal, while the server still accepts
+            requests. A second signal ends the grace period.
+        factory: Whether `app` is a function that returns the application.
+        reload: Whether the server restarts when a file changes.
+        reload_dirs: Directories that `reload` watches.
+        announce: Function that is called with the server's address, `http://host:port`, as soon as clients can connect.
+        limits: Limits on connections.
+
+    Raises:
+        KeyboardInterrupt: SIGINT ended the server.
+        ConfigError: The host or port cannot be used.
     """
     log_to_stderr(log_level, log_format)
-    # before uvicorn, which ends the process if the port is taken; also, the port is then known if it was 0
+    # bound here, because uvicorn exits if the port is in use, and because `announce` needs the port that replaces 0
     bound = bind(host, port)
     try:
-        # connections that arrive while the app starts wait in the queue instead of being refused
+        # while the app starts, connections wait in the queue instead of being refused
         bound.listen(BACKLOG)
         if announce is not None:
             announce(url_of(host, bound.getsockname()[1]))
@@ -88,7 +101,13 @@ def run(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind and return a socket; port 0 takes a free one. Raises ConfigError."""
+    """Return a socket that is bound to host and port.
+
+    With port 0, the operating system chooses a free port.
+
+    Raises:
+        ConfigError: The host is not an address of this machine, or the port cannot be used.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -99,22 +118,22 @@ def bind(host: str, port: int) -> socket.socket:
             f"Host {host!r} is not an address of this machine: {error.strerror}.", hint="Try --host 127.0.0.1."
         ) from error
     try:
-        # so that a port is free immediately after a server with connections has ended
+        # so that a port can be reused immediately after a server has ended
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()
         raise ConfigError(
             f"Port {port} on {host} cannot be used: {error.strerror}.",
-            hint="Stop the server that uses it, or pass another --port (0 takes a free port).",
+            hint="Stop the server that uses this port, or pass another --port. --port 0 chooses a free port.",
         ) from error
-    # `--reload` passes it to the process that serves
+    # with `--reload`, a child process serves on this socket
     bound.set_inheritable(True)
     return bound
 
 
 def bound_to_this_machine(host: str) -> bool:
-    """Return whether only this machine can reach a server on this host. Raises ConfigError for an unknown host name."""
+    """Return whether a server on this host is reachable only locally. Raises ConfigError for an unknown host."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -125,10 +144,11 @@ def bound_to_this_machine(host: str) -> bool:
 
 
 def _tune_garbage_collector() -> None:
-    """Exempt the objects that exist at startup, which live as long as the server, from garbage collection.
+    """Exempt objects that exist at startup from garbage collection, and collect garbage less often.
 
-    A rollout creates thousands of objects and few cycles, so younger generations are also collected less often. This
-    reduced the CPU time of a small rollout by a quarter and its p99 by two thirds (docs/operate/performance.md).
+    Objects that exist at startup live as long as the server. Rollouts create thousands of objects but few reference
+    cycles. The change reduced the CPU time of a small rollout by a quarter and its p99 latency by two thirds; see
+    docs/operate/performance.md.
     """
     gc.collect()
     gc.freeze()
@@ -141,29 +161,29 @@ def url_of(host: str, port: int) -> str:
 
 
 def log_to_stderr(log_level: str, log_format: LogFormat = "text") -> None:
-    """Send the log records of this process and its worker processes to stderr, one per line.
+    """Write the log records of this process and its worker processes to stderr, one per line.
 
-    Called by commands; a library never configures logging.
+    Only commands call this function, because a library must not configure logging.
     """
     configure(log_level, log_format)
     set_child_logging(log_format=log_format, log_level=log_level)
 
 
 def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, Any]:
-    # uvicorn's options do not limit the time of every state, queued requests or unsent answers
+    # uvicorn's own options do not limit all states of a connection, queued requests or unsent responses
     connections = Connections(limits)
     return {
         "http": partial(BoundedHttp, connections),
         "ws": partial(BoundedWebSocket, connections),
         "callback_notify": connections.look,
-        "timeout_notify": -math.inf,  # call it in each tick, once a second, even if the system clock was set back
+        "timeout_notify": -math.inf,  # call it once a second, even if the clock was set back
         "ws_ping_timeout": PONG_SECONDS,
-        "ws_per_message_deflate": False,  # most frames are shorter than a packet, and images are already compressed
+        "ws_per_message_deflate": False,  # frames are short, and images already compressed
         "log_config": None,
         "access_log": False,
-        # scanners should not learn what runs here
+        # no Server header, which would tell scanners what is running
         "server_header": False,
-        # anyone can send X-Forwarded-For, and nothing here depends on a client's address
+        # ignores X-Forwarded-For, which anyone can send; nothing depends on the client's address
         "proxy_headers": False,
         "timeout_keep_alive": math.ceil(connections.limits.idle_seconds),
         "timeout_graceful_shutdown": grace_seconds,
@@ -173,10 +193,20 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
 class BackgroundServer:
     """Runs uvicorn in a thread: `with BackgroundServer(app) as server: httpx.get(server.url)`.
 
-    Entering waits until the server answers; leaving stops it and waits for its thread. It does not install signal handlers.
-    port: 0 takes a free one. bound: a socket that is bound already, instead of host and port. limits: of connections.
-    Raises ConfigError when the address is in use, and RuntimeError, with the app's own exception as its cause, when the
-    app does not start.
+    Entering the context waits until the server is ready. Leaving the context stops the server and waits for its
+    thread. The server does not install signal handlers.
+
+    Args:
+        app: The ASGI application.
+        host: Host name or address to listen on.
+        port: Port to listen on. With 0, the operating system chooses a free port.
+        grace_seconds: For how many seconds requests may continue when the server is stopped.
+        bound: A socket that is already bound, which replaces host and port.
+        limits: Limits on connections.
+
+    Raises:
+        ConfigError: The host or port cannot be used.
+        RuntimeError: Entering the context failed because the app did not start. The cause is the app's exception.
     """
 
     def __init__(
@@ -195,7 +225,7 @@ class BackgroundServer:
         self._app = _RecordingApp(app)
         self._server = _Announcing(uvicorn.Config(self._app, **_options(grace_seconds, limits)))
         self._failure: BaseException | None = None
-        # instead of Thread.join and is_alive: in Python 3.11 a join that Ctrl-C interrupts marks the thread as ended
+        # replaces Thread.join and is_alive, because in Python 3.11 Ctrl-C during join marks the thread as ended
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"taskapp-server-{self.port}", daemon=True)
 
@@ -211,36 +241,42 @@ class BackgroundServer:
 
     @property
     def failure(self) -> BaseException | None:
-        """Return the exception that ended the server, or that the app's startup or shutdown raised."""
+        """Return the exception that ended the server, or that the app raised at startup or shutdown, or None."""
         return self._app.failure or self._failure
 
     def start(self, seconds: float = START_SECONDS, *, leave: threading.Event | None = None) -> None:
-        """Start the thread and wait until the server answers, at most this long, or until `leave` is set."""
+        """Start the thread and wait until the server is ready.
+
+        Raises RuntimeError if the server does not start, if `seconds` pass, or if `leave` is set while waiting.
+        """
         self._thread.start()
         end = time.monotonic() + seconds
         while not self._server.announced.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))):
-            # polled, because `leave` may be set while waiting
+            # polls, because `leave` may be set while waiting
             if time.monotonic() >= end or (leave is not None and leave.is_set()):
                 self.stop(0.0)
                 raise RuntimeError(
-                    f"The server on port {self.port} did not start within {seconds:g} s: "
+                    f"The server on port {self.port} did not start within {seconds:g} s, because "
                     "the application is still starting."
                 )
         if not self._server.started:
             self.stop()
             failure = self.failure
-            why = "its log has the reason"
-            if failure is not None and not isinstance(failure, SystemExit):  # uvicorn raises it after logging the error
+            why = "the log contains the reason"
+            if failure is not None and not isinstance(failure, SystemExit):  # raised by uvicorn after logging the error
                 why = f"{type(failure).__name__}: {failure}".rstrip(": ")
-            raise RuntimeError(f"The server on port {self.port} did not start; {why}.") from failure
+            raise RuntimeError(f"The server on port {self.port} did not start: {why}.") from failure
 
     def stop(self, seconds: float | None = None) -> bool:
-        """Let running requests finish within the grace period, then end the thread. Calling it again does nothing.
+        """Stop the server after running requests have finished or the grace period has ended. Further calls do nothing.
 
-        After `seconds` (None: no limit) the tasks on the server's loop are cancelled. Returns False if the thread, which
-        holds the port, is still alive because some code blocks it.
+        Args:
+            seconds: After this time, the tasks on the server's event loop are cancelled. None means no limit.
+
+        Returns:
+            Whether the thread has ended. If it is False, some code blocks the thread, and the port remains in use.
         """
-        # uvicorn's main loop reads it ten times a second, so no call into the loop is needed
+        # uvicorn's main loop reads this flag ten times a second
         self._server.should_exit = True
         if self.running and not self._ended.wait(seconds):
             self._server.cancel()
@@ -253,7 +289,7 @@ class BackgroundServer:
     def _run(self) -> None:
         try:
             self._server.run(sockets=[self._socket])
-        except BaseException as failure:  # SystemExit: the app did not start
+        except BaseException as failure:  # SystemExit if the app did not start
             self._failure = failure
         finally:
             self._server.announced.set()
@@ -272,8 +308,11 @@ class BackgroundServer:
 class LoopServer:
     """Serves an application on the running event loop, without a thread, between `start` and `stop`.
 
-    bound: a listening socket, which `stop` closes. limits: the limits on connections; beyond them, and while the maximum
-    number of requests runs, connections wait in the socket's queue.
+    Args:
+        app: The ASGI application.
+        bound: A listening socket, which `stop` closes.
+        limits: Limits on connections. When the maximum number of connections or requests is reached, new connections
+            wait in the socket's queue.
     """
 
     def __init__(self, app: ASGIApp, bound: socket.socket, limits: ConnectionLimits) -> None:
@@ -286,7 +325,7 @@ class LoopServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         self._bound.setblocking(False)
         self._tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._look())]
 
@@ -295,7 +334,7 @@ class LoopServer:
         for task in self._tasks:
             task.cancel()
         for connection in list(self._state.connections):
-            # a client's unsent and unread bytes are useless once its rollout has ended
+            # abort, because unsent bytes are useless after the end of the client's rollout
             connection.transport.abort()
         for request in list(self._state.tasks):
             request.cancel()
@@ -304,7 +343,7 @@ class LoopServer:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            with suppress(OSError):  # the process is out of descriptors, or the client has gone
+            with suppress(OSError):  # out of file descriptors, or the client has disconnected
                 if max(len(self._connections), len(self._state.tasks)) < self._connections.cap:
                     connection, _ = await loop.sock_accept(self._bound)
                     await loop.connect_accepted_socket(self._protocol, connection)
@@ -321,9 +360,9 @@ class LoopServer:
 
 
 class Draining(uvicorn.Server):
-    """A server that answers while it drains; uvicorn's own stops accepting connections at the first signal.
+    """A server that accepts requests while it drains. uvicorn's server stops accepting connections at the first signal.
 
-    So `/health` reports `draining`, and a trainer gets a response that tells it to retry.
+    While draining, `/health` reports `draining`, and trainers receive a response that tells them to retry.
     """
 
     def __init__(
@@ -342,14 +381,14 @@ class Draining(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, end the grace period at the second, exit at the third."""
+        """Drain at the first signal, end the grace period at the second signal, and exit at the third."""
         self._signals += 1
         # a third signal means that the operator does not want to wait
         if self._drain is None or self._loop is None or self._signals > 2:
             super().handle_exit(sig, frame)
             return
         grace_seconds = self._grace_seconds if self._signals == 1 else 0.0
-        # a signal handler runs between any two instructions, and must not touch the loop's tasks
+        # not called directly, because a signal handler must not change the loop's tasks
         self._loop.call_soon_threadsafe(self._begin, self._drain, grace_seconds, sig, frame)
 
     def _begin(
@@ -359,15 +398,15 @@ class Draining(uvicorn.Server):
             try:
                 await drain(grace_seconds)
             finally:
-                if sig == signal.SIGINT and not self.should_exit:  # comes out as KeyboardInterrupt
+                if sig == signal.SIGINT and not self.should_exit:  # raises KeyboardInterrupt later
                     super(Draining, self).handle_exit(sig, frame)
-                self.should_exit = True  # a drained SIGTERM is a regular end
+                self.should_exit = True  # SIGTERM is a regular end
 
         self._drains.append(asyncio.create_task(drained()))
 
 
 class _Announcing(uvicorn.Server):
-    """A server that sets `announced` when it has started, and can be cancelled."""
+    """A server that sets the event `announced` when it has started, and that can be cancelled."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -382,15 +421,15 @@ class _Announcing(uvicorn.Server):
         self.announced.set()
 
     def cancel(self) -> None:
-        """End the server from another thread without waiting for requests."""
+        """Stop the server from another thread, without waiting for requests."""
         self.force_exit = True
         if self._loop is not None and self._serving is not None:
-            with suppress(RuntimeError):  # the loop has just been closed
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._serving.cancel)
 
 
 class _RecordingApp:
-    """An application that stores the exception of its startup, which uvicorn only logs."""
+    """Wraps an application to store an exception of its startup or shutdown, which uvicorn only logs."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -240,7 +240,7 @@ def test_unwritable_key_file_raises_key_file_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "hint"), [("cii", "Did you mean ci?"), ("zzzz", "Its labels are ci, trainer."), (KEY, "Its labels are")]
+    ("label", "hint"), [("cii", "Did you mean ci?"), ("zzzz", "are ci, trainer."), (KEY, "labels in this file are")]
 )
 def test_unknown_label_error_does_not_repeat_the_label(tmp_path: Path, label: str, hint: str) -> None:
     file = tmp_path / "keys"

@@ -1,4 +1,4 @@
-"""The routes of a task app; `ROUTES` lists them in the order of the documentation."""
+"""The routes of a task app. `ROUTES` lists them in the order of the documentation."""
 
 from taskapp_kit.serve.route import RouteSpec
 from taskapp_kit.serve.routes import about, blobs, rollout, rollout_list, score_group, sessions, task_info

@@ -1,4 +1,4 @@
-"""`/blobs/{sha256}`: an image that was too large for a response, by its hash."""
+"""`/blobs/{sha256}` returns an image that was too large for a response, by its hash."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NAME = re.compile(r"[0-9a-f]{64}")
 
 
 async def blob(context: RouteContext, request: Request) -> EncodedResponse:
-    """Return PNG bytes, which never change under their hash, so clients may cache them."""
+    """Return an image as PNG. Clients may cache it, because a hash always identifies the same bytes."""
     name = request.path_params["sha256"]
-    # checked first, because a store may use the name in a path or a query
+    # checked first, because a store may use the hash in a path or a query
     data = await context.service.stored.blob(name) if NAME.fullmatch(name) else None
     if data is None:
         raise RequestRefused(
             "not_found",
             "The image was not found.",
-            hint="Use the SHA-256 from a response: 64 lower-case hex digits.",
+            hint="Use a SHA-256 from a response, which has 64 lower-case hexadecimal digits.",
         )
     return EncodedResponse(
         200,
@@ -30,7 +30,7 @@ async def blob(context: RouteContext, request: Request) -> EncodedResponse:
         [
             (b"content-type", b"image/png"),
             (b"cache-control", b"private, max-age=31536000, immutable"),
-            # a policy may have drawn the image, so no browser may interpret it as a page
+            # browsers must not interpret an image that a policy may have created as a page
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"default-src 'none'"),
         ],
@@ -41,7 +41,7 @@ ROUTE = RouteSpec(
     "/blobs/{sha256}",
     "GET",
     blob,
-    "An image of an observation",
+    "Return an image in an observation",
     media_type="image/png",
     failures=(404, 500),
     parameters=(

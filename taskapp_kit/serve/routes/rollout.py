@@ -1,6 +1,6 @@
-"""`POST /rollout` plays and scores one episode; `/rollouts/{rollout_id}` returns its result, or cancels it.
+"""`POST /rollout` plays and scores one episode. `/rollouts/{rollout_id}` returns the result or cancels the rollout.
 
-The request's headers choose whether the response comes at the end, as a stream, or later by the rollout's id.
+The headers of a request determine whether the result is sent at the end of the rollout, streamed, or fetched later.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 REPLAYED = (b"idempotent-replayed", b"true")
 RETRY_LATER = (b"retry-after", b"1")
 RESUME_SECONDS = 10.0
-"""How long an interrupted stream may be resumed before its rollout counts as abandoned."""
+"""For how many seconds an interrupted stream can be resumed before its rollout counts as abandoned."""
 APPLIED = (b"preference-applied", b"respond-async")
 
 EVENT_STREAM = b"text/event-stream"
 MAX_WAIT_SECONDS = 300.0
-"""The maximum of `Prefer: wait`; longer waits are reduced to it."""
+"""The maximum of `Prefer: wait`, in seconds. Longer waits are reduced to the maximum."""
 
 IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 WAIT = re.compile(r"(?<![^\s,;])wait\s*=\s*\"?(\d{1,6})\"?")
@@ -52,10 +52,11 @@ class RequestPreferences:
     """The parsed headers of a request.
 
     Attributes:
-        respond_async: `Prefer` has it (RFC 7240).
-        wait_seconds: `Prefer` has it (RFC 7240).
-        event_stream: Whether `Accept` names it.
-        first_event: The number of the first event that the client lacks (`Last-Event-ID` plus 1).
+        respond_async: Whether `Prefer` contains `respond-async` (RFC 7240).
+        wait_seconds: The value of `wait` in `Prefer` (RFC 7240), or None.
+        event_stream: Whether `Accept` contains `text/event-stream`.
+        idempotency_key: The value of `Idempotency-Key`, or None.
+        first_event: Number of the first event that the client has not received, which is `Last-Event-ID` plus 1.
     """
 
     respond_async: bool = False
@@ -68,7 +69,7 @@ class RequestPreferences:
 
     @property
     def plain(self) -> bool:
-        """Return whether the response is sent at the end of the rollout, only to this request."""
+        """Return whether only this request receives the result, at the end of the rollout."""
         return not (self.respond_async or self.event_stream or self.idempotency_key)
 
 
@@ -76,28 +77,28 @@ NONE = RequestPreferences()
 
 
 def read_preferences(headers: Headers) -> RequestPreferences:
-    """Parse headers with lower-case names, as ASGI passes them. Raises RequestError naming the header."""
+    """Parse headers with lower-case names, as ASGI passes them. Raises RequestError for an invalid header."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in HEADERS:
-            # two keys would be joined to a third key, which neither sender will ever repeat
+            # otherwise two keys would be joined to a third key, which nobody would ever repeat
             if name == b"idempotency-key" and name in found:
-                raise _refused("Idempotency-Key", "was sent twice; send one.")
+                raise _refused("Idempotency-Key", "was sent twice. Send it only once.")
             found[name] = found[name] + b"," + value if name in found else value
     if not found:
         return NONE
-    # strict: a silently changed key would not be found again, and a second rollout would be played
+    # strict, because a repeated request would not match a silently changed key and would play a second rollout
     key = found.get(b"idempotency-key")
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise _refused("Idempotency-Key", "must be 1 to 255 visible ASCII characters.")
     last = found.get(b"last-event-id")
     if last is not None and not EVENT_ID.fullmatch(last):
-        raise _refused("Last-Event-ID", "must be the `id` of the last event received, an integer.")
+        raise _refused("Last-Event-ID", "must be an integer, the `id` of the last event that the client received.")
     preferences = found.get(b"prefer", b"").decode("latin-1").lower()
     wait = WAIT.search(preferences)
     return RequestPreferences(
         respond_async="respond-async" in re.split(r"[\s,;]+", preferences),
-        # preferences are optional (RFC 7240), so unreadable ones are ignored
+        # preferences are optional (RFC 7240), so invalid preferences are ignored
         wait_seconds=min(float(wait[1]), MAX_WAIT_SECONDS) if wait else None,
         event_stream=_accepts_events(found.get(b"accept", b"")),
         idempotency_key=None if key is None else key.decode("ascii"),
@@ -130,18 +131,20 @@ def _refused(header: str, problem: str) -> RequestError:
 
 
 async def rollout(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
-    """Play, score and store one episode. A failure is answered with its boundary and never with a reward.
+    """Play, score and store one episode. The response to a failure contains the boundary at which it failed, not a
+    reward.
 
-    With `Accept: text/event-stream` the events are streamed as they happen, followed by the result. With
-    `Prefer: respond-async` the answer is 202, and the rollout is fetched from `/rollouts/{rollout_id}`. With an
-    `Idempotency-Key` the same request may be sent again for 24 hours: it joins the rollout, or gets its result.
+    With `Accept: text/event-stream`, the response streams the events as they happen, followed by the result. With
+    `Prefer: respond-async`, the response is 202, and the client fetches the result from `/rollouts/{rollout_id}`. With
+    an `Idempotency-Key`, the request can be repeated for 24 hours. A repeated request joins the running rollout or
+    receives its result.
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)
     wanted = parsed(RolloutRequest, body)
     preferences = read_preferences(scope["headers"])
     caller = caller_of(scope, traceparent=preferences.traceparent, tracestate=preferences.tracestate)
-    # a plain request plays in its own task and is cancelled with it; other requests share a task that outlives them
+    # the rollout of a plain request ends with the request; other requests share a task that outlives them
     if preferences.plain:
         played = await while_connected(context.service.rollout(wanted, caller=caller, written=True), request.receive)
         return EncodedResponse(200, answer_bytes(played), rollout_id=played.rollout_id)
@@ -153,8 +156,8 @@ async def rollout(context: RouteContext, request: Request) -> EncodedResponse | 
         detached=preferences.respond_async,
         followed=preferences.event_stream,
     )
-    del body, wanted  # many requests may join one rollout and wait, and should not keep their bodies
-    # a stream may be cut by a proxy and resumed, a plain answer cannot be
+    del body, wanted  # many requests may join a rollout and wait, so their bodies are freed
+    # a proxy may interrupt a stream, which can be resumed, unlike a plain response
     subscriber = shared.subscribe(RESUME_SECONDS if preferences.event_stream else 0.0)
     if preferences.event_stream:
         return await _streamed(shared, subscriber, request, preferences)
@@ -168,7 +171,7 @@ async def _streamed(
     shared: SharedRollout, subscriber: Subscriber, request: Request, preferences: RequestPreferences
 ) -> EventStream:
     try:
-        # errors before the first event are HTTP statuses, because a stream that has begun has status 200
+        # errors before the first event are HTTP statuses, because the status of a stream is 200
         await while_connected(shared.admitted(), request.receive)
     except BaseException:
         subscriber.leave()
@@ -179,7 +182,7 @@ async def _streamed(
 async def _answered(shared: SharedRollout, preferences: RequestPreferences, request: Request) -> EncodedResponse:
     if not preferences.respond_async:
         settled = await shared.result()
-        assert settled is not None, "the wait has no limit"
+        assert settled is not None, "result() without a time limit waits for the end"
         return repeated(shared, settled)
     await shared.admitted()
     settled = await shared.result(preferences.wait_seconds or 0.0)
@@ -195,12 +198,12 @@ async def _answered(shared: SharedRollout, preferences: RequestPreferences, requ
 
 def location(shared: SharedRollout, request: Request) -> tuple[bytes, bytes]:
     """Return the `Location` header of a rollout."""
-    # an application that mounts this one puts its path before ours
+    # if this application is mounted, its paths start with the prefix of the mount
     return b"location", f"{request.scope.get('root_path', '')}/rollouts/{shared.rollout_id}".encode()
 
 
 def pending(shared: SharedRollout, request: Request) -> EncodedResponse:
-    """Return the 202 of a running rollout."""
+    """Return the 202 response for a running rollout."""
     body = {
         "rollout_id": shared.rollout_id,
         "status": "running",
@@ -212,15 +215,18 @@ def pending(shared: SharedRollout, request: Request) -> EncodedResponse:
 
 
 def answer_of(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
-    """Return the response of `POST /rollout`, or the envelope of its failure."""
+    """Return the response of `POST /rollout`: the result, or the error envelope of the failure."""
     if settled.failure is not None:
         return error_answer(RolloutFailed(settled.failure, rollout_id=settled.rollout_id))
-    assert settled.answer is not None, "a result is an answer or a failure"
+    assert settled.answer is not None, "a result contains either an answer or a failure"
     return EncodedResponse(200, settled.answer, rollout_id=settled.rollout_id, shared=shared)
 
 
 def repeated(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
-    """Return the response to a request that joined the rollout, marked if the rollout had already ended."""
+    """Return the response to a request that joined the rollout.
+
+    If the rollout had already ended, the response contains the header `Idempotent-Replayed`.
+    """
     answer = answer_of(shared, settled)
     if shared.replayed:
         answer.headers = [*answer.headers, REPLAYED]
@@ -228,21 +234,21 @@ def repeated(shared: SharedRollout, settled: StoredResult) -> EncodedResponse:
 
 
 async def rollout_by_id(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
-    """Return the answer of `POST /rollout`, or its failure; 202 while the rollout is running.
+    """Return the result or the failure of a rollout, as `POST /rollout` does, or 202 while the rollout is running.
 
-    A rollout that was repeated, streamed or fetched later is returned byte for byte for 24 hours. After that, and for
-    every other stored rollout, the answer is built from the store, as with `record.trajectories`; members that the store
-    lacks are null. `?events=1` adds the events and, from the store, the calls of judges and auxiliary models. A rollout
-    of another key label is not found, unless the key is an admin's.
+    For 24 hours, the result of a rollout that was repeated, streamed or requested asynchronously is returned unchanged.
+    All other results are built from the store, as with `record.trajectories`. Fields that are not stored are null. With
+    `?events=1`, the response also contains the events and the stored calls of judges and auxiliary models. Only an
+    admin's key can access rollouts of other labels; for other keys, the response is 404.
 
-    `Prefer: wait=20` waits up to 20 s for the end. With `Accept: text/event-stream` the events after `Last-Event-ID` are
-    streamed, followed by the result.
+    `Prefer: wait=20` waits up to 20 s for the end of the rollout. With `Accept: text/event-stream`, the response
+    streams the events after `Last-Event-ID`, followed by the result.
     """
     preferences = read_preferences(request.scope["headers"])
     events = _events_asked(request)
     shared = await _found(context, request, with_events=preferences.event_stream or events)
     if preferences.event_stream:
-        # a browser's EventSource would reconnect forever to a complete stream
+        # otherwise a browser's EventSource would reconnect to a complete stream forever
         if shared.over and preferences.first_event > len(shared.event_buffer.lines):
             return nothing_more()
         return EventStream(
@@ -259,18 +265,23 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
 
 def _events_asked(request: Request) -> bool:
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    # strict: the answer to `?event=1` would silently lack the events
+    # strict, because the response to a misspelled `?event=1` would silently lack the events
     if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
-        raise invalid_field(("query", "events"), "must be 0 or 1, and is the only one", code="invalid_query")
+        raise invalid_field(
+            ("query", "events"), "must be 0 or 1, and no other query parameter is allowed", code="invalid_query"
+        )
     return bool(pairs) and pairs[0][1] == "1"
 
 
 async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes) -> bytes:
-    """Return the response with its events; built once for all requests that read a finished result at the same time."""
+    """Return the body of a response with the rollout's events.
+
+    Concurrent requests for a finished result share one body.
+    """
     lines, over = list(shared.event_buffer.lines), shared.ended_result
     if over is None:
         return await asyncio.to_thread(_joined, body, lines, await context.shared_rollouts.model_calls(shared))
-    # many clients may request one large rollout at the same time, and each answer is built from megabytes of events
+    # many clients may request a large rollout at the same time, and a body may contain megabytes of events
     async with over.loading:
         if over.with_events is None:
             over.with_events = await asyncio.to_thread(
@@ -280,9 +291,10 @@ async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes
 
 
 def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
-    """Insert the events where `record.return_trace` puts them; for a failure, in a `trace` next to the error.
+    """Return the body with the events in `trace`, as `record.return_trace` does. For a failure, `trace` is next to the
+    error.
 
-    calls: `judge_calls` and `auxiliary_calls`, if there were any; inserted next to the events.
+    `calls` contains `judge_calls` and `auxiliary_calls`, if there are any, which are also added to `trace`.
     """
     members = orjson.loads(body)
     trace = members["trajectories"][0]["trace"] if "trajectories" in members else members.setdefault("trace", {})
@@ -292,13 +304,16 @@ def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
 
 
 async def cancel_rollout(context: RouteContext, request: Request) -> EncodedResponse:
-    """Cancel a running rollout and store what was played. A rollout of another key label is not found."""
+    """Cancel a running rollout, and store the part that was played.
+
+    Only an admin's key can cancel rollouts of other labels; for other keys, the response is 404.
+    """
     shared = await _found(context, request, with_events=False)
     if not shared.over and not shared.is_local:
         raise RequestRefused(
             "rollout_elsewhere",
-            "The rollout runs on another server of the same store.",
-            hint="Send the request to that server.",
+            "The rollout is running on another server, which uses the same store.",
+            hint="Send the request to the server that is running the rollout.",
         )
     if not shared.over:
         shared.cancel()
@@ -320,8 +335,8 @@ async def _found(context: RouteContext, request: Request, *, with_events: bool) 
         raise RequestRefused(
             "not_found",
             "The rollout was not found.",
-            hint="A key can fetch the stored rollouts of its label. Without a store, it can fetch rollouts requested with "
-            "Prefer: respond-async, an Idempotency-Key or as a stream, for 24 h.",
+            hint="A key can fetch the stored rollouts of its label. If the server has no store, only rollouts that "
+            "were requested with Prefer: respond-async, with an Idempotency-Key or as a stream are kept, for 24 hours.",
         )
     return shared
 
@@ -333,7 +348,7 @@ GET = RouteSpec(
     "/rollouts/{rollout_id}",
     "GET",
     rollout_by_id,
-    "The result of a rollout",
+    "Return the result of a rollout",
     response_model=RolloutResponse,
     streams=True,
     accepted_model=Pending,
@@ -343,15 +358,15 @@ GET = RouteSpec(
         parameter(
             "events",
             "query",
-            "1 adds the events, and the calls of judges and auxiliary models.",
+            "1 adds the events and the calls of judges and auxiliary models.",
             type="string",
             enum=["0", "1"],
         ),
-        parameter("Prefer", "header", "`wait=20` waits up to 20 s for the end.", type="string"),
+        parameter("Prefer", "header", "`wait=20` waits up to 20 s for the end of the rollout.", type="string"),
         parameter(
             "Last-Event-ID",
             "header",
-            "For a stream: the `id` of the last event received.",
+            "The `id` of the last event that the client received, for a stream.",
             type="integer",
             minimum=0,
             maximum=999999999,
@@ -381,17 +396,20 @@ ROUTE = RouteSpec(
         parameter(
             "Idempotency-Key",
             "header",
-            "Repeating the request with the same key and body joins the rollout or returns its result.",
+            "A repeated request with the same key and body joins the rollout or returns its result.",
             type="string",
             pattern="^[\\x21-\\x7e]{1,255}$",
         ),
         parameter(
-            "Prefer", "header", "`respond-async` answers 202; `respond-async, wait=5` only after 5 s.", type="string"
+            "Prefer",
+            "header",
+            "`respond-async` returns 202 immediately, `respond-async, wait=5` after 5 s.",
+            type="string",
         ),
         parameter(
             "Last-Event-ID",
             "header",
-            "For a stream that is resumed with its Idempotency-Key: the last `id` received.",
+            "The `id` of the last event that the client received, to resume a stream with its Idempotency-Key.",
             type="integer",
             minimum=0,
             maximum=999999999,

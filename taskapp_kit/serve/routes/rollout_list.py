@@ -1,4 +1,4 @@
-"""`GET /rollouts`: the stored rollouts of this app that the key may see, newest first, in pages."""
+"""`GET /rollouts` returns the stored rollouts of this app to which the key has access, newest first, in pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskapp_kit.serve.auth import caller_of
 from taskapp_kit.serve.route import RouteContext, RouteSpec, invalid_field, parameter
 
 LIMIT, MAX_LIMIT = 50, 500
-"""Rollouts per page: the default and the maximum."""
+"""The default and the maximum number of rollouts on a page."""
 MAX_TEXT = 512
 WORDS = ("environment", "policy", "run_id", "group_id", "key_label")
 CHOICES = {"status": get_args(Status), "boundary": get_args(Boundary)}
@@ -32,35 +32,36 @@ NAMES = (*WORDS, *CHOICES, *NUMBERS, "limit", "cursor")
 _TYPES = {**get_type_hints(StoredRollout), **dict.fromkeys(("policy", "model", "boundary"), str | None)}
 ListedRollout = create_model(
     "ListedRollout",
-    __doc__="A rollout in a list. policy, model: who acted. boundary: where it failed. tokens, cost: null if unknown.",
+    __doc__="A rollout in a list. `boundary` is the part that failed. `tokens` and `cost` are null if unknown.",
     id=str,
     **{name: _TYPES[name] for name in LISTED},
 )
 
 
 class RolloutList(BaseModel):
-    """A page of rollouts, newest first. next_cursor: the `cursor` of the next page, null on the last page."""
+    """A page of rollouts, newest first. `next_cursor` is the `cursor` of the next page, and null on the last page."""
 
-    rollouts: list[ListedRollout]  # type: ignore[valid-type]  # made of the row's own fields
+    rollouts: list[ListedRollout]  # type: ignore[valid-type]  # created from the row's fields
     next_cursor: str | None
 
 
 async def list_rollouts(context: RouteContext, request: Request) -> EncodedResponse:
-    """Return the stored rollouts of the key's label, or with an admin's key of all labels, that match every filter.
+    """Return the stored rollouts that match every filter.
 
-    `reward_above` and `reward_below` are exclusive; a null reward matches neither. Only an admin's key may filter by
-    `key_label`.
+    The list contains the rollouts of the key's label; for an admin's key, it contains the rollouts of all labels.
+    `reward_above` and `reward_below` are exclusive limits, and a null reward matches neither. Only an admin's key can
+    filter by `key_label`.
     """
     caller = caller_of(request.scope)
     asked = _query(request)
     if "key_label" in asked and not caller.admin:
         raise RequestRefused(
             "admin_only",
-            "Only a key with the admin flag may filter by key_label.",
-            hint="Omit key_label: the list has only the rollouts of this key's label.",
+            "Only a key with the admin flag can filter by key_label.",
+            hint="Omit key_label, because the list contains only the rollouts of this key's label.",
         )
     limit = asked.pop("limit", LIMIT)
-    # one more than a page, which shows whether another page follows
+    # one more than a page, to detect whether another page follows
     found = await context.service.stored.query(RolloutQuery(**asked, limit=limit + 1), caller)
     page = found[:limit]
     return json_answer(
@@ -76,18 +77,18 @@ def _row(row: RolloutRow) -> dict[str, Any]:
 
 
 def _query(request: Request) -> dict[str, Any]:
-    """Return the query's parameters as arguments of RolloutQuery. Raises RequestError."""
+    """Return the query parameters as arguments for RolloutQuery. Raises RequestError for an invalid parameter."""
     try:
         pairs = parse_qsl(
             request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=len(NAMES)
         )
     except ValueError:
-        raise _wrong("query", f"has more than {len(NAMES)} members") from None
+        raise _wrong("query", f"has more than {len(NAMES)} parameters") from None
     asked: dict[str, Any] = {}
     for name, text in pairs:
         if name not in NAMES:
-            # a misspelled filter would return all rollouts
-            raise _wrong(name[:64], f"is unknown; the parameters are {', '.join(NAMES)}")
+            # if a misspelled filter were ignored, the response would contain all rollouts
+            raise _wrong(name[:64], f"is unknown. Known parameters are {', '.join(NAMES)}")
         if name in asked:
             raise _wrong(name, "was sent more than once")
         asked[name] = _read(name, text)
@@ -119,19 +120,19 @@ def _read(name: str, text: str) -> Any:
 
 
 def _cursor(row: RolloutRow) -> str:
-    # time and id, because several rollouts may begin in the same microsecond, and new rollouts must not shift the pages
+    # time and id, because new rollouts must not shift pages, and rollouts may begin in the same microsecond
     return base64.urlsafe_b64encode(orjson.dumps([row.created_at, row.rollout_id])).decode().rstrip("=")
 
 
 def _before(text: str) -> tuple[float, str]:
     try:
         created_at, rollout_id = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
-        # callers may send any text, but the store's query needs values of these types
+        # callers may send any value, but the store's query needs these types
         if type(created_at) is float and type(rollout_id) is str:
             return created_at, rollout_id
     except (ValueError, TypeError, binascii.Error):
         pass
-    raise _wrong("cursor", "is not the next_cursor of a page")
+    raise _wrong("cursor", "must be the next_cursor of a page")
 
 
 def _wrong(name: str, found: str) -> RequestError:
@@ -146,20 +147,22 @@ ROUTE = RouteSpec(
     "/rollouts",
     "GET",
     list_rollouts,
-    "Stored rollouts, newest first",
+    "List stored rollouts, newest first",
     response_model=RolloutList,
     failures=(403, 422, 500),
     parameters=(
         _parameter("environment", "Its name."),
-        _parameter("policy", "The policy that acted; `model` for a language model."),
-        _parameter("status", "How it ended.", type="string", enum=list(CHOICES["status"])),
-        _parameter("boundary", "Where it failed.", type="string", enum=list(CHOICES["boundary"])),
-        _parameter("reward_above", "Rollouts with a greater reward.", type="number"),
-        _parameter("reward_below", "Rollouts with a smaller reward.", type="number"),
+        _parameter("policy", "The policy that played, or `model` for a language model."),
+        _parameter("status", "How the rollout ended.", type="string", enum=list(CHOICES["status"])),
+        _parameter("boundary", "The part in which the rollout failed.", type="string", enum=list(CHOICES["boundary"])),
+        _parameter("reward_above", "Only rollouts with a greater reward.", type="number"),
+        _parameter("reward_below", "Only rollouts with a smaller reward.", type="number"),
         _parameter("run_id", "The caller's label of a run."),
         _parameter("group_id", "The caller's label of a group."),
-        _parameter("key_label", "The label of the key that requested it; only for admins."),
-        _parameter("limit", "Rollouts on a page.", type="integer", minimum=1, maximum=MAX_LIMIT, default=LIMIT),
-        _parameter("cursor", "`next_cursor` of the previous page."),
+        _parameter("key_label", "The label of the key that requested the rollout. Only for admins."),
+        _parameter(
+            "limit", "The number of rollouts on a page.", type="integer", minimum=1, maximum=MAX_LIMIT, default=LIMIT
+        ),
+        _parameter("cursor", "The `next_cursor` of the previous page."),
     ),
 )

@@ -1,4 +1,4 @@
-"""`POST /score_group`: group judges rank the rollouts of one seed against each other."""
+"""`POST /score_group` calls group judges, which rank several rollouts of the same seed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from taskapp_kit.wire.rollout import forms
 
 
 class ScoreGroupRequest(BaseModel):
-    """The rollouts to rank, by exactly one of their ids and their group_id."""
+    """The rollouts to rank. Exactly one of `rollout_ids` and `group_id` must be set."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("rollout_ids",), ("group_id",)))
 
-    # a rollout named twice would be compared with itself
+    # a repeated id would compare a rollout with itself
     rollout_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]] | None = Field(
         default=None, min_length=2, max_length=MAX_MEMBERS, json_schema_extra={"uniqueItems": True}
     )
@@ -29,12 +29,16 @@ class ScoreGroupRequest(BaseModel):
     @model_validator(mode="after")
     def _names_one_group(self) -> ScoreGroupRequest:
         if (self.rollout_ids is None) == (self.group_id is None):
-            raise ValueError("must have exactly one of rollout_ids and group_id")
+            raise ValueError("exactly one of rollout_ids and group_id must be set")
         return self
 
 
 class GroupMember(BaseModel):
-    """A rollout of the group. rank: 1 is the best, equal scores share a rank; null without a judge with a weight."""
+    """A rollout in the group.
+
+    `rank` is 1 for the best rollout. Rollouts with equal scores share a rank. It is null if no judge has a weight
+    above 0.
+    """
 
     rollout_id: str
     score: float | None
@@ -43,9 +47,10 @@ class GroupMember(BaseModel):
 
 
 class GroupJudge(BaseModel):
-    """The verdict of one judge. normalised: its scores, mapped from its scale to 0 to 1.
+    """The verdict of one judge.
 
-    orders: the order in which the model saw the rollouts, for each sample. cost: US dollars.
+    `normalised` contains the scores, mapped from the judge's scale to 0 to 1. `orders` contains, for each sample, the
+    order in which the rollouts were shown to the model. `cost` is in US dollars.
     """
 
     name: str
@@ -61,7 +66,7 @@ class GroupJudge(BaseModel):
 
 
 class ScoreGroupResponse(BaseModel):
-    """The ranking, in the order in which the rollouts were named."""
+    """The ranks and verdicts. The rollouts have the same order as in the request."""
 
     group_id: str | None
     environment: str
@@ -72,9 +77,9 @@ class ScoreGroupResponse(BaseModel):
 
 
 async def score_group(context: RouteContext, request: Request) -> EncodedResponse:
-    """Rank stored rollouts of one environment, split, seed and config; for other rollouts, the error names what differs.
+    """Rank stored rollouts, which must have the same environment, split, seed and config.
 
-    The scores are on the judges' scales. They are returned and not stored.
+    If the rollouts differ, the error names the difference. The scores are on the judges' scales. They are not stored.
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)
@@ -90,7 +95,7 @@ ROUTE = RouteSpec(
     "/score_group",
     "POST",
     score_group,
-    "Rank the rollouts of one seed",
+    "Rank rollouts of the same seed",
     request_model=ScoreGroupRequest,
     response_model=ScoreGroupResponse,
     failures=(408, 413, 415, 422, 429, 500, 504),

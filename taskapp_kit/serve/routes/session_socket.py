@@ -1,11 +1,13 @@
-"""`/sessions/{session_id}/socket`: a WebSocket that drives one session, call by call.
+"""`/sessions/{session_id}/socket` is a WebSocket that controls one session.
 
-    {"type": "reset" | "step" | "finish" | "state" | "close", "id": …, "data": {…}}     to the server, as text
-    {"type": …, "id": …, "data": {…}}                                                   its answer
-    {"type": "error", "id": …, "status": …, "error": {"code", "message", "hint", …}}    or what went wrong
+The client sends a frame for each call, and the server replies to each frame:
 
-`data` is the body of the route with the same name, and `id`, a string or number, is returned as it was sent. Frames are
-answered in order. If a socket is dropped, the session stays open.
+    {"type": "reset" | "step" | "finish" | "state" | "close", "id": …, "data": {…}}     from the client
+    {"type": …, "id": …, "data": {…}}                                                   the reply
+    {"type": "error", "id": …, "status": …, "error": {"code", "message", "hint", …}}    the reply to a call that failed
+
+`data` is the body of the route with the same name. `id` is a string or a number, which the reply repeats. The server
+replies in order. When a socket disconnects, the session stays open.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ PATH = "/sessions/{session_id}/socket"
 TYPES = ("reset", "step", "finish", "state", "close")
 NORMAL = 1000
 GONE = (WebSocketDisconnect, RuntimeError, OSError)
-"""The exceptions of sending over a closed socket."""
+"""The exceptions that sending over a closed socket raises."""
 
 
 def socket_route(context: RouteContext) -> WebSocketRoute:
-    """Return the route."""
+    """Return the route of the socket."""
 
     async def session_socket(websocket: WebSocket) -> None:
-        # accepted before the session is looked up, because a rejected handshake has no body for the reason
+        # accepted before the look-up, because a rejected handshake has no body that could contain the reason
         await websocket.accept()
         with suppress(*GONE):
             await _drive(context, websocket)
@@ -59,7 +61,7 @@ def socket_route(context: RouteContext) -> WebSocketRoute:
 
 
 async def _drive(context: RouteContext, websocket: WebSocket) -> None:
-    """Answer frames until the client leaves, the session is closed, or another socket takes its place."""
+    """Handle frames until the client disconnects, the session is closed, or another socket replaces this socket."""
     try:
         session = context.service.sessions.find(websocket.path_params["session_id"], caller_of(websocket.scope))
     except SessionError as error:
@@ -75,7 +77,7 @@ async def _drive(context: RouteContext, websocket: WebSocket) -> None:
 
         closing.append(asyncio.create_task(close()))
 
-    # a session with a socket does not expire, because the model may take long between two steps
+    # a session with a socket does not expire, because a model may take a long time between two steps
     session.attach(leave)
     try:
         while (received := await websocket.receive())["type"] == "websocket.receive":
@@ -86,7 +88,7 @@ async def _drive(context: RouteContext, websocket: WebSocket) -> None:
                 return
     finally:
         session.detach(leave)
-        # if the close were interrupted, the client would wait for its frame
+        # otherwise an interrupted close would leave the client waiting for the close frame
         if closing:
             await asyncio.wait(closing)
 
@@ -96,12 +98,12 @@ async def _answer(
 ) -> dict[str, Json]:
     frame: dict[str, Any] = {}
     try:
-        # for each frame, because the session may have been closed, or its key revoked, since the last one
+        # for each frame, because the session may be closed or the key revoked at any time
         session = context.service.sessions.find(session.session_id, session.caller)
         frame = await _frame(received, context.settings.max_body_bytes)
         kind, data = frame["type"], frame.get("data", {})
         if kind == "close":
-            session.detach(leave)  # the answer is sent before the socket is closed
+            session.detach(leave)  # the reply is sent before the socket is closed
             await session.close()
         result = await _called(context, session, kind, data)
     except Exception as error:
@@ -121,30 +123,35 @@ async def _called(context: RouteContext, session: EnvironmentSession, kind: str,
 
 
 async def read_frame(received: Message, max_bytes: int) -> dict[str, Any]:
-    """Return the object of a socket's message. Raises RequestError, RequestRefused."""
+    """Return the JSON object in a message.
+
+    Raises:
+        RequestError: The message is not a JSON object.
+        RequestRefused: The message is too large.
+    """
     text = received.get("text")
     if text is None:
-        raise RequestError("A frame must be text that is a JSON object.", code="invalid_json")
+        raise RequestError("A frame must be a text frame with a JSON object.", code="invalid_json")
     raw = text.encode()
     if len(raw) > max_bytes:
         raise RequestRefused(
             "body_too_large", f"The frame has more than {max_bytes} bytes.", hint="Send a smaller frame."
         )
-    # parsing megabytes would block every other session
+    # in a thread, because parsing megabytes would block other sessions
     return await asyncio.to_thread(read_object, raw) if len(raw) > THREAD_BYTES else read_object(raw)
 
 
 async def _frame(received: Message, max_bytes: int) -> dict[str, Any]:
-    """Return a frame. Raises RequestError, RequestRefused."""
+    """Return a valid frame. Raises RequestError or RequestRefused for other messages."""
     frame = await read_frame(received, max_bytes)
     if frame.get("type") not in TYPES:
-        raise invalid_field(("body", "type"), f"A frame's type must be one of {', '.join(TYPES)}.")
+        raise invalid_field(("body", "type"), f"The type of a frame must be one of {', '.join(TYPES)}.")
     if not isinstance(frame.get("id"), str | int | float | None):
-        # the id is repeated in the answer, so objects of any size are not allowed
+        # the reply repeats the id, so arbitrarily large objects are not allowed
         frame["id"] = None
-        raise invalid_field(("body", "id"), "A frame's id must be a string or a number.")
+        raise invalid_field(("body", "id"), "The id of a frame must be a string or a number.")
     if not isinstance(frame.get("data", {}), dict):
-        raise invalid_field(("body", "data"), "A frame's data must be an object.")
+        raise invalid_field(("body", "data"), "The data of a frame must be an object.")
     return frame
 
 

@@ -1,4 +1,4 @@
-"""`/sessions`: environments held open between calls. `rollout/sessions.py` has the sessions."""
+"""`/sessions`: environments that stay open between calls. `rollout/sessions.py` implements the sessions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from taskapp_kit.wire.rollout import (
 )
 
 PROTOCOL = "sessions"
-"""The protocol that is stored with the rollouts of these sessions."""
+"""The name of the protocol that is stored with the rollouts of these sessions."""
 MAX_ACTIONS = 1000
-"""The maximum number of actions in a step; `max_actions_per_step` is how many of them are run."""
+"""The maximum number of actions in a request. `max_actions_per_step` limits how many of them are executed."""
 
 RequestId = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=NO_CONTROL_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=SHORTEST_SECONDS, le=86_400, allow_inf_nan=False, strict=True)]
@@ -45,14 +45,20 @@ class _Strict(BaseModel):
 
 
 class OpenSession(_Strict):
-    """The environment (default: the app's first); `run_id` is stored with its rollouts (default: the session's id)."""
+    """The environment to open, by default the app's first environment.
+
+    `run_id` is stored with the session's rollouts. It defaults to the session's id.
+    """
 
     env_name: EnvironmentName | None = None
     run_id: Annotated[Label, Field(min_length=1)] | None = None
 
 
 class ResetSession(_Strict):
-    """The episode, as `env` of `POST /rollout`; `split` may also be in `config`. A missing seed is drawn."""
+    """The episode, with the same fields as `env` in `POST /rollout`.
+
+    `split` may also be a field of `config`. If the seed is missing, the server draws a seed.
+    """
 
     seed: Seed | None = None
     split: Split | None = None
@@ -70,7 +76,7 @@ class SessionAction(_Strict):
 
 
 class StepSession(_Strict):
-    """One decision: `tool` and `args`, or several `actions`, or `text` if the environment has a text action."""
+    """One decision: `tool` and `args`, several `actions`, or `text` if the environment has a text action."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra=forms(("tool",), ("actions",), ("text",), first_only=("args",))
@@ -85,14 +91,14 @@ class StepSession(_Strict):
 
 
 class FinishSession(_Strict):
-    """Only the call's id and time limit."""
+    """The id and the time limit of the call."""
 
     request_id: RequestId | None = None
     timeout_s: Seconds | None = None
 
 
 class SessionState(BaseModel):
-    """A session. `turn` counts the decisions of the current episode; `rollout_id` is its rollout, null before a reset."""
+    """A session. `turn` counts the decisions in the current episode. `rollout_id` is null before the first reset."""
 
     session_id: str
     env_name: str
@@ -105,13 +111,13 @@ class SessionState(BaseModel):
 
 
 class SessionList(BaseModel):
-    """The open sessions that the key may see, oldest first."""
+    """The open sessions to which the key has access, oldest first."""
 
     sessions: list[SessionState]
 
 
 class SessionEpisode(BaseModel):
-    """How the episode ended, with the same members as in the answer of `POST /rollout`."""
+    """How the episode ended, with the same fields as in the response of `POST /rollout`."""
 
     rollout_id: str
     status: Literal["terminated", "truncated"]
@@ -127,9 +133,9 @@ class SessionEpisode(BaseModel):
 
 
 class SessionResult(BaseModel):
-    """One action of a step. `refused` is the reason if it was refused; `reward` is the environment's.
+    """One action in a step. `reward` is the environment's reward. If the action was rejected, `refused` is the reason.
 
-    `observation` is null for the last action, because it is the step's observation.
+    `observation` is null for the last action, whose observation is the observation of the step.
     """
 
     tool: str
@@ -141,7 +147,7 @@ class SessionResult(BaseModel):
 
 
 class SessionStarted(BaseModel):
-    """The first observation, and `messages` and `tools` for the model of a trainer that samples itself."""
+    """The first observation, and `messages` and `tools` for trainers that sample from the model themselves."""
 
     session_id: str
     rollout_id: str
@@ -160,7 +166,7 @@ class SessionStarted(BaseModel):
 
 
 class SessionStepped(BaseModel):
-    """The newest observation. A null `reward` is undefined, never 0. An episode's rewards sum to `episode.reward`."""
+    """The latest observation. A null `reward` is undefined, not 0. An episode's rewards sum to `episode.reward`."""
 
     session_id: str
     rollout_id: str
@@ -179,10 +185,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def open_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Open a session of an environment; its first reset begins an episode.
+    """Open a session with an environment. The first reset begins an episode.
 
-    It occupies a place until it is closed or was not used for `idle_seconds`. If every place is taken, the request waits
-    some seconds for a place, and is then answered with 503 and `Retry-After`. Sessions count in a key's quota of rollouts.
+    The number of sessions is limited. A session ends when it is closed, or when it has not been used for
+    `idle_seconds`. At the limit, the request waits some seconds for another session to end. After that, the response
+    is 503 with `Retry-After`. Sessions count in a key's quota of rollouts.
     """
     wanted = await _read(context, request, OpenSession)
     session = await context.service.sessions.open(
@@ -192,28 +199,32 @@ async def open_session(context: RouteContext, request: Request) -> EncodedRespon
 
 
 async def list_sessions(context: RouteContext, request: Request) -> EncodedResponse:
-    """List the open sessions of this key, or with an admin's key all of them. Listing does not count as use."""
+    """List the open sessions of this key. An admin's key lists all sessions. Listing does not count as use."""
     sessions = context.service.sessions.listed(caller_of(request.scope))
     return json_answer({"sessions": [state_of(context, session) for session in sessions]})
 
 
 async def read_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Describe a session, which counts as use: a ping. A session of another key is not found; an admin sees all."""
+    """Describe a session. The request counts as use, so it also prevents the session from expiring.
+
+    Only an admin's key can read the sessions of other keys; for other keys, the response is 404.
+    """
     return json_answer(state_of(context, _found(context, request, drives=False)))
 
 
 async def reset_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Begin an episode. A running episode ends and is stored as cancelled."""
+    """Begin an episode. An episode that is still running ends and is stored as cancelled."""
     session = _found(context, request)
     wanted = await _read(context, request, ResetSession)
     return json_answer(await reset_with(session, wanted))
 
 
 async def step_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Make one decision. Repeating the `request_id` of the previous call only returns its answer again.
+    """Make one decision. A request with the `request_id` of the previous call returns the response of that call again.
 
-    A refused action is a step whose observation is the reason. The step that ends the episode is answered after the
-    episode is scored and stored; its `reward` includes the outcome. A failure is answered as in `POST /rollout`.
+    A rejected action is a step whose observation is the reason. The response to the step that ends the episode is sent
+    after the episode has been scored and stored, and its `reward` includes the outcome. Failures have the same response
+    as in `POST /rollout`.
     """
     session = _found(context, request)
     wanted = await _read(context, request, StepSession, required=True)
@@ -221,15 +232,15 @@ async def step_session(context: RouteContext, request: Request) -> EncodedRespon
 
 
 async def finish_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """End the episode now: truncated, scored and stored. If it has ended, return its last step again."""
+    """End the episode now. It is truncated, scored and stored. If it has already ended, return its last step again."""
     session = _found(context, request)
     wanted = await _read(context, request, FinishSession)
     return json_answer(await finish_with(session, wanted))
 
 
 async def close_session(context: RouteContext, request: Request) -> EncodedResponse:
-    """Close the session. A running episode ends and is stored as cancelled; call `finish` before to score it."""
-    # an admin may close any session, but drive only its own
+    """Close the session. A running episode is stored as cancelled. To score it, call `finish` first."""
+    # an admin can close all sessions, but control only its own sessions
     session = _found(context, request, drives=False)
     await session.close()
     return json_answer(state_of(context, session))
@@ -240,11 +251,11 @@ async def delete_session(context: RouteContext, request: Request) -> EncodedResp
     return await close_session(context, request)
 
 
-# -- what the routes share with the socket ---------------------------------------------------------------------------
+# -- shared by the routes and the socket -----------------------------------------------------------------------------
 
 
 async def reset_with(session: EnvironmentSession, wanted: ResetSession) -> dict[str, Json]:
-    """Return the answer of a reset."""
+    """Begin an episode, and return the response."""
     return _started(session, await begin_with(session, wanted))
 
 
@@ -262,13 +273,19 @@ async def begin_with(session: EnvironmentSession, wanted: ResetSession) -> Sessi
 
 
 async def step_with(session: EnvironmentSession, wanted: StepSession) -> dict[str, Json]:
-    """Return the answer of a step. Raises RequestError unless there is exactly one form of a decision."""
+    """Make one decision, and return the response.
+
+    Raises:
+        RequestError: The body does not contain exactly one of `tool`, `actions` and `text`.
+    """
     forms = [wanted.tool is not None, wanted.actions is not None, wanted.text is not None]
-    # checked here, because a validator of the whole model could not name the wrong member
+    # checked here, because a validator of the whole model could not name the invalid field
     if sum(forms) != 1:
-        raise invalid_field(("body", "tool"), "The body must have exactly one of tool (with args), actions and text.")
+        raise invalid_field(
+            ("body", "tool"), "The body must contain exactly one of `tool` (with `args`), `actions` and `text`."
+        )
     if wanted.args is not None and wanted.tool is None:
-        raise invalid_field(("body", "args"), "args are only allowed with tool.")
+        raise invalid_field(("body", "args"), "`args` is allowed only together with `tool`.")
     actions: list[tuple[str, Json]] = [(action.tool, action.args) for action in wanted.actions or ()]
     if wanted.tool is not None:
         actions = [(wanted.tool, {} if wanted.args is None else wanted.args)]
@@ -277,12 +294,12 @@ async def step_with(session: EnvironmentSession, wanted: StepSession) -> dict[st
 
 
 async def finish_with(session: EnvironmentSession, wanted: FinishSession) -> dict[str, Json]:
-    """Return the answer of a finish."""
+    """End the episode, and return the response."""
     return _stepped(session, await session.finish(request_id=wanted.request_id, seconds=wanted.timeout_s))
 
 
 def state_of(context: RouteContext, session: EnvironmentSession) -> dict[str, Json]:
-    """Return a session's description."""
+    """Return the description of a session."""
     return {
         "session_id": session.session_id,
         "env_name": session.environment.name,
@@ -319,7 +336,7 @@ def _started(session: EnvironmentSession, start: SessionStart) -> dict[str, Json
         "limits": start.limits,
         "reward_formula": start.formula,
         "done": start.end is not None,
-        "truncated": start.end is not None,  # only a limit ends an episode before its first step
+        "truncated": start.end is not None,  # only a limit can end an episode before its first step
         "episode": None if start.end is None else described_episode(start.end),
     }
 
@@ -341,7 +358,7 @@ def _stepped(session: EnvironmentSession, step: SessionStep) -> dict[str, Json]:
 
 
 def _shown(observation: Content) -> dict[str, Json]:
-    """Return an observation with its images inline, because `/blobs` lacks the images of a running episode."""
+    """Return an observation with inline images, because `/blobs` has no images of a running episode."""
     return wire_observation(observation, PictureRoom(sys.maxsize))
 
 
@@ -360,7 +377,7 @@ def _results(steps: Sequence[PlayedStep]) -> list[Json]:
 
 
 def described_episode(end: Rollout) -> dict[str, Json]:
-    """Return the members of `SessionEpisode`."""
+    """Return the fields of `SessionEpisode`."""
     return {
         "rollout_id": end.rollout_id,
         "status": end.status,
@@ -387,7 +404,7 @@ DESCRIBED: dict[str, Any] = {"response_model": SessionState, "failures": (404,),
 
 
 def _played(request: type[BaseModel], response: type[BaseModel], *, body_required: bool = False) -> dict[str, Any]:
-    """Return the documentation of a call that plays."""
+    """Return the documentation of a call that plays an episode."""
     models = {"request_model": request, "body_required": body_required, "response_model": response}
     return {**models, "failures": PLAYING, "parameters": PARAMETERS}
 

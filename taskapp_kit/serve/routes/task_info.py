@@ -1,4 +1,4 @@
-"""`/task_info`: the task set, or one TaskInfo for each requested seed."""
+"""`/task_info` returns the task set, or a TaskInfo for each requested seed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
-    """Return `{"taskset": …}` without a seed, a TaskInfo for one seed, a list for several (`seed` comes before `seeds`).
+    """Return `{"taskset": …}` without a seed, a TaskInfo for one seed, or a list of TaskInfo for several seeds.
 
-    `environment` (or `env_name`) selects another than the first environment, `split` the split of a row's seed.
+    The seeds in `seed` precede the seeds in `seeds`. `environment` or `env_name` selects an environment, by default the
+    first. `split` selects the split if the environment has rows.
     """
     query = _query(request)
     environment = _environment(context, _one(query, "environment", "env_name"))
@@ -34,12 +35,14 @@ async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
         for text in query.get(name, [])
     ]
     if len(seeds) > MAX_SEEDS:
-        raise _wrong("seeds", f"has {len(seeds)} seeds; one request takes at most {MAX_SEEDS}", "too_many")
+        raise _wrong("seeds", f"has {len(seeds)} seeds, but the maximum is {MAX_SEEDS}", "too_many")
     split = _one(query, "split")
     if not seeds:
         if split is not None and split not in environment.split_names:
             raise _wrong(
-                "split", f"is unknown; {environment.name} has {', '.join(environment.split_names)}", "unknown_split"
+                "split",
+                f"is unknown. The splits of {environment.name} are {', '.join(environment.split_names)}",
+                "unknown_split",
             )
         return json_answer(context.description.taskset(environment))
     found = []
@@ -51,7 +54,7 @@ async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
 
 def _query(request: Request) -> dict[str, list[str]]:
     try:
-        # instead of Starlette's parser, which does not limit the number of members
+        # Starlette's parser does not limit the number of parameters
         pairs = parse_qsl(
             request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS
         )
@@ -65,9 +68,9 @@ def _query(request: Request) -> dict[str, list[str]]:
 
 def _one(query: dict[str, list[str]], *names: str) -> str | None:
     given = [(name, text) for name in names for text in query.get(name, [])]
-    # clients may send both names if they agree
+    # clients may send both names with the same value
     if len({text for _, text in given}) > 1:
-        raise _wrong(given[1][0], "was sent more than once, with different values", "ambiguous")
+        raise _wrong(given[1][0], "was sent more than once with different values", "ambiguous")
     return given[0][1] if given else None
 
 
@@ -76,14 +79,18 @@ def _environment(context: RouteContext, name: str | None) -> EnvironmentSpec:
     if name is None:
         return spec.default_environment
     if name not in spec.environments:
-        raise _wrong("environment", f"is unknown; this app has {', '.join(spec.environments)}", "unknown_environment")
+        raise _wrong(
+            "environment",
+            f"is unknown. The environments of this app are {', '.join(spec.environments)}",
+            "unknown_environment",
+        )
     return spec.environments[name]
 
 
 def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | None, seed: int) -> Instance:
     try:
         return context.service.instance(environment.name, split, seed)
-    except RequestError as error:  # which names a member of a rollout's body instead of a query parameter
+    except RequestError as error:  # its fields refer to the body of a rollout, not to query parameters
         fields = tuple(
             FieldProblem(("query", problem.loc[-1]), problem.message, problem.type) for problem in error.fields
         )
@@ -91,17 +98,17 @@ def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | 
 
 
 def _seed(name: str, text: str, ranges: str) -> int:
-    """Return the seed. Raises for a seed that no split can have; `Service.instance` checks the splits of this app."""
+    """Return the seed. Raises RequestError if no split can contain it. `Service.instance` checks the app's splits."""
     if not INTEGER.fullmatch(text):
-        raise _wrong(name, f"is not an integer; the seeds are {ranges}", "int_parsing")
+        raise _wrong(name, f"is not an integer. The seeds are {ranges}", "int_parsing")
     if len(text) > 20 or int(text) >= SEED_LIMIT or text.startswith("-"):
         shown = text if len(text) <= 40 else f"{text[:20]}… ({len(text)} digits)"
-        raise _wrong(name, f"is {shown}, which is in no split; the seeds are {ranges}", "out_of_range")
+        raise _wrong(name, f"is {shown}, which is not in a split. The seeds are {ranges}", "out_of_range")
     return int(text)
 
 
 def _wrong(name: str, found: str, kind: str) -> RequestError:
-    hint = "GET /task_info without parameters lists splits and their seeds."
+    hint = "For the splits and their seeds, send GET /task_info without parameters."
     return invalid_field(("query", name), found, code="invalid_query", kind=kind, hint=hint)
 
 
@@ -110,7 +117,7 @@ ROUTE = RouteSpec(
     "/task_info",
     "GET",
     task_info,
-    "What are the tasks?",
+    "Describe the tasks",
     response_model=Taskset | TaskInfo | list[TaskInfo],
     failures=(422,),
     parameters=(

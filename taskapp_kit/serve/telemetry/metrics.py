@@ -1,10 +1,10 @@
 """The metrics of a server, and their rendering for Prometheus.
 
-Recording is a few additions to plain dictionaries, on the event loop. `prometheus_client` is loaded at the first scrape,
-when `render` builds its metrics from a snapshot. Nothing is global: each service has its own Metrics.
+Recording adds numbers to plain dictionaries on the event loop. `prometheus_client` is loaded at the first scrape, when
+`render` builds its metrics from a snapshot. There is no global state, because each service has its own Metrics.
 
-Label values are bounded: declared environments, fixed words, the labels of the operator's key file, the templates of routes.
-No label contains a value that a caller chose.
+The number of label values is limited. Values are names of declared environments, constants, labels in the operator's
+key file and templates of routes. Callers cannot choose the value of a label.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
            600.0, 1800.0, 3600.0)  # fmt: skip
-"""Upper bounds of the buckets for a rollout's duration."""
+"""Upper bounds of the histogram buckets for the duration of rollouts, in seconds."""
 PHASES = ("environment", "policy", "scoring", "framework")
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 TOKENS = {
@@ -36,12 +36,12 @@ TOKENS = {
     "reasoning_tokens": "reasoning",
     "cached_tokens": "cached",
 }
-"""Maps the endpoints' names of token counts to ours; others are not counted."""
+"""The kit's name for each token count in the responses of endpoints. Other counts are ignored."""
 
 
 @dataclass(slots=True)
 class EnvironmentMetrics:
-    """Sums over the rollouts of an environment. durations: the counts of the buckets of SECONDS, and of longer rollouts."""
+    """Sums over the rollouts of an environment. `durations` counts the rollouts in each bucket of SECONDS and above."""
 
     durations: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     seconds: float = 0.0
@@ -57,10 +57,14 @@ class EnvironmentMetrics:
 
 @dataclass(slots=True)
 class Snapshot:
-    """All metrics at one moment.
+    """All metrics at one point in time.
 
-    rollouts: by environment, status, boundary, key label. responses: by method, route template, status. key_refusals: by
-    code. health: the result of `Service.health`. connections: open now; ended by the server, by cause.
+    Attributes:
+        rollouts: Number of ended rollouts by environment, status, boundary and key label.
+        responses: Number of responses by method, route template and status.
+        key_refusals: Number of requests that the key check rejected, by error code.
+        health: The result of `Service.health`.
+        connections: Number of open connections, and of connections that the server ended, by cause.
     """
 
     environments: dict[str, EnvironmentMetrics]
@@ -74,9 +78,11 @@ class Snapshot:
 
 
 class Metrics:
-    """The counters of one service. Everything but `render` is called on its event loop.
+    """The counters of one service. All methods must be called on the service's event loop.
 
-    environments: the declared environments. health: `Service.health`. loop: the watchdog, if the event loop is watched.
+    Args:
+        environments: Names of the declared environments.
+        health: `Service.health`.
     """
 
     def __init__(self, environments: Iterable[str], health: Callable[[], Mapping[str, Any]]) -> None:
@@ -105,9 +111,9 @@ class Metrics:
                 phases[phase] += timing[phase]
         sums.steps += result.length
         invalid = result.metrics.get("invalid_actions", 0.0)
-        if invalid > 0:  # an environment may have a metric of that name, of any sign
+        if invalid > 0:  # an environment may have a metric of the same name, which may be negative
             sums.invalid_actions += invalid
-        # the names come from an endpoint, so only known names become labels
+        # an endpoint chooses these names, so only known names become labels
         for kind, count in result.usage.items():
             if kind in TOKENS and count > 0:
                 sums.tokens[TOKENS[kind]] = sums.tokens.get(TOKENS[kind], 0.0) + count
@@ -120,12 +126,15 @@ class Metrics:
             sums.outcome += card.outcome_score
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP response. route: the template (`/blobs/{sha256}`), never a path; "(none)" without a route."""
-        # a client may send any method, and each would be a new series
+        """Count an HTTP response.
+
+        `route` is the template of the route, such as `/blobs/{sha256}`, or "(none)" if no route matched.
+        """
+        # clients can send any method, and each method would be a new time series
         self._responses[method if method in METHODS else "(other)", route, status] += 1
 
     def count_key_refusal(self, code: str) -> None:
-        """Count a request that the key check rejected. code: the error code of the response."""
+        """Count a request that the key check rejected. `code` is the error code in the response."""
         self._key_refusals[code] += 1
 
     def store_failed(self) -> None:
@@ -133,11 +142,14 @@ class Metrics:
         self._store_errors += 1
 
     def snapshot(self, connections: tuple[int, Mapping[str, int]] | None = None) -> Snapshot:
-        """Return the current metrics, for `render` in another thread. connections: set if the server counts them."""
+        """Return a copy of the current metrics, which `render` can read in another thread.
+
+        `connections` is None if the server does not count connections.
+        """
         loop = self.loop
         return Snapshot(
             {
-                # copied, because it is rendered in a thread while rollouts continue
+                # copied, because a thread renders the snapshot while rollouts continue
                 name: replace(sums, durations=list(sums.durations), phases=dict(sums.phases), tokens=dict(sums.tokens))
                 for name, sums in self._environments.items()
             },
@@ -152,31 +164,33 @@ class Metrics:
 
 
 def render(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
-    """Return the metrics as OpenMetrics if `accept` names it, else in Prometheus' text format, and the content type.
+    """Return the rendered metrics and their content type.
 
-    The first call loads prometheus_client (about 0.1 s of CPU), so call it in a thread.
+    The format is OpenMetrics if the header value `accept` requests it, and Prometheus' text format otherwise. The
+    first call loads prometheus_client, which takes about 0.1 s of CPU time, so this function should be called in a
+    thread.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import choose_encoder
 
-    # one registry for each scrape, because the global registry would mix the services of a process
+    # a registry for each scrape, because the global registry would mix the services of a process
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Read(snapshot))
     ProcessCollector(registry=registry)
-    # an invalid version is not passed on, because the library would repeat it in the content type, or fail
+    # an invalid version is not passed on, because the library would repeat it in the content type or raise
     open_metrics = "application/openmetrics-text" in accept
     encode, content_type = choose_encoder("application/openmetrics-text; version=1.0.0" if open_metrics else "")
     return encode(registry), content_type
 
 
 class _Read:
-    """A collector of prometheus_client for a snapshot."""
+    """A prometheus_client collector that returns the metrics in a snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics in their documented order."""
+        """Yield the metrics in the documented order."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         for kind, name, words, labels, samples in (*_of_rollouts(self._snapshot), *_of_server(self._snapshot)):
@@ -193,45 +207,45 @@ class _Read:
 
 
 Family = tuple[str, str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], Any]]]
-"""Kind, name, description, label names, and samples: (label values, number)."""
+"""Kind, name, description and label names of a metric, and its samples as (label values, number)."""
 
 _DESCRIBED = {
-    "rollouts": "Ended rollouts. boundary: where it failed, empty if it was scored; "
-    "key: the label of the caller's key.",
-    "rollout_seconds": "From a rollout's admission to its end, waiting included.",
-    "rollout_phase_seconds": "The time of rollouts by phase; framework includes waiting.",
+    "rollouts": "Ended rollouts. boundary is the part that failed, empty for scored rollouts. "
+    "key is the label of the caller's key.",
+    "rollout_seconds": "Time from the admission of a rollout to its end, including waiting.",
+    "rollout_phase_seconds": "Time of rollouts by phase. The phase framework includes waiting.",
     "steps": "Steps played.",
-    "invalid_actions": "Steps whose action was refused: unknown tool, bad arguments, or refused by the environment.",
-    "tokens": "Tokens as endpoints counted them.",
+    "invalid_actions": "Steps whose action the kit or the environment rejected.",
+    "tokens": "Tokens that endpoints reported.",
     "rewards": "Scored rollouts whose reward is defined.",
-    "rewards_sum": "Sum of the defined rewards; divided by taskapp_rewards_total, their mean.",
+    "rewards_sum": "Sum of the defined rewards. The mean is this sum divided by taskapp_rewards_total.",
     "outcome_scores": "Scored rollouts whose outcome score is defined.",
-    "outcome_scores_sum": "Sum of the outcome scores.",
+    "outcome_scores_sum": "Sum of the defined outcome scores.",
     "http_responses": "HTTP responses to requests that passed the key check.",
-    "http_refusals": "Requests that were rejected before routing, by the code of the response.",
+    "http_refusals": "Requests that were rejected before routing, by error code.",
     "store_errors": "Rollouts that the store could not save or load.",
     "in_flight": "Running rollouts.",
     "capacity": "The maximum number of running rollouts.",
-    "hung_threads": "Threads that are stuck in an environment and were abandoned.",
-    "store_failing": "1 while the last write to the store failed.",
+    "hung_threads": "Abandoned threads that are stuck in an environment.",
+    "store_failing": "1 if the last write to the store failed.",
     "store_write_failures": "Failed writes to the store, including retries.",
     "draining": "1 while the server accepts no new rollouts.",
-    "sessions": "Sessions that are open.",
+    "sessions": "Open sessions.",
     "sessions_opened": "Sessions that were opened.",
     "sessions_ended": "Sessions that were closed.",
-    "workers": "Worker processes alive.",
+    "workers": "Running worker processes.",
     "workers_waiting": "Rollouts that wait for a worker process.",
     "workers_replaced": "Worker processes that were replaced.",
-    "workers_killed": "Worker processes that were killed, because they hung.",
+    "workers_killed": "Worker processes that were killed because they hung.",
     "workers_hung": "Rollouts that hung in a worker process.",
     "connections": "Open connections.",
-    "connections_ended": "Connections that the server ended before their callers did.",
-    "event_loop_lag_seconds": "How late the event loop last was.",
+    "connections_ended": "Connections that the server ended before the client closed them.",
+    "event_loop_lag_seconds": "Delay of the event loop's last heartbeat, in seconds.",
     "event_loop_blocked": "How often the event loop was blocked for more than 0.25 s.",
-    "event_loop_blocked_seconds": "The total time for which it was blocked.",
+    "event_loop_blocked_seconds": "Total time for which the event loop was blocked, in seconds.",
 }
-"""Every metric, without `taskapp_`, and its description."""
-# a sum of rewards may decrease, unlike a counter and a histogram's sum
+"""The descriptions of all metrics, by name without the prefix `taskapp_`."""
+# a sum of rewards may decrease, unlike a counter or the sum of a histogram
 _SUMS_OF_REWARDS = {"rewards_sum", "outcome_scores_sum"}
 _STATES = {
     "in_flight",
@@ -252,7 +266,7 @@ _SUMS = {
     "outcome_scores": "outcomes",
     "outcome_scores_sum": "outcome",
 }
-"""Metrics with one number for each environment, by the members of EnvironmentMetrics."""
+"""Metrics with one number for each environment, and the fields of EnvironmentMetrics that contain the numbers."""
 _HEALTH = {
     "in_flight": ("", "in_flight"),
     "capacity": ("", "capacity"),
@@ -269,7 +283,7 @@ _HEALTH = {
     "workers_killed": ("workers", "killed"),
     "workers_hung": ("workers", "hung"),
 }
-"""Metrics from `Service.health`: the section, which some servers lack, and its member."""
+"""Metrics from `Service.health`: the name of a section, which some servers omit, and the name of a field in it."""
 
 
 def _family(name: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], Any]]) -> Family:
@@ -296,7 +310,7 @@ def _of_rollouts(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """Return the cumulative counts that Prometheus expects."""
+    """Return cumulative counts by upper bound, as Prometheus expects."""
     return list(zip((*map(str, SECONDS), "+Inf"), accumulate(counts), strict=True))
 
 

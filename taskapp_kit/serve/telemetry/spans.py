@@ -8,10 +8,11 @@
     └── scoring
         └── criterion | judge | metric
 
-Events contain durations, not times, so lengths are exact and positions are inferred. Scoring ends with the rollout, the
-episode ends where scoring begins, and its parts lie before that without gaps. Unmeasured time (waiting in line, the
-framework's work) is one gap at the rollout's beginning. If the episode broke or hung within a part, its parts start at the
-rollout's beginning, and the broken part, which was not measured, fills the time to the end.
+Events contain durations but no times, so the lengths of spans are exact and their positions are inferred. Scoring ends
+with the rollout, and the episode ends when scoring begins. The parts of the episode follow each other without gaps.
+Time that is not measured, such as waiting in a queue, is a gap at the beginning of the rollout. If a part of the
+episode failed or hung, the first part starts at the beginning of the rollout, and the failed part, which was not
+measured, extends to the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from taskapp_kit.rollout.admission import RunningRollout
 
 Attribute = str | bool | int | float
 Content = Callable[[str], str]
-"""Returns an observation or answer for traces: shortened, without keys."""
+"""Returns an observation or answer for a trace, shortened and without secrets."""
 
 MAX_SPANS = 2000
 MAX_MODEL = 120
@@ -41,7 +42,13 @@ INPUT_TOKENS, OUTPUT_TOKENS = ("input_tokens", "prompt_tokens"), ("output_tokens
 
 @dataclass(slots=True)
 class Span:
-    """A span. start_ns, end_ns: unix nanoseconds. failed: the code of the failure in this part."""
+    """A span.
+
+    Attributes:
+        start_ns: Start, in Unix nanoseconds.
+        end_ns: End, in Unix nanoseconds.
+        failed: Code of the failure in this part, or None.
+    """
 
     name: str
     start_ns: int
@@ -53,12 +60,12 @@ class Span:
 
 
 def root_of(rollout: RunningRollout, result: Rollout) -> Span:
-    """Return the rollout's span without children. Reads no events."""
+    """Return the span of the rollout without its children. Events are not read."""
     plan, failure = rollout.plan, result.failure
     start = _ns(rollout.created_at)
     root = Span("rollout", start, start + max(0, _ns(result.timing.get("total", 0.0))))
     caller = rollout.caller
-    # without a caller the rollout began in this process, so no client's span encloses it
+    # without a caller, this process started the rollout, so it has no client's span
     if caller.key_label is not None or caller.traceparent is not None:
         root.kind = "server"
     card = result.scorecard
@@ -90,9 +97,14 @@ def root_of(rollout: RunningRollout, result: Rollout) -> Span:
 def spans_of(
     rollout: RunningRollout, result: Rollout, *, content: Content | None = None, most: int = MAX_SPANS
 ) -> Span:
-    """Return the rollout's span with its children, at most `most` spans; `taskapp.dropped_spans` counts the rest.
+    """Return the span of the rollout with its children.
 
-    content: None leaves out observations, answers and arguments. Private fields and the end state are never included.
+    Args:
+        rollout: The rollout.
+        result: The result of the rollout.
+        content: Function that shortens observations, answers and arguments. If it is None, spans do not contain them.
+            Private fields and the end state are never included.
+        most: Maximum number of spans. The attribute `taskapp.dropped_spans` counts the remaining spans.
     """
     root = root_of(rollout, result)
     scoring = _scoring(result, root, content, most - 1)
@@ -109,7 +121,7 @@ def spans_of(
 
 
 class _Layout:
-    """Places the parts of an episode one after another between the rollout's beginning and `over`."""
+    """Places the parts of an episode one after another between the beginning of the rollout and `over`."""
 
     def __init__(
         self,
@@ -135,10 +147,10 @@ class _Layout:
         self.turn: Span | None = None
 
     def lay(self, events: Sequence[Event]) -> None:
-        """Fill `root.children`."""
+        """Add a span for each part to `root.children`."""
         open_part = _open_part(events, self.result)
         if open_part is None:
-            # waiting is not measured, so it is the time that is left at the beginning
+            # waiting is not measured, so it is the remaining time at the beginning
             self.cursor = max(self.root.start_ns, self.over - self._known(events))
         for event in events:
             if isinstance(event, Observed):
@@ -158,7 +170,7 @@ class _Layout:
         self._end_turn()
 
     def _known(self, events: Sequence[Event]) -> int:
-        """Return the nanoseconds of all parts and of closing the environment, which is the rest of its time."""
+        """Return the total duration of all parts and of closing the environment, in nanoseconds."""
         inside = asked = 0.0
         for event in events:
             if isinstance(event, Observed):
@@ -167,15 +179,15 @@ class _Layout:
                 inside += event.step.seconds
             elif isinstance(event, Answered):
                 asked += event.seconds
-        # no event records it
+        # the environment's remaining time, because no event records closing
         closing = max(0.0, self.result.timing.get("environment", 0.0) - inside)
         return _ns(inside + asked + closing)
 
     def _add(self, parent: Span | None, name: str, seconds: float, end: int | None = None) -> Span | None:
-        """Add the next part, `seconds` long or up to `end`; return None if the limit on spans is reached."""
+        """Add the next part, which lasts `seconds` or until `end`. Return None if the limit on spans is reached."""
         start = self.cursor
         self.cursor = min(self.over, start + max(0, _ns(seconds))) if end is None else end
-        # backends do not accept thousands of steps in one trace
+        # tracing backends do not accept thousands of spans in a trace
         if self.places <= 0 or parent is None:
             self.dropped += 1
             return None
@@ -200,7 +212,7 @@ class _Layout:
         if span is None:
             return
         span.attributes["taskapp.policy"] = self.policy
-        # a policy that is a function has no tokens, and its span is not a client's call
+        # a scripted policy has no tokens, and its span is not a client span
         if answer.usage or answer.token_ids is not None or answer.policy_version is not None:  # a model answered
             span.name = f"chat {self.model}" if self.model else "chat"
             span.kind = "client"
@@ -224,7 +236,7 @@ class _Layout:
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": step.tool
                 if step.tool in self.tools
-                else "(unknown)",  # which may be any text of the policy
+                else "(unknown)",  # the policy chooses the name
                 "taskapp.step": step.index,
                 "taskapp.reward": step.reward,
                 "taskapp.terminated": step.terminated,
@@ -262,7 +274,7 @@ class _Layout:
 
 
 def _open_part(events: Sequence[Event], result: Rollout) -> Event | None:
-    """Return the part in which the episode broke or hung: it began and did not end. `started` means the reset."""
+    """Return the event that began the part in which the episode failed or hung, or None. `started` begins the reset."""
     failure = result.failure
     if failure is None or not events:
         return None
@@ -273,12 +285,12 @@ def _open_part(events: Sequence[Event], result: Rollout) -> Event | None:
         elif isinstance(event, Called | Acted) or event is events[0]:
             last = event
     if last is events[0] and (failure.boundary == "cancelled" or failure.code == "no_thread"):
-        return None  # it may never have begun
+        return None  # the reset may never have begun
     return last
 
 
 def _scoring(result: Rollout, root: Span, content: Content | None, places: int) -> Span | None:
-    """Return the span of scoring at the rollout's end, None if scoring had not begun."""
+    """Return the span of scoring at the end of the rollout, or None if scoring had not begun."""
     broke = result.failure is not None and result.failure.boundary == "scoring"
     if (result.failure is not None and not broke) or places <= 0:
         return None

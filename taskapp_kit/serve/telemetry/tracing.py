@@ -1,8 +1,8 @@
-"""Traces of rollouts for OpenTelemetry. Unless the operator enables them, nothing is loaded.
+"""Traces of rollouts for OpenTelemetry. OpenTelemetry is not loaded unless the operator enables traces.
 
-A tracer provider of the process (`opentelemetry-instrument`, an author's set-up) enables them, or one of the standard
-variables OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and OTEL_TRACES_EXPORTER. The SDK reads the other
-OTEL_ variables, for sampling, batching, headers and resource. `spans.py` builds the spans.
+Traces are enabled if the process has a tracer provider, for example from `opentelemetry-instrument`, or if one of the
+standard variables OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and OTEL_TRACES_EXPORTER is set. The
+SDK reads the other OTEL_ variables, for sampling, batching, headers and resources. `spans.py` builds the spans.
 """
 
 from __future__ import annotations
@@ -38,18 +38,25 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 EXTRA = "pip install 'taskapp-kit[otel]'"
 WAITING = 128
-"""The maximum number of rollouts that wait for their spans; further rollouts are dropped, counted and logged."""
+"""The maximum number of rollouts that wait for their spans. Further rollouts are dropped, counted and logged."""
 MAX_CONTENT = 1024
-"""The maximum length of a piece of content in a span, in characters."""
+"""The maximum length of an observation or answer in a span, in characters."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.I)
-"""Variables with these names contain secrets, which no trace may show."""
+"""Names of variables that contain secrets, which traces must not contain."""
 
 
 class Tracing:
-    """A RolloutObserver that writes each rollout's spans, in a separate thread.
+    """A RolloutObserver that writes the spans of each rollout, in a separate thread.
 
-    content: whether spans contain observations and answers (cut to MAX_CONTENT, without `secrets`). owned: `close` shuts
-    the provider down. dropped: how many rollouts have no spans because too many waited.
+    Args:
+        provider: The tracer provider.
+        content: Whether spans contain observations and answers, shortened to MAX_CONTENT and without `secrets`.
+        secrets: Strings that spans must not contain.
+        owned: Whether `close` shuts the provider down.
+        most: Maximum number of spans for a rollout.
+
+    Attributes:
+        dropped: How many rollouts were dropped because too many were waiting.
     """
 
     def __init__(
@@ -66,12 +73,12 @@ class Tracing:
         self._owned = owned
         self._most = most
         self._tracer: Tracer = provider.get_tracer("taskapp_kit", __version__)
-        # shorter secrets also occur in harmless words
+        # shorter secrets also occur in ordinary words
         forms = {form for secret in secrets if len(secret) >= 6 for form in _written(secret)}
-        # the longest first, because one secret may contain another
+        # longest first, because a secret may contain another secret
         self._secrets = sorted(forms, key=len, reverse=True)
         self._content = self._shown if content else None
-        # an unlimited queue would keep the events of every rollout when exporting is slow
+        # when exporting is slow, an unlimited queue would keep the events of all rollouts in memory
         self._places = threading.Semaphore(WAITING)
         # building the spans of a long episode takes milliseconds, too long for the event loop
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
@@ -82,7 +89,8 @@ class Tracing:
             self.dropped += 1
             if self.dropped.bit_count() == 1:  # logged at 1, 2, 4, 8, …
                 log.warning(
-                    "traces of %d rollouts were dropped: rollouts end faster than their spans are built", self.dropped
+                    "the traces of %d rollouts were dropped, because rollouts end faster than their spans are built",
+                    self.dropped,
                 )
             return
         try:
@@ -95,10 +103,10 @@ class Tracing:
         self._writer.submit(int).result()
 
     def close(self) -> None:
-        """Write the waiting spans, and send them if the provider is the kit's. Blocks; call it in a thread."""
+        """Write all waiting spans, and shut the provider down if it is `owned`. Blocks the calling thread."""
         self._writer.shutdown(wait=True)
         if self._owned:
-            self._provider.shutdown()  # type: ignore[attr-defined]  # the kit's provider is the SDK's
+            self._provider.shutdown()  # type: ignore[attr-defined]  # an owned provider is the SDK's
 
     def _write(self, rollout: RunningRollout, result: Rollout) -> None:
         try:
@@ -111,13 +119,13 @@ class Tracing:
     def _trace(self, rollout: RunningRollout, result: Rollout) -> None:
         span = root_of(rollout, result)
         root = self._begin(span, _parent(rollout))
-        if root.is_recording():  # events are read only if the trace is sampled
+        if root.is_recording():  # read events only if the trace is sampled
             span = spans_of(rollout, result, content=self._content, most=self._most)
             root.set_attributes(span.attributes)
         self._finish(root, span)
 
     def _finish(self, written: Written, span: Span) -> None:
-        """Write the children of a started span, and end it."""
+        """Write the children of a started span, and end the span."""
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         for child in span.children:
@@ -135,14 +143,15 @@ class Tracing:
 
     def _shown(self, text: str) -> str:
         text = without_whole(text, self._secrets, HIDDEN)
-        text = without_surrogates(text)  # surrogates cannot be sent
+        text = without_surrogates(text)  # exporters cannot encode surrogates
         return text if len(text) <= MAX_CONTENT else text[:MAX_CONTENT] + "…"
 
 
 def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
-    """Return the tracing that the process or the settings' variables enable, else None at no cost.
+    """Return the tracing that the process or the variables in `settings` enable, or None if traces are not enabled.
 
-    service_name: the resource's `service.name`, unless the operator sets it. A missing package is logged.
+    `service_name` is the `service.name` of the resource unless the operator sets it. If a package is missing, a
+    warning is logged and None is returned.
     """
     provider, owned = _set_provider(), False
     if provider is None:
@@ -153,7 +162,7 @@ def tracing_of(settings: Settings, service_name: str) -> Tracing | None:
 
 
 def _parent(rollout: RunningRollout) -> Context:
-    """Return the caller's span from its W3C headers; an empty context without them."""
+    """Return the context of the caller's span, or an empty context if the request has no W3C trace headers."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -163,8 +172,8 @@ def _parent(rollout: RunningRollout) -> Context:
 
 
 def _set_provider() -> TracerProvider | None:
-    """Return the provider set for this process, if any."""
-    # not imported here: code that set a provider has imported it, and other servers should not pay for it
+    """Return the tracer provider that is set for this process, or None."""
+    # not imported, because code that sets a provider has already imported the module
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -173,7 +182,7 @@ def _set_provider() -> TracerProvider | None:
 
 
 def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerProvider | None:
-    """Return a provider with the exporters that the variables name."""
+    """Return a provider with the exporters that the variables select, or None if no exporter is available."""
     names = [name.strip() for name in variables.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
     if not names and any(variables.get(name) for name in ENDPOINTS):
         names = ["otlp"]
@@ -184,7 +193,10 @@ def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerPr
         sdk = importlib.import_module("opentelemetry.sdk.trace")
         export = importlib.import_module("opentelemetry.sdk.trace.export")
     except ImportError:
-        log.warning("OTEL_ variables request traces, but a package is missing, so none are written: %s", EXTRA)
+        log.warning(
+            "OTEL_ variables enable traces, but OpenTelemetry is not installed, so no traces are written. Run: %s",
+            EXTRA,
+        )
         return None
     exporters = [exporter for name in names if (exporter := _exporter(name, variables)) is not None]
     if not exporters:
@@ -198,29 +210,36 @@ def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerPr
 
 
 def _exporter(name: str, variables: Mapping[str, str]) -> Any:
-    """Return an installed exporter (the SDK's entry points) by name; log and return None if it is not installed."""
+    """Return the exporter with this name from the installed entry points.
+
+    If the exporter is not installed or raises, log a warning and return None.
+    """
     protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), "http/protobuf").strip()
     wanted = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}.get(protocol) if name == "otlp" else name
     found = importlib.metadata.entry_points(group="opentelemetry_traces_exporter", name=wanted or protocol)
     if not found:
         hint = EXTRA if wanted == "otlp_proto_http" else "install its package"
-        log.warning("no traces go to the exporter %r (%r), which is not installed: %s", name, wanted or protocol, hint)
+        log.warning(
+            "no traces are sent to the exporter %r, because %r is not installed: %s", name, wanted or protocol, hint
+        )
         return None
     try:
-        # a broken exporter must not keep the server from starting
+        # a broken exporter must not prevent the server from starting
         return next(iter(found)).load()()
     except Exception as error:
-        log.warning("no traces go to the exporter %r: its constructor raised %s", name, type(error).__name__)
+        log.warning(
+            "no traces are sent to the exporter %r, because its constructor raised %s", name, type(error).__name__
+        )
         return None
 
 
 def _written(secret: str) -> tuple[str, str, str]:
-    """Return the forms of a secret in text, and in JSON with and without escapes for non-ASCII characters."""
+    """Return a secret as it appears in plain text, in ASCII-only JSON, and in JSON with non-ASCII characters."""
     return secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 
 def _secrets(settings: Settings) -> list[str]:
-    """Return the strings that no content may contain: the server's keys, and every variable named like a secret."""
+    """Return the strings that must not appear in traces: the server's keys and the values of secret variables."""
     own = (settings.environment_api_key, settings.dev_environment_api_key, *settings.environment_api_key_aliases)
     others = [value for name, value in settings.variables.items() if SECRET.search(name)]
     return [value for value in (*own, *others) if value]
