@@ -1,1 +1,1 @@
-"""Policies: the built-in ones, an app's own, and the conversation with a language model."""
+"""Policies: the built-in policies, an app's own policies, and the conversation with a language model."""

@@ -1,7 +1,7 @@
-"""`@app.rollout`: the author's own agent loop, which replaces the kit's conversation with the model.
+"""`@app.rollout`: the author's agent loop, which replaces the kit's conversation with the model.
 
-The loop is a coroutine in the environment's thread. `decide` runs it until it takes a step, which becomes the decision, or
-until it returns. Limits, records and failures therefore work as for any other policy.
+The loop is a coroutine in the environment's thread. `decide` runs the loop until it returns or takes a step, which becomes
+the decision. Limits, records and failures therefore work as for any other policy.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from taskapp_kit.rollout.policy.parsed_message import parse_message
 from taskapp_kit.wire.chat.conversation import CONTEXT_OVERFLOW, ChatReply, ModelFailed, ModelPort
 
 RETURNED = "rollout_returned"
-"""The stop reason of an episode whose loop returned before the environment ended it: truncated, and scored."""
+"""The stop reason of an episode whose loop returned before the end. The episode is truncated and scored."""
 
 
 class LoopEnvironment:
-    """The environment as the author's loop sees it.
+    """The environment, for the author's loop.
 
     Attributes:
-        observation: The last one, as recorded: a string, a dict, or a list with images.
+        observation: The latest observation as recorded: a string, a dict, or a list with images.
         tools: The actions as the `tools` of a chat-completions request.
-        parameters: Of each action by its name, as JSON Schema; also of the action for plain text.
-        done: True once the episode has ended. The loop is cancelled then, so it rarely reads True.
+        parameters: The parameters of each action by name, as JSON Schema, including the action for plain text.
+        done: Whether the episode has ended. The loop is cancelled at the end, so it rarely sees True.
     """
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class LoopEnvironment:
             args: Its arguments, or the text of an action that takes plain text.
 
         Returns:
-            The step as recorded, also of a refused action.
+            The step as recorded. A refused action is also a step.
 
         Raises:
-            ValueError: `args` is not JSON.
+            ValueError: `args` is not JSON-serializable.
             PolicyError: Another step has not ended yet.
         """
-        # two steps at once would have no order, and the episode records one
+        # two concurrent steps would have no order, but the episode records an order
         if self._step is not None:
             raise PolicyError(
                 "env.step() was called while another step is running.", hint="Await each step before the next."
@@ -76,7 +76,7 @@ class LoopEnvironment:
 
 
 class LoopModel:
-    """The policy's model, as the author's loop calls it."""
+    """The policy's model, for the author's loop."""
 
     def __init__(self, options: PolicyOptions) -> None:
         self.fresh: list[dict[str, Json]] = []
@@ -92,23 +92,23 @@ class LoopModel:
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **sampling: Any
     ) -> ChatReply:
-        """Request one completion of the model that the rollout's request named.
+        """Request one completion from the policy's model.
 
         Args:
             messages: The conversation, as in a chat-completions request.
-            tools: What the model may call, such as `env.tools`.
-            **sampling: Members of the request, which override the caller's `policy.config`.
+            tools: The tools that the model may call, such as `env.tools`.
+            **sampling: Fields of the request, which override the caller's `policy.config`.
 
         Returns:
-            The reply as received.
+            The model's reply.
 
         Raises:
-            ModelFailed: The model gave none, also after retries.
-            ValueError: An argument is not JSON.
+            ModelFailed: The model did not reply, even after retries.
+            ValueError: An argument is not JSON-serializable.
         """
         assert self._models is not None, "a loop runs with a model"
         options = self._options
-        # the caller's `extra_body` last: it knows what its endpoint needs
+        # the caller's `extra_body` comes last, because the caller knows the endpoint's requirements
         body: dict[str, Any] = {**options.sampling, **sampling, **options.extra, "messages": list(messages)}
         if tools:
             body["tools"] = list(tools)
@@ -121,7 +121,7 @@ class LoopModel:
         except NotJson as error:
             raise ValueError(f"model.chat(): {error}") from None
         sent = request["messages"]
-        # recorded as differences: whole prompts would grow with the square of the turns
+        # recorded as differences, because the size of whole prompts would grow with the square of the turns
         known = len(self._known) if sent[: len(self._known)] == self._known else 0
         reply = self._models.ask(POLICY, {**request, "messages": [_resendable(message) for message in sent]})
         self.fresh += [*sent[known:], reply.message]
@@ -131,10 +131,9 @@ class LoopModel:
 
 
 class AuthorLoop:
-    """The policy of one rollout whose steps `function(env, model, task)` takes. All calls in the environment's thread.
+    """The policy of one rollout in which `function(env, model, task)` takes the steps. Runs in the environment's thread.
 
-    shown: returns the public fields of a task's row. The loop gets no others, since it may pass on what it reads to the
-    model.
+    shown: returns the public fields of a task's row. The loop gets only these, because it may send them to the model.
     """
 
     def __init__(
@@ -160,35 +159,35 @@ class AuthorLoop:
         self._model.use(models)
 
     def decide(self, view: View) -> Decision:
-        """Run the loop up to its next step. Raises PolicyStops when the loop returned, and the loop's own exceptions."""
+        """Run the loop up to the next step. Raises PolicyStops if the loop returned, and the loop's own exceptions."""
         if self._runner is None:
             self._runner = asyncio.Runner()
             self._loop = self._runner.get_loop()
-            if self._stopped:  # before `stop` could see the loop
+            if self._stopped:  # the episode was stopped before `stop` could see the loop
                 self._stopping.set()
         try:
             call = self._runner.run(self._until_step(view))
         except ModelFailed as failed:
-            # a limit of the episode, as in the kit's own conversation: what was played until then is scored
+            # a limit of the episode, as in the kit's conversation, so the turns so far are scored
             if failed.overflow:
                 raise PolicyStops(CONTEXT_OVERFLOW) from None
             raise
         return self._answer(call)
 
     def stop(self, reason: str) -> None:
-        """Interrupt the running decision; `close` then cancels the loop. Called in another thread."""
-        # A deadline is noticed between events and in calls of the model. A loop may wait for anything else, such as a
+        """Interrupt the current decision. `close` then cancels the loop. Called in another thread."""
+        # Deadlines are checked between events and in model calls. A loop may wait for something else, such as a
         # program, so it is woken from outside.
         self._stopped = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed because the episode has ended
+            with contextlib.suppress(RuntimeError):  # the event loop is closed because the episode has ended
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     def close(self) -> None:
-        """End the loop, at the end of the episode."""
+        """Cancel the loop at the end of the episode."""
         self._environment.done = True
         if self._runner is not None:
-            self._runner.close()  # cancels running tasks and waits for them
+            self._runner.close()  # cancels the running tasks and waits for them
             self._runner = None
 
     async def _until_step(self, view: View) -> ToolCall:
@@ -199,14 +198,14 @@ class AuthorLoop:
         if self._task is None:
             task = None if self._shown is None else self._shown(view.task)
             given = {"env": environment, "model": self._model, "task": task}
-            # a loop may leave out what it does not need, as policies and rubrics may
+            # a loop may omit parameters that it does not need, like policies and rubrics
             names = inspect.signature(self._function).parameters
             self._task = asyncio.ensure_future(self._function(**{name: given[name] for name in given if name in names}))
         elif environment._step is not None:
             environment._step.set_result(view.results[0])
         wanted = asyncio.ensure_future(environment._wanted.get())
         stopping = asyncio.ensure_future(self._stopping.wait())
-        # the task may also end without a step, by returning or raising, or wait for something that never comes
+        # the task may also return or raise without a step, or wait forever
         await asyncio.wait((self._task, wanted, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if wanted.done():
@@ -218,7 +217,7 @@ class AuthorLoop:
         raise PolicyStops(RETURNED)
 
     def _answer(self, call: ToolCall) -> Decision:
-        """Return the step, with the model calls since the previous one."""
+        """Return the step as a Decision, with the model calls since the previous step."""
         model = self._model
         replies, model.replies = model.replies, []
         messages, model.fresh = model.fresh, []
@@ -247,10 +246,10 @@ class AuthorLoop:
 
 
 def _resendable(message: Json) -> Json:
-    """Return an assistant's message in a form that endpoints accept back; other messages unchanged."""
+    """Convert an assistant's message so that endpoints accept it back. Other messages are returned unchanged."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
-    # a loop sends back what it received, and endpoints refuse some of what they return
+    # a loop sends back the messages it received, but endpoints reject some fields that they return
     return parse_message(message, {}, 0).back
 
 

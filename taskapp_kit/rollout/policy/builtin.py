@@ -1,4 +1,4 @@
-"""Policies that call no model: random, noop, constant, replay, and an app's own functions."""
+"""Policies that do not call a model: random, noop, constant, replay, and an app's own functions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from taskapp_kit.rollout.policy.sampling import Draw, Unbounded, compile_sampler
 
 
 class PolicyError(KitError):
-    """A policy returned an invalid answer. The message states what it returned and what was expected."""
+    """A policy returned an invalid value. The message contains the value and what was expected."""
 
 
 def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
-    """Return the policy's random generator, independent of the environment's. `sample` distinguishes rollouts of one seed."""
-    # never the environment's stream: how often a policy draws must not change what it meets
+    """Return the policy's random generator, which is independent of the environment's. sample: differs in rollouts of a seed."""
+    # not the environment's generator, because a policy's draws must not change the environment
     return derived_rng("policy", environment, split, seed, sample)
 
 
 class RandomPolicy:
-    """Draws one of the tools uniformly in each turn, then each of its fields uniformly."""
+    """A policy that draws a tool uniformly in each turn, and then each of the tool's fields uniformly."""
 
     name = "random"
 
@@ -36,7 +36,7 @@ class RandomPolicy:
         self._rng = rng
 
     def decide(self, view: View) -> Decision:
-        """One uniformly drawn action."""
+        """Return one uniformly drawn action."""
         tools = view.tools
         tool = self._rng.choice(tools) if len(tools) > 1 else tools[0]
         return Decision([ToolCall(tool.name, sampler_of(tool)(self._rng))])
@@ -46,13 +46,13 @@ _compiled: dict[int, tuple[Tool, Draw]] = {}
 
 
 def sampler_of(tool: Tool) -> Draw:
-    """The function that draws the tool's arguments: the author's `sample`, else one made from the schema. Raises Unbounded."""
+    """Return the author's `sample` for the tool's arguments, or a sampler for the schema. Raises Unbounded without bounds."""
     known = _compiled.get(id(tool))
-    # an id may belong to another object once the first was collected
+    # an id may belong to another object after the first was collected
     if known is not None and known[0] is tool:
         return known[1]
     draw = compile_sampler(tool.parameters, tool.name) if tool.sample is None else _author_sampler(tool, tool.sample)
-    if len(_compiled) > 4096:  # an environment may create its tools in each episode
+    if len(_compiled) > 4096:  # limited, because an environment may create new tools in each episode
         _compiled.clear()
     _compiled[id(tool)] = (tool, draw)
     return draw
@@ -64,14 +64,14 @@ def _author_sampler(tool: Tool, sample: Callable[[random.Random], Any]) -> Draw:
 
 def _arguments(drawn: Any, tool: Tool) -> Json:
     value = plain(drawn, f"{tool.name}.sample")
-    # the sampler of an action that takes plain text may return that text
+    # the sampler of an action for plain text may return a string
     if tool.text and isinstance(value, str):
         return {next(iter(tool.parameters.get("properties", {"text": None}))): value}
     return value
 
 
 def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
-    """Return the policy `random`. Raises RequestError when an action of the environment cannot be drawn, naming its line."""
+    """Return the policy `random`. Raises RequestError if an action has no bounds. The error names the action's line."""
     for action in environment.actions.values():
         try:
             sampler_of(action.tool)
@@ -86,7 +86,7 @@ def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPol
 
 
 class ConstantPolicy:
-    """The same answer in every turn."""
+    """A policy that returns the same answer in every turn."""
 
     def __init__(self, name: str, answer: Decision) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class ConstantPolicy:
 
 
 def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
-    """Return the policy that repeats the action marked `@action(noop={…})`. Raises RequestError when none is."""
+    """Return the policy that repeats the action marked `@action(noop={…})`. Raises RequestError if no action is marked."""
     for action in environment.actions.values():
         if action.tool.noop is not None:
             return ConstantPolicy("noop", Decision([ToolCall(action.name, plain(action.tool.noop, "noop"))]))
@@ -111,19 +111,19 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
 
 
 def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
-    """Return the policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of those, or words.
+    """Return the policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of such objects, or plain text.
 
-    Raises RequestError when it is absent or invalid in every state of this environment; PolicyError when it is none of
-    these forms.
+    Raises RequestError if the action is missing, or invalid in every state of the environment. Raises PolicyError if it
+    has none of these forms.
     """
     if "action" not in config:
         raise unavailable(
             "constant", "policy.config has no 'action'", 'Set it as {"action": {"tool": {args}}} or {"action": "text"}.'
         )
     answer = answer_from(config["action"], "policy.config.action")
-    # found before anything runs: an episode of refusals costs time and shows nothing
+    # checked before anything runs, because an episode of refusals costs time and shows nothing
     problems = [_never(environment, call) for call in answer.tool_calls] or [_never_words(environment, answer)]
-    # one call that may be accepted is enough: what a state refuses, another one may take
+    # one valid call is enough, because a call that one state refuses may be accepted in another state
     if problems[0] is not None and None not in problems:
         message = f"The policy 'constant' can never act: {problems[0]}."
         words = ', or {"action": "text"}' if environment.text_action is not None else ""
@@ -137,7 +137,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
 
 
 def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
-    """Return why the environment could never accept this call; None when it may."""
+    """Return why the environment can never accept this call, or None if it may accept the call."""
     if call.tool not in environment.actions:
         return (
             f"policy.config.action names the unknown tool {call.tool[:80]!r}; the tools of {environment.name!r} are "
@@ -150,7 +150,7 @@ def _never(environment: EnvironmentSpec, call: ToolCall) -> str | None:
 
 
 def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
-    """Return why the environment could never accept this plain-text answer; None if it may."""
+    """Return why the environment can never accept this plain-text answer, or None if it may accept the answer."""
     if environment.text_action is None:
         return (
             "policy.config.action is plain text, which no action of environment "
@@ -162,7 +162,7 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """The answers of a stored rollout in order, then its stop. Raises PolicyError past the end of a recording without a stop."""
+    """A policy that repeats a stored rollout's answers, then its stop. Without a stop, a further turn raises PolicyError."""
 
     name = "replay"
 
@@ -172,9 +172,9 @@ class ReplayPolicy:
         self._stops = recording.stops
 
     def decide(self, view: View) -> Decision:
-        """Return the next stored answer. Turns that the caller scripted are not counted."""
+        """Return the next stored answer. Turns that the caller scripted do not count."""
         if self._given >= len(self._answers):
-            # a limit that came with the request is not in the environment, so the recording has to say it
+            # a limit of the original request is not in the environment, so the recording contains it
             if self._stops is not None:
                 raise PolicyStops(self._stops)
             raise PolicyError(
@@ -193,14 +193,14 @@ class AuthorPolicy:
         self.name = spec.name
         self._function: Callable[..., Any] = spec.function
         self._wants = spec.parameters
-        # drawn from one stream through the episode, so it is made once
+        # created once, because the whole episode draws from one generator
         self._given: dict[str, Any] = {"rng": rng()} if "rng" in spec.parameters else {}
 
     def decide(self, view: View) -> Decision:
-        """Return the function's answer. Raises the function's exceptions, and PolicyError for an invalid answer."""
+        """Return the function's answer. Raises the function's exceptions, and PolicyError if the answer is invalid."""
         given = self._given
         observation = without_images(view.observation)
-        # a copy, so that a policy that modifies it does not change the record
+        # a copy, so that a policy cannot change the record
         given["observation"] = observation if isinstance(observation, str) else plain(observation, "")
         given["task"] = view.task
         returned = finished(self._function(**{name: given[name] for name in self._wants}))
@@ -208,9 +208,9 @@ class AuthorPolicy:
 
 
 def answer_from(value: Any, who: str) -> Decision:
-    """Read `{"tool": {args}}`, a list of them, or words, as a Decision. Raises PolicyError.
+    """Convert `{"tool": {args}}`, a list of such objects, or a string to a Decision. Raises PolicyError for other values.
 
-    `{"tool": NAME, "args": {…}}` is accepted too, unless a tool could be named `args`.
+    `{"tool": NAME, "args": {…}}` is also accepted if the value of `tool` is a string.
     """
     if isinstance(value, str):
         return Decision(output=value)
@@ -233,7 +233,7 @@ def _plain(args: Any, who: str) -> Json:
 def unavailable(
     name: str, why: str, hint: str, *, loc: tuple[str, ...] = ("body", "policy", "policy_name")
 ) -> RequestError:
-    """Return the error for a known policy that cannot act here. loc: the request's field that names it."""
+    """Return the error for a known policy that cannot be used. loc: the field of the request that names the policy."""
     message = f"policy {name!r} is unavailable: {why}."
     return RequestError(
         message,

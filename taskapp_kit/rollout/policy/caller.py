@@ -1,4 +1,4 @@
-"""The policy of a session: a caller outside decides, in a model's place. `rollout/session.py` is the other side."""
+"""The policy of a session, in which an outside caller replaces the model. `rollout/session.py` is the caller's side."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from taskapp_kit.rollout.policy.options import SESSION, PolicyOptions
 from taskapp_kit.wire.chat.conversation import ChatReply
 
 FINISHED = "finished"
-"""The stop reason of an episode that a session's caller ended before its end: truncated, and scored."""
+"""The stop reason of an episode that the session's caller ended early. The episode is truncated and scored."""
 
 
-# A session takes the path by which a worker process asks for a model's reply, so threads, worker processes, limits,
-# scoring and the store need no second form.
+# A session uses the path on which a worker process requests a model's reply. Threads, worker processes, limits, scoring
+# and the store therefore need no code for sessions.
 class CallerPolicy:
-    """Asks the session for each decision, as a policy asks a model; used in the environment's thread or process.
+    """Requests each decision from the session, as if it were a model. Used in the environment's thread or process.
 
-    rewards: returns what steps are worth before the episode is scored. name: as it is stored.
+    rewards: returns the reward parts of steps before the episode is scored. name: the stored name of the policy.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class CallerPolicy:
         self._tools: Sequence[Tool] = ()
 
     def ask(self, view: View) -> dict[str, Json]:
-        """Return the turn's `rewards`; in turn 0 also `messages` and `tools` for a model, and the episode's `actions`.
+        """Return the request of a turn with `rewards`. In turn 0 it also has `messages`, `tools` and `actions`.
 
-        The observations are in the episode's events.
+        `messages` and `tools` are for a model. The observations are in the episode's events.
         """
         self._tools = view.tools
         body: dict[str, Json] = {"rewards": self._rewards(view.results)}
-        # sent once: the tools of an episode stay, and its observations are in its events
+        # only in turn 0, because the tools never change, and the observations are in the episode's events
         if view.turn == 0:
             prompt = prompt_of(self._app, self._environment, PolicyOptions(), view)
             body["messages"] = prompt["messages"]
@@ -61,12 +61,12 @@ class CallerPolicy:
         return body
 
     def read(self, reply: ChatReply) -> Decision:
-        """Return the caller's decision. Raises PolicyStops when the caller finishes the episode."""
+        """Return the caller's decision. Raises PolicyStops if the caller finishes the episode."""
         message = reply.message
         if message.get(FINISHED):
             raise PolicyStops(FINISHED)
         if "written" in message:
-            # what a client sent may not be encodable, and is stored
+            # a client's value is stored, but may not be encodable
             found, words, problem = read_written(without_surrogates(message["written"]), self._tools)
             return Decision(found, words, problem=problem)
         calls = [ToolCall(call["tool"], call["args"]) for call in message.get("actions", ())]
@@ -76,9 +76,9 @@ class CallerPolicy:
 def actions_message(
     actions: Sequence[tuple[str, Json]], text: str | None, written: str | None = None
 ) -> dict[str, Json]:
-    """Return the message of a decision. text: the words of the turn, for environments that take words.
+    """Return the message for a decision. actions: names and arguments. text: the plain text of the turn, or None.
 
-    written: instead of both, a model's words, in which the actions are written.
+    written: a model's text that contains the actions, instead of `actions` and `text`.
     """
     if written is not None:
         return {"written": written}

@@ -1,7 +1,8 @@
-"""The conversation of one episode with a language model: system prompt and tools, each turn's request, and its reply.
+"""The conversation with a language model in one episode: the system prompt, the tools, and the requests and replies.
 
-Pure and synchronous, in the environment's thread: `ask` returns the body of a chat-completions request, the episode's driver
-sends it, `read` turns the reply into a Decision. One object for each rollout.
+A Conversation is synchronous, has no network access, and runs in the environment's thread. `ask` returns the body of a
+chat-completions request, which the episode's driver sends, and `read` converts the reply to a Decision. Each rollout has its
+own Conversation.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ _Section = tuple[str | None, Content]
 NEXT_MESSAGE = "in the next message"
 EMPTY = "Nothing was done: the answer was empty."
 NOTHING = "(nothing to see)"
-"""Sent for an observation of None: many endpoints refuse a message without text."""
+"""Sent for an observation of None, because many endpoints reject a message without text."""
 
 MessageContent = str | list[dict[str, Json]]
-"""A message's content: a text, or a list of parts."""
+"""The content of a message: a string or a list of parts."""
 
 
 def only_words(tools: Sequence[Tool]) -> bool:
-    """Return whether plain text is the only action: then the rollout is a plain chat, in every mode without a schema."""
+    """Return whether plain text is the only action. The rollout is then a plain chat in every mode without a schema."""
     return len(tools) == 1 and tools[0].text
 
 
 def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, tools: Sequence[Tool]) -> str:
-    """Return the environment's system prompt, else the app's, else one made from the docstrings and limits.
+    """Return the system prompt of the environment or app, or a prompt built from the docstrings and limits.
 
-    In the modes `text` and `structured` it also lists the actions and says how to write one.
+    In the modes `text` and `structured`, the prompt also lists the actions and explains how to write one.
     """
     declared = environment.system_prompt or app.system_prompt
     words = next((tool for tool in tools if tool.text), None)
     parts: list[str]
-    # an author's prompt is complete: rules of ours might contradict it
+    # an author's prompt is complete, and generated rules might contradict it
     if declared is not None:
         parts = [declared]
     else:
@@ -66,7 +67,7 @@ def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, 
 
 
 def tool_schemas(tools: Sequence[Tool]) -> list[dict[str, Json]]:
-    """Return the actions as `tools` of a request, except an action for plain text."""
+    """Return the actions as the `tools` of a request, without the action for plain text."""
     return [
         chat_tool(tool.name, {"type": "object", "properties": {}, **_plain(tool.parameters)}, tool.description)
         for tool in tools
@@ -97,7 +98,7 @@ def _limits(environment: EnvironmentSpec, tools: Sequence[Tool]) -> list[str]:
 
 
 def _catalogue(tools: Sequence[Tool]) -> str:
-    """Return a list of the actions with their descriptions and the schemas of their arguments."""
+    """Return the prompt's list of actions, with descriptions and the schemas of the arguments."""
     lines = ["The actions are:"]
     for tool in tools:
         description = " ".join(tool.description.split())
@@ -126,13 +127,13 @@ def _structured_form(tools: Sequence[Tool]) -> str:
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Json]:
-    """Return a copy that can be serialised as JSON: a schema may be a read-only mapping."""
+    """Return a copy that can be serialized as JSON, because a schema may be a read-only mapping."""
     copied: dict[str, Json] = orjson.loads(orjson.dumps(schema, default=dict))
     return copied
 
 
 def words_of(observation: Content, *, pictures: str = "not shown") -> str:
-    """Return the observation as text; an image becomes its size and the note `pictures`."""
+    """Return the observation as a string. An image is replaced with its size and the note `pictures`."""
     if type(observation) is list:
         lines = [
             f"[picture {block.width} x {block.height}: {pictures}]" if isinstance(block, Image) else block
@@ -148,14 +149,14 @@ def has_pictures(observation: Content) -> bool:
 
 
 def joined(shown: list[tuple[str | None, Content]]) -> tuple[MessageContent, MessageContent]:
-    """Join observations with images, each after its heading if any, into the parts of one message: to send, and to record."""
+    """Join observations with images and their headings into one message. Return the content to send and to record."""
     sent: list[dict[str, Json]] = []
     recorded: list[dict[str, Json]] = []
     for line, observation in shown:
         for block in ([line] if line else []) + (observation if type(observation) is list else [words_of(observation)]):
             if isinstance(block, Image):
                 sent.append(_picture(block.data_url()))
-                # the record names an image by its hash: its bytes are stored once
+                # the record contains the hash of an image, because the bytes are stored once
                 recorded.append(_picture(f"/blobs/{block.hash}"))
             else:
                 sent.append({"type": "text", "text": block})
@@ -169,7 +170,7 @@ def _picture(address: str) -> dict[str, Json]:
 
 @dataclass(slots=True)
 class _Exchange:
-    """An answer of the model and the messages that follow it, with their size in characters."""
+    """A reply of the model and the messages that follow it, with the size in characters."""
 
     messages: list[Message] = field(default_factory=list)
     characters: int = 0
@@ -180,10 +181,10 @@ class _Exchange:
 
 
 class Conversation:
-    """The messages of one model in one episode. `name` is the policy's.
+    """The messages of one model in one episode. `name` is the name of the policy.
 
-    most_calls: the number of calls in one answer that are executed; of those after them only the first
-    is read and sent back. Raises RequestError for a `tool_choice` that names no action.
+    most_calls: how many calls of one reply are executed. Of the calls beyond this limit, only the first is parsed and sent
+    back. Raises RequestError if `tool_choice` names an unknown action.
     """
 
     def __init__(
@@ -202,9 +203,11 @@ class Conversation:
         self._options = options
         self._most_calls = most_calls
         self._counter = EstimatedTokens()
-        self._exchanges: list[_Exchange] = []  # the first is the opening: system prompt and first observation
-        self._new_messages: list[Message] = []  # new in this turn, as recorded
-        self._calls: list[ToolCall] = []  # of the previous answer
+        self._exchanges: list[
+            _Exchange
+        ] = []  # the first exchange is the opening: the system prompt and the first observation
+        self._new_messages: list[Message] = []  # the recorded messages that are new in this turn
+        self._calls: list[ToolCall] = []  # the calls of the previous reply
         self._fixed: dict[str, Json] = {}
         self._tools: dict[str, Tool] = {}
         self._turn = -1
@@ -214,7 +217,7 @@ class Conversation:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def ask(self, view: View) -> dict[str, Json]:
-        """Return the body of the turn's request, without `model`. A second call in the same turn returns an equal body."""
+        """Return the body of the turn's request without `model`. A second call in the same turn returns an equal body."""
         if view.turn != self._turn:
             self._turn = view.turn
             self._new_messages = []
@@ -234,24 +237,24 @@ class Conversation:
         sections: list[_Section] = [(None, view.initial)]
         sections += [(f"Done by the caller, not by you: {_label(step)}", step.observation) for step in view.results]
         self._add_user_message(sections)
-        # the tools are part of what an endpoint counts as prompt
+        # endpoints count the tools as part of the prompt
         self._exchanges[0].characters += len(orjson.dumps(self._fixed.get("tools")))
 
     def _members(self, tools: Sequence[Tool]) -> dict[str, Json]:
-        """Return the members of a body other than the messages: the same in each turn."""
+        """Return the fields of a request except the messages. They are the same in each turn."""
         options = self._options
         members: dict[str, Json] = {}
         offered = tool_schemas(tools) if options.mode == "tool_calls" else []
         if offered:
             members["tools"] = offered
             words = any(tool.text for tool in tools)
-            # a model that may talk and has no action for words would be refused in each turn
+            # a model that may reply in plain text, without an action for it, would be refused in each turn
             members["tool_choice"] = options.tool_choice or ("auto" if words else "required")
         if options.mode == "structured" and (options.structured is not None or not only_words(tools)):
             members["response_format"] = response_format(options, tools)
         members |= options.sampling
         if not offered:
-            members.pop("parallel_tool_calls", None)  # endpoints refuse it without tools
+            members.pop("parallel_tool_calls", None)  # endpoints reject this field without tools
         if options.logprobs:
             members["logprobs"] = True
         if options.token_ids:
@@ -274,24 +277,24 @@ class Conversation:
     # -- results of the previous answer ---------------------------------------------------------------------------
 
     def _add_results(self, steps: Sequence[PlayedStep]) -> None:
-        """Add the steps' observations: as tool messages for the model's calls, as a user message for all others."""
+        """Add the steps' observations, as tool messages for the model's calls and as a user message for all other steps."""
         calls, self._calls = self._calls, []
         own, others = _match_steps(calls, steps, next((tool.name for tool in self._tools.values() if tool.text), ""))
         sections: list[_Section] = []
-        # vendors refuse a conversation in which a call has no result
+        # vendors reject a conversation in which a call has no result
         if any(call.id for call in calls):
             shown = [self._answer_call(call, step) for call, step in zip(calls, own, strict=True)]
             sections = [(f"What {step.tool} showed:", step.observation) for step in shown if step is not None]
         else:
             done = [step for step in own if step is not None]
             sections = [(_label(step) if len(done) > 1 else None, step.observation) for step in done]
-            sections = sections or [(None, None)]  # an answer needs a message after it
+            sections = sections or [(None, None)]  # a reply must be followed by a message
         sections += [(f"Done by the caller, not by you: {_label(step)}", step.observation) for step in others]
         if sections:
             self._add_user_message(sections)
 
     def _answer_call(self, call: ToolCall, step: PlayedStep | None) -> PlayedStep | None:
-        """Add the result of a tool call; return the step if its images need a separate message."""
+        """Add the result of a tool call. Return the step if its images need a separate message, or None."""
         if step is None:
             words = "This was not done."
         else:
@@ -310,31 +313,32 @@ class Conversation:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, reply: ChatReply) -> Decision:
-        """Read the reply as a Decision. Never raises.
+        """Convert the reply to a Decision. Never raises.
 
-        `problem` describes what is wrong with the whole answer, or with arguments that are not JSON (they remain a str).
+        The Decision's `problem` describes an error in the whole reply, or arguments that are not JSON. Such arguments
+        remain a str.
         """
         parsed_message = parse_message(
             reply.message,
             self._tools,
             self._turn,
             thoughts=self._options.reasoning,
-            most_calls=self._most_calls + 1,  # one more shows that there are too many
+            most_calls=self._most_calls + 1,  # one more than allowed, to detect too many calls
         )
         calls, output, problem = self._interpret(parsed_message)
-        # else the model reads only that its JSON has no end, and not why
+        # otherwise the model only learns that its JSON is incomplete, and not why
         if problem is not None and reply.finish_reason == "length":
             problem = f"Your answer was cut off at its limit of tokens. {problem}"
         if reply.usage.get("prompt_tokens"):
             self._counter.learn(self._sent, reply.usage["prompt_tokens"])
         self._exchanges.append(_Exchange())
-        # The model's own message, unchanged: each prompt then begins with the one before and its answer, so an engine's
+        # Send the model's message unchanged. Each prompt then begins with the previous prompt and reply, so an engine's
         # prefix cache stays valid, and a trainer can join the turns.
         self._exchanges[-1].add(parsed_message.back)
         self._calls = calls[: self._most_calls + 1]
         messages, self._new_messages = [*self._new_messages, parsed_message.message], []
         return Decision(
-            # copies: the next turn compares its own with the steps that were played
+            # copies, because the next turn compares the calls with the executed steps
             tool_calls=[replace(call) for call in calls],
             output=output,
             messages=messages,
@@ -348,7 +352,7 @@ class Conversation:
         )
 
     def _interpret(self, parsed_message: ParsedMessage) -> tuple[list[ToolCall], str | None, str | None]:
-        """Return the calls, the text, and the problem."""
+        """Return the calls, the text and the problem of a reply."""
         words = parsed_message.words
         tools = list(self._tools.values())
         if not parsed_message.calls and self._options.mode != "tool_calls":
@@ -357,20 +361,20 @@ class Conversation:
         if parsed_message.calls:
             return parsed_message.calls, words, parsed_message.problem
         text = next((tool for tool in tools if tool.text), None)
-        # text is not a mistake if an action accepts it
+        # text is not an error if an action accepts it
         return [], words, None if text is not None and words else self._no_call(words)
 
     def _no_call(self, words: str | None) -> str:
         names = ", ".join(self._tools)
         if only_words(list(self._tools.values())):
             return EMPTY
-        # a model without a parser for its tool calls writes them as text in each turn, so the reply corrects it
+        # without a tool call parser at the endpoint, a model writes calls as text in each turn, so correct it
         if words and parse_actions(words, list(self._tools.values())).calls:
             return f"Nothing was done: a call stands in the words. Make it a tool call. The tools are: {names}."
         return f"Nothing was done: answer with a tool call. The tools are: {names}."
 
     def _details(self, reply: ChatReply, parsed_message: ParsedMessage) -> dict[str, Json]:
-        """Return the recorded details of the model call: its duration, and unusual values."""
+        """Return the recorded details of a model call: the duration, and values that are not the default."""
         details: dict[str, Json] = {
             "finish_reason": reply.finish_reason,
             "model": reply.model,
@@ -401,17 +405,17 @@ def _check_choice(options: PolicyOptions, environment: EnvironmentSpec) -> None:
 def _match_steps(
     calls: Sequence[ToolCall], steps: Sequence[PlayedStep], words: str
 ) -> tuple[list[PlayedStep | None], list[PlayedStep]]:
-    """Return the step of each call, None for a call that was not executed; and the caller's steps, which have no call.
+    """Return the step of each call, or None if the call was not executed, and a list of the steps without a call.
 
-    words: the name of the action that takes plain text, "" without one.
+    Steps that the caller scripted have no call. words: the name of the action for plain text, or "".
     """
-    if not calls:  # the episode makes one step of plain text, and of an empty answer
-        # an empty answer is also a step, which the environment refused
+    if not calls:  # plain text, or an empty reply, is one step of the episode
+        # an empty reply is also a step, which the environment refused
         fits = len(steps) > 0 and steps[0].tool in ("", words)
         return list(steps[:fits]), list(steps[fits:])
     own: list[PlayedStep | None] = []
     at = 0
-    # in order, because calls may be left out, and the caller may act between two of them
+    # in order, because calls may be skipped, and the caller may act between two calls
     for call in calls:
         fits = at < len(steps) and steps[at].tool == call.tool and steps[at].args == call.args
         own.append(steps[at] if fits else None)
@@ -424,7 +428,7 @@ def _label(step: PlayedStep) -> str:
 
 
 def read_written(words: str | None, tools: Sequence[Tool]) -> tuple[list[ToolCall], str | None, str | None]:
-    """Read a model's words as an answer whose actions are written as text: the calls, the text, and the problem."""
+    """Parse a reply in which actions are written as text. Return the calls, the text and the problem."""
     words = _spoken(words)
     text = next((tool for tool in tools if tool.text), None)
     if only_words(tools):
@@ -436,14 +440,14 @@ def read_written(words: str | None, tools: Sequence[Tool]) -> tuple[list[ToolCal
 
 
 def _spoken(words: str | None) -> str | None:
-    """Return the words without the model's thoughts."""
+    """Return the reply's text without the model's thoughts."""
     if words is not None and (spoken := without_thoughts(words)) != words:
         return spoken.strip() or None
     return words
 
 
 def _output_of(parsed: ParsedActions, text: Tool | None, words: str | None) -> str | None:
-    """Return the text; for a call of the action that takes plain text, its argument."""
+    """Return the reply's text. For a call of the action for plain text, return the argument."""
     if text is not None and len(parsed.calls) == 1 and parsed.calls[0].tool == text.name:
         args = parsed.calls[0].args
         said = next(iter(args.values()), None) if isinstance(args, dict) else None
@@ -453,5 +457,5 @@ def _output_of(parsed: ParsedActions, text: Tool | None, words: str | None) -> s
 
 
 def prompt_of(app: AppSpec, environment: EnvironmentSpec, options: PolicyOptions, view: View) -> dict[str, Json]:
-    """Return the first request of an episode, without `model`: exactly what a `Conversation` sends for this view."""
+    """Return the first request of an episode without `model`, exactly as a `Conversation` sends it for this view."""
     return Conversation(app, environment, options).ask(view)

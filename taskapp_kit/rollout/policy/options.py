@@ -1,6 +1,7 @@
-"""Reads `policy.config`: which policy acts, and the options of a model's conversation.
+"""Reads `policy.config`, which selects the policy and contains the options of a model's conversation.
 
-The policy is `policy.config.policy`, else `policy_name` if it is known, else the model at `inference_url`, else a 422.
+The policy is `policy.config.policy` if it is set, then `policy_name` if that is a known policy, then the model at
+`inference_url`. A request with none of them gets a 422.
 """
 
 from __future__ import annotations
@@ -39,37 +40,38 @@ SESSION = "session"
 """The policy's name when a session's caller acts (`rollout/session.py`). No request can name it."""
 
 PERSON = "person"
-"""The policy's name when that caller is a person in the viewer; `taskapp play` also stores this name."""
+"""The policy's name when the session's caller is a person in the viewer. `taskapp play` also stores this name."""
 
 CALLERS = (SESSION, PERSON)
 
 GOLD = "gold"
-"""The app's example of good play, the one policy that may read a task's private fields."""
+"""The policy with the app's example of good play. Only this policy may read a task's private fields."""
 
-# What is stored is listed, not what is omitted: a member that a caller invents may hold a key.
+# a list of the fields that are stored, not of those that are omitted, because an unknown field may contain a key
 STORED_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
     "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
     "return_token_ids", "session_id", "protocol",
 )  # fmt: skip
-"""The stored members of `policy.config`. The model's address is also stored, without userinfo and query (except `cid`)."""
+"""The stored fields of `policy.config`. The model's address is also stored, without userinfo and query (except `cid`)."""
 KNOWN_CONFIG = frozenset((*STORED_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
-"""Every member of `policy.config` that has an effect."""
+"""All fields of `policy.config` that have an effect."""
 MOST_UNKNOWN_NAMED = 8
 LONGEST_UNKNOWN_NAME = 40
 
 
 def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
-    """Return the app with the policies that a server offers. gold: the setting `TASKAPP_GOLD`, None when it is not set.
+    """Return the app with only the policies that a server offers. gold: the setting `TASKAPP_GOLD`, or None if it is not set.
 
-    Unset, a `gold` that takes the task's row is withheld under exposure "public": its actions show private fields.
+    By default, a `gold` that reads the task's row is withheld under exposure "public", because its actions reveal private
+    fields.
     """
 
     def stays(name: str, parameters: Sequence[str]) -> bool:
         if name != GOLD:
             return True
-        # on this machine, an author can read the solutions anyway
+        # on the same machine, an author can read the solutions anyway
         return exposure != "public" or "task" not in parameters if gold is None else gold
 
     policies = tuple(spec for spec in app.policies if stays(spec.name, spec.parameters))
@@ -79,13 +81,13 @@ def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
 
 
 def policy_names(app: AppSpec, environment: str) -> list[str]:
-    """Return every policy that can be named for this environment, the app's own first."""
+    """Return the names of all policies for this environment, the app's own policies first."""
     own = [spec.name for spec in app.policies if spec.applies_to(environment)]
     return own + [name for name in BUILT_IN if name not in own]
 
 
 def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | None]:
-    """Map each policy to None, or to the sentence why it is unavailable; the app's own first."""
+    """Map the name of each policy to None, or to why it is unavailable. The app's own policies come first."""
     own = {spec.name for spec in app.policies if spec.applies_to(environment.name)}
     found: dict[str, str | None] = {}
     for name in policy_names(app, environment.name):
@@ -96,18 +98,18 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
             elif name == "noop" and name not in own:
                 noop_policy(environment)
         except RequestError as error:
-            # the sentence follows the name in a list
+            # the reason follows the name in a list
             found[name] = error.message.partition("is unavailable: ")[2] or error.message
     return found
 
 
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
-    """Return a warning for each member of `policy.config` that has no effect, with a similar known name, if any.
+    """Return a warning for each field of `policy.config` that has no effect, with a similar known name, if any.
 
-    At most `MOST_UNKNOWN_NAMED` are named, and only short identifiers (hyphens allowed); the others are counted.
+    At most `MOST_UNKNOWN_NAMED` fields are named, and only short identifiers (hyphens allowed). The others are counted.
     """
     unknown = [name for name in config if name not in KNOWN_CONFIG]
-    # a name may be anything, also a key or a page of text, and goes into a response and a log
+    # a name may be any string, even a key or a page of text, and the warning goes into a response and a log
     named = [name for name in unknown if len(name) <= LONGEST_UNKNOWN_NAME and name.replace("-", "_").isidentifier()]
     warnings = []
     for name in named[:MOST_UNKNOWN_NAMED]:
@@ -121,19 +123,19 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
 
 
 def _available(app: AppSpec, environment: str) -> list[str]:
-    """Return the policies that a request can select."""
+    """Return the names of the policies that a request can select."""
     return [name for name, why in policies_of(app, app.environments[environment]).items() if why is None]
 
 
 def chosen_name(
     app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
 ) -> str:
-    """Return the name of the selected policy. Raises RequestError listing the valid names."""
+    """Return the name of the selected policy. Raises RequestError with the valid names if there is no such policy."""
     names = policy_names(app, environment)
     asked = config.get("policy")
     loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")
     wanted = policy_name if asked is None else asked
-    # a separate error, or the caller would look for a typing error
+    # a separate error, or the caller would look for a misspelling
     if any(spec.name == wanted and spec.applies_to(environment) for spec in app.withheld):
         raise unavailable(
             str(wanted),
@@ -145,7 +147,7 @@ def chosen_name(
         if asked not in names:
             raise _unknown(asked, _available(app, environment), loc)
         return str(asked)
-    # `policy_name` is often the caller's own label, so an unknown name is not an error if a model is given
+    # `policy_name` is often the caller's own label, so an unknown name is not an error if there is a model
     if policy_name in names:
         return str(policy_name)
     if inference_url is not None:
@@ -165,15 +167,15 @@ def make_policy(
     seed: int,
     recording: Recording | None = None,
 ) -> LocalPolicy:
-    """Create the policy of one rollout. recording: the stored rollout's answers, for `replay`. Raises RequestError."""
+    """Create the policy of one rollout. recording: the stored answers for `replay`. Raises RequestError for a bad config."""
     sample = _sample(config)
 
-    def rng() -> random.Random:  # created only by policies that draw: hashing and seeding cost more than a small step
+    def rng() -> random.Random:  # created on demand, because hashing and seeding cost more than a small step
         return policy_rng(environment.name, split, seed, sample)
 
     for spec in app.policies:
         if spec.name == name and spec.applies_to(environment.name):
-            # first, so that an app may replace a built-in policy
+            # first, so that an app can replace a built-in policy
             return AuthorPolicy(spec, rng)
     if name == "random":
         return random_policy(environment, rng())
@@ -208,80 +210,80 @@ def _unknown(asked: object, names: list[str], loc: tuple[str | int, ...], more: 
 
 
 CHARACTERS_PER_TOKEN = 4.0
-"""The estimate until an endpoint has reported a token count."""
+"""The estimated characters per token until an endpoint has reported a token count."""
 MESSAGE_CHARACTERS = 16
-"""The overhead of a chat template for each message."""
+"""The estimated characters that a chat template adds to each message."""
 PICTURE_CHARACTERS = 4000
-"""The estimate for an image, about a thousand tokens; its size in bytes does not predict its tokens."""
+"""The estimated characters of an image, about a thousand tokens. An image's bytes do not predict its tokens."""
 LEARNED = (0.02, 4.0)
-"""The plausible range of tokens per character; an endpoint's count outside it is ignored."""
+"""The plausible range of tokens per character. Counts of an endpoint outside this range are ignored."""
 
 
 class EstimatedTokens:
-    """Estimates the tokens of one rollout's conversation from its characters.
+    """Estimates the tokens in one rollout's conversation from the number of characters.
 
-    Divides by 4 at first, then by the ratio in the endpoint's own count of the last prompt.
+    At first it divides by 4. Later it uses the ratio of the endpoint's token count for the last prompt.
     """
 
     def __init__(self) -> None:
         self._per_character = 1 / CHARACTERS_PER_TOKEN
 
     def tokens(self, characters: int) -> float:
-        """Return the estimate."""
+        """Return the estimated number of tokens."""
         return characters * self._per_character
 
     def learn(self, characters: int, tokens: float) -> None:
-        """Adopt the endpoint's ratio if it is plausible."""
+        """Use the endpoint's ratio of tokens to characters from now on, if it is plausible."""
         if characters > 0 and LEARNED[0] <= tokens / characters <= LEARNED[1]:
             self._per_character = tokens / characters
 
 
 class History(Protocol):
-    """Selects the exchanges that a prompt contains: the opening always, then whole ones, the oldest left out first.
+    """Selects the exchanges in a prompt. The opening is always included, and the oldest exchanges are omitted first.
 
-    An exchange is an answer of the model with all messages that follow it, so no call is sent without its result.
+    An exchange is a reply of the model with all messages that follow it, so no call is sent without its result.
     """
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """Return the index of the oldest exchange in the prompt. opening, exchanges: their sizes in characters."""
+        """Return the index of the oldest exchange in the prompt. opening, exchanges: sizes in characters."""
         ...
 
 
-# Only this history keeps the token prefix: each prompt begins with the previous prompt and its answer, so an engine's
-# prefix cache stays valid, and a trainer can join the turns. A window of turns breaks it in each turn once turns are
-# left out, a token budget in each turn that leaves out more than the one before.
+# Only this history preserves the token prefix: each prompt begins with the previous prompt and reply, so an engine's
+# prefix cache stays valid, and a trainer can join the turns. LastTurns changes the prefix in each turn after it begins to
+# omit turns, and TokenBudget in each turn that omits more than the previous turn.
 @dataclass(frozen=True, slots=True)
 class FullHistory:
-    """Every exchange."""
+    """A history with every exchange."""
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """Always 0."""
+        """Return 0."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class LastTurns:
-    """The last `turns` exchanges, at least 1."""
+    """A history with the last `turns` exchanges. `turns` is at least 1."""
 
     turns: int
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """Leave out all but the last `turns`."""
+        """Return the index that omits all exchanges except the last `turns`."""
         return max(0, len(exchanges) - self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
-    """As many of the last exchanges as fit in `budget` tokens with the opening and the tools; always the last one."""
+    """A history with the latest exchanges that, with the opening and the tools, fit in `budget` tokens."""
 
     budget: int
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
-        """Add exchanges from the newest backwards until the budget is spent."""
+        """Return the index of the oldest exchange that fits the budget. The latest exchange is always included."""
         at, characters = len(exchanges), opening
         while at > 0:
             characters += exchanges[at - 1]
-            # the newest is always shown: without it the model would not see what its answer did
+            # the latest exchange is always included, or the model would not see the result of its reply
             if at < len(exchanges) and counter.tokens(characters) > self.budget:
                 break
             at -= 1
@@ -289,12 +291,12 @@ class TokenBudget:
 
 
 def read_history(given: Json) -> History:
-    """Read `policy.config.history`: "full" (also when absent), {"turns": N} or {"tokens": N}. Raises RequestError."""
+    """Convert `policy.config.history` to a History. Raises RequestError unless it is None or one of the expected values."""
     if given is None or given == "full":
         return FullHistory()
     if isinstance(given, Mapping) and len(given) == 1:
         (word, value), *_ = given.items()
-        # stored with the rollout, in 64 bits
+        # stored with the rollout as a 64-bit integer
         if type(value) is int and 1 <= value < 2**63:
             if word == "turns":
                 return LastTurns(value)
@@ -308,7 +310,7 @@ def read_history(given: Json) -> History:
 
 
 def characters_of(message: Mapping[str, Any]) -> int:
-    """Return the approximate size of a message in the prompt, in characters; an image counts as about a thousand tokens."""
+    """Return the approximate size of a message in characters. An image counts as PICTURE_CHARACTERS."""
     return MESSAGE_CHARACTERS + _characters(message)
 
 
@@ -317,7 +319,7 @@ def _characters(value: Any) -> int:
     if kind is str:
         return len(value)
     if kind is dict or isinstance(value, Mapping):
-        # an image's size in bytes does not predict its tokens
+        # the number of bytes of an image does not predict its tokens
         if value.get("type") == "image_url":
             return PICTURE_CHARACTERS
         return sum(_characters(part) for name, part in value.items() if name not in ("role", "type"))
@@ -333,10 +335,11 @@ OutputMode = Literal["tool_calls", "text", "structured"]
 class PolicyOptions:
     """The options for the model calls of one rollout.
 
-    sampling: copied into each request. extra: additional members that the endpoint defines; they override `sampling`.
-    tool_choice: None derives it from the environment's actions. pictures: if False, a string is sent instead of each image.
-    reasoning: False does not send back the model's reasoning of earlier turns. logprobs, token_ids: requested from the
-    endpoint. structured: the schema of the answer in mode `structured`; None builds one from the actions.
+    sampling: fields that are copied into each request. extra: additional fields that the endpoint defines, which override
+    `sampling`. tool_choice: None chooses a value for the environment's actions. pictures: whether to send images; otherwise a
+    string replaces each image. reasoning: whether to send back the model's reasoning of earlier turns. logprobs, token_ids:
+    whether to request them from the endpoint. structured: the schema of the reply in mode `structured`; None builds a schema
+    from the actions.
     """
 
     mode: OutputMode = "tool_calls"
@@ -352,7 +355,7 @@ class PolicyOptions:
 
 
 _FITS: Mapping[str, Callable[[Any], bool]] = {
-    # `type`, since true is an int to `isinstance`
+    # `type`, because `isinstance(True, int)` is true
     "a number": lambda value: type(value) in (int, float) and math.isfinite(value),
     "an integer": lambda value: type(value) is int,
     "an integer of at least 1": lambda value: type(value) is int and value >= 1,
@@ -363,7 +366,7 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
     ),
     "an object": lambda value: isinstance(value, Mapping),
 }
-# checked before the episode: an endpoint would only reject them at the first turn
+# checked before the episode, because an endpoint would only reject them in the first turn
 SAMPLING: Mapping[str, str] = {
     "temperature": "a number",
     "top_p": "a number",
@@ -380,19 +383,19 @@ SAMPLING: Mapping[str, str] = {
     "reasoning_effort": "a string",
     "parallel_tool_calls": "true or false",
 }
-"""The members of `policy.config` that are sent in each request, and what each has to be. No others are sent."""
+"""The fields of `policy.config` that are sent in each request, with the expected values. No other fields are sent."""
 
 OURS = frozenset(
     ("model", "messages", "tools", "tool_choice", "functions", "function_call", "response_format", "stream",
      "stream_options", "n")
 )  # fmt: skip
-"""Members that `extra_body` must not contain: the kit sets them and reads the answer accordingly."""
+"""Fields that `extra_body` must not contain, because the kit sets them and parses the reply accordingly."""
 
 
 def wants_token_ids(config: Mapping[str, Any], *, record_logprobs: bool, mode: str) -> bool:
-    """Return whether to request token ids: `policy.config.return_token_ids`, else True when training records logprobs.
+    """Return whether to request token ids. Defaults to True if training (mode `rl`) records log-probabilities.
 
-    Raises RequestError naming the field.
+    Raises RequestError if `policy.config.return_token_ids` is not a boolean.
     """
     return _flag_of(config, "return_token_ids", record_logprobs and mode == "rl")
 
@@ -405,10 +408,9 @@ def read_options(
     record_logprobs: bool = False,
     mode: str = "eval",
 ) -> PolicyOptions:
-    """Return the options from `policy.config`, `output_mode`, `structured_config`, `record.logprobs` and the request's mode.
+    """Return the options for a request's `policy.config`, output mode, structured output, log-probabilities and mode.
 
-    Token ids are requested only with `policy.config.return_token_ids`, or when log-probabilities are recorded for training
-    (mode `rl`), because an endpoint that does not know the member may refuse it. Raises RequestError naming the field.
+    Raises RequestError, which names the field, for an invalid value.
     """
     sampling: dict[str, Json] = {}
     for name, expected in SAMPLING.items():
@@ -427,7 +429,7 @@ def read_options(
         pictures=config.get("images") is not False,
         reasoning=_flag_of(config, "keep_reasoning", True),
         logprobs=record_logprobs,
-        # only for training or on request, because an endpoint that does not know the member may refuse it
+        # only for training or on request, because an endpoint may reject an unknown field
         token_ids=wants_token_ids(config, record_logprobs=record_logprobs, mode=mode),
         structured=structured_config,
     )
@@ -440,7 +442,7 @@ def _extra(given: Json) -> Mapping[str, Json]:
         raise _refused(("extra_body",), given, "an object")
     taken = sorted(OURS & set(given))
     if taken:
-        # the record would say something else than what was sent
+        # the record would differ from the request that was sent
         raise _refused(("extra_body", taken[0]), given[taken[0]], "no value, because taskapp-kit sets this field")
     try:
         extra: dict[str, Json] = plain(given, "extra_body")
@@ -454,7 +456,7 @@ def _tool_choice(given: Json) -> Json:
         return given
     function = given.get("function") if isinstance(given, Mapping) and given.get("type") == "function" else None
     if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-        # rebuilt, so that nothing else of the caller's object is sent
+        # rebuilt, so that no other field of the caller's object is sent
         return {"type": "function", "function": {"name": function["name"]}}
     expected = '"auto", "required", "none" or {"type": "function", "function": {"name": NAME}}'
     raise _refused(("tool_choice",), given, expected)

@@ -1,4 +1,4 @@
-"""Parses what a model sent: its message, with text, tool calls and what is sent back in later turns; and JSON that it wrote."""
+"""Parses a model's message and the JSON in it, and builds the message that is sent back in later turns."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.policy.sampling import example_arguments
 
 THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
-"""The members in which endpoints return a model's reasoning."""
+"""The fields in which endpoints return a model's reasoning."""
 NEVER_BACK = ("annotations", "audio", "function_call")
-"""Members that endpoints return and do not accept back."""
+"""Fields that endpoints return but do not accept in a request."""
 DEEPEST = 32
 SHOWN = 60
 
 
 @dataclass(slots=True)
 class ParsedMessage:
-    """A model's message.
+    """A model's message after parsing.
 
-    message: the recorded form, everything that the endpoint returned except empty members. back: the form sent in later
-    turns; it differs only where an endpoint could not parse its own message (`rewritten` arguments). problem: describes
-    calls that cannot be parsed. left_out_calls: the number of calls over the limit; they are in neither form.
+    message: the message to record, with all fields that the endpoint returned except empty ones. back: the message to send
+    in later turns. problem: describes calls that cannot be parsed. rewritten: the number of calls whose arguments were
+    changed in `back`, because endpoints could not parse them. left_out_calls: the number of calls over the limit, which are
+    in neither message.
     """
 
     message: dict[str, Json]
@@ -49,16 +50,16 @@ def parse_message(
     thoughts: bool = True,
     most_calls: int | None = None,
 ) -> ParsedMessage:
-    """Parse a message. Never raises.
+    """Parse a model's message. Never raises.
 
-    thoughts: False leaves the reasoning out of `back`. most_calls: tool calls beyond this number are dropped.
+    thoughts: whether `back` contains the reasoning. most_calls: the number of tool calls to parse; the others are dropped.
     """
     message: dict[str, Json] = {"role": "assistant"}
     left_out = 0
     for name, part in given.items():
         if name == "tool_calls" and most_calls is not None and isinstance(part, list):
             left_out = max(0, len(part) - most_calls)
-            part = part[:most_calls]  # before any is read: there may be any number of them
+            part = part[:most_calls]  # before parsing, because a message may have any number of calls
         cleaned = clean(part)
         if name not in ("role", *NEVER_BACK) and cleaned is not None and cleaned != [] and isinstance(name, str):
             message[clean(name)] = cleaned
@@ -73,12 +74,12 @@ def parse_message(
         content = orjson.dumps(content).decode()
     if content is not None:
         message["content"] = content
-    # a refusal is text of the model, and the environment may have an action for text
+    # a refusal is text that the model wrote, and the environment may have an action for text
     parsed.words = _text_of(content) or _text_of(message.get("refusal")) or None
     if isinstance(calls, list):
         _parse_calls([call for call in calls if isinstance(call, dict)], parsed, tools, turn)
     if not parsed.calls and parsed.message.get("content") is None:
-        parsed.message["content"] = ""  # a message without calls needs content
+        parsed.message["content"] = ""  # a message without calls must have content
         parsed.back = parsed.message if parsed.back is parsed.message else {**parsed.back, "content": ""}
     if not thoughts:
         parsed.back = {name: part for name, part in parsed.back.items() if name not in THOUGHTS}
@@ -96,7 +97,7 @@ def _parse_calls(given: list[dict[str, Any]], parsed: ParsedMessage, tools: Mapp
         name = function.get("name")
         name = name if isinstance(name, str) else ""
         identity = call.get("id")
-        # two results under one id would be taken for results of the same call
+        # results of two calls must not have the same id
         if not isinstance(identity, str) or not identity or identity in seen:
             identity = f"call_{turn}_{index}"
             while identity in seen:
@@ -111,15 +112,15 @@ def _parse_calls(given: list[dict[str, Any]], parsed: ParsedMessage, tools: Mapp
             problems.append(_arguments_problem(name, str(error), tools))
         parsed.calls.append(ToolCall(name, args, identity))
         call_members = {
-            # `index` is for streams; vendors refuse it in a request
+            # `index` is for streams, and vendors reject it in a request
             **{key: part for key, part in call.items() if key != "index"},
             "id": identity,
             "type": "function",
         }
         recorded.append({**call_members, "function": {**function, "name": name, "arguments": text}})
         back.append(recorded[-1])
-        # Chat templates parse the arguments of earlier turns, and fail in every later turn if they are not a JSON object.
-        # The record keeps the original.
+        # Chat templates parse the arguments of earlier turns and fail in every later turn if one is not a JSON object.
+        # The record contains the original.
         if not _sendable(text, args) or not name:
             readable = orjson.dumps(args if isinstance(args, dict) else {"unreadable": text}).decode()
             parsed.rewritten += 1
@@ -140,7 +141,7 @@ def _arguments_problem(name: str, why: str, tools: Mapping[str, Tool]) -> str:
 
 
 def _sendable(text: str, args: Json) -> bool:
-    """Return whether the arguments are a JSON object: chat templates parse the arguments of earlier turns."""
+    """Return whether the arguments are a JSON object, because chat templates parse the arguments of earlier turns."""
     if not isinstance(args, dict):
         return False
     try:
@@ -150,14 +151,14 @@ def _sendable(text: str, args: Json) -> bool:
 
 
 def _is_part(part: Json) -> bool:
-    """Return whether endpoints accept this part of a message's content back."""
+    """Return whether endpoints accept this part of a message's content in a request."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return False
     return part["type"] != "text" or isinstance(part.get("text"), str)
 
 
 def _text_of(content: Json) -> str:
-    """Return the text of a message's content, which may be a str or a list of parts."""
+    """Return the text in a message's content, which may be a str or a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -167,7 +168,7 @@ def _text_of(content: Json) -> str:
 
 
 def clean(value: Any, depth: int = DEEPEST) -> Json:
-    """Return the value in a form that can be recorded: valid text, finite numbers of 64 bits; None for anything else."""
+    """Return the value with valid strings and finite 64-bit numbers, so that it can be recorded. Other values become None."""
     if isinstance(value, str):
         return without_surrogates(value)
     if value is None or isinstance(value, bool):
@@ -189,7 +190,7 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
 
 
 class UnreadableJson(ValueError):
-    """Text is not valid JSON, or not recordable. The message, which the model reads, states what is wrong and where.
+    """A string is not valid JSON or cannot be recorded. The message says what is wrong and where, for the model.
 
     read: the number of characters that were parsed.
     """
@@ -203,11 +204,12 @@ def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number in JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)  # models write line breaks inside strings
+# not strict, because models write line breaks inside strings
+_DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)
 
 
 def decode_at(text: str, start: int) -> tuple[Json, int]:
-    """Return the JSON value that begins at `start`, and the index of its end. Raises UnreadableJson."""
+    """Return the JSON value that begins at `start`, and the index of its end. Raises UnreadableJson for invalid JSON."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
@@ -218,13 +220,13 @@ def decode_at(text: str, start: int) -> tuple[Json, int]:
         raise UnreadableJson(
             f"{words} at character {error.pos - start + 1}, near {near!r}", error.pos - start
         ) from None
-    except ValueError as error:  # NaN, or an integer of thousands of digits
+    except ValueError as error:  # NaN, or an integer with thousands of digits
         raise UnreadableJson(str(error).partition(";")[0][:200], 4096) from None
     return value, end
 
 
 def decode(text: str) -> Json:
-    """Return the text as one JSON value, with optional space around it. Raises UnreadableJson."""
+    """Decode a string with one JSON value and optional surrounding space. Raises UnreadableJson for invalid JSON."""
     start = len(text) - len(text.lstrip())
     value, end = decode_at(text, start)
     if text[end:].strip():
@@ -233,14 +235,14 @@ def decode(text: str) -> Json:
 
 
 def decode_arguments(text: str) -> Json:
-    """Decode a tool call's arguments. A code fence around them is removed; doubly encoded JSON is decoded twice.
+    """Decode a tool call's arguments. A surrounding code fence is removed, and doubly encoded JSON is decoded twice.
 
-    An empty text is `{}`. Raises UnreadableJson.
+    An empty string is decoded as `{}`. Raises UnreadableJson for invalid JSON.
     """
     stripped = text.strip()
     if not stripped:
         return {}
-    # some models write a code block where only JSON was requested
+    # some models write a code block, although only JSON was requested
     if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
         stripped = stripped[3:-3].partition("\n")[2] if "\n" in stripped else stripped[3:-3].removeprefix("json")
     value = decode(stripped)
@@ -251,7 +253,7 @@ def decode_arguments(text: str) -> Json:
 
 
 def recordable(value: Json) -> Json:
-    """Return the value if it can be recorded: finite numbers of 64 bits, valid text, not too deep. Raises UnreadableJson."""
+    """Return the value if it can be recorded. Raises UnreadableJson for bad numbers or strings, and for deep nesting."""
     try:
         return plain(value, "arguments")
     except NotJson as error:

@@ -1,4 +1,4 @@
-"""The policy `replay`: a stored rollout's episode and the answers of its policy."""
+"""The policy `replay`, which repeats the episode and the policy's answers of a stored rollout."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from taskapp_kit.records.trajectory import Recording
 from taskapp_kit.wire.rollout import RolloutRequest
 
 DECLARED_LIMITS = ("environment", "max_turns", "max_steps")
-"""Stop reasons that the environment produces again by itself; other limits came with the request and end a replay too."""
+"""Stop reasons that the environment produces again. Other limits came with the request and must also end a replay."""
 
 
 def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> RolloutRequest:
-    """Return the request with environment, split, seed, config and the policy's sample from a stored rollout of this app.
+    """Return the request with the environment, split, seed, config and sample of a stored rollout of this app.
 
-    Values that the request gives for these must be equal. Raises RequestError `replay_differs`, which names each field
-    that differs; `unknown_environment` when the app no longer has that environment.
+    Raises RequestError `replay_differs`, which names the fields, if the request has other values for them. Raises
+    `unknown_environment` if the app no longer has the environment.
     """
     differing = tuple(_differing(request, stored, app))
     if differing:
@@ -37,7 +37,7 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
             hint="Omit these fields. A replay reads them from the stored rollout.",
         )
     safety = request.safety
-    if stored.stop_reason == "max_ops":  # the limit may have been reached within an answer
+    if stored.stop_reason == "max_ops":  # the limit may have been reached between the calls of one answer
         reached = next(int(event["value"]) for event in stored.events if event.get("kind") == "limited")
         safety = safety.model_copy(update={"max_ops": min(safety.max_ops, reached)})
     config: dict[str, Any] = {**request.env.config, **stored.config, "split": stored.split}
@@ -60,7 +60,7 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
     env = request.env
     if env.env_name not in (None, stored.environment):
         yield problem(("env", "env_name"), env.env_name, stored.environment)
-        return  # another environment's config cannot be compared
+        return  # the config of another environment cannot be compared
     read = read_config(find_environment(app, stored.environment), env.config)
     if env.seed not in (None, stored.seed):
         yield problem(("env", "seed"), env.seed, stored.seed)
@@ -73,19 +73,19 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
             )
         elif stored.config[name] != value:
             yield problem(("env", "config", name), value, stored.config[name])
-    # a policy that draws would otherwise be another one
+    # a policy that draws would otherwise make different decisions
     sample = request.policy.config.get("sample")
     if sample is not None and sample != stored.policy.get("sample", 0):
         yield problem(("policy", "config", "sample"), sample, stored.policy.get("sample", 0))
 
 
 def recording_of(stored: StoredRollout) -> Recording:
-    """The answers of a stored rollout's policy, and the limit that ended it, unless the environment declares that limit."""
+    """Return the answers of a stored rollout's policy, and the request's limit that ended the rollout, if any."""
     turns = EpisodeRecord.of(stored.events).turns
     events = [from_json(turn.answered) for turn in turns if not turn.scripted]
     answers = [event.answer for event in events if isinstance(event, Answered)]
     ended = stored.status == "truncated" or (stored.failure or {}).get("boundary") == "scoring"
-    # the environment's own limits end a replay at the same place by themselves
+    # the environment's own limits end a replay at the same step anyway
     by_request = ended and stored.stop_reason not in DECLARED_LIMITS
     return Recording(answers, stored.stop_reason if by_request else None)
 

@@ -1,4 +1,4 @@
-"""Values of a JSON Schema: uniform ones for the policy `random`, ones as from a model that follows it, and an example to show."""
+"""Draws values for a JSON Schema, uniformly for the policy `random` or like a model, and builds examples for prompts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Draw = Callable[[random.Random], Json]
 SPAN_LIMIT = 2**63
 """A range of integers wider than this counts as unbounded."""
 DEEP = 5
-"""Below this depth a free sampler draws required parts only, so that a schema that contains itself comes to an end."""
+"""Below this depth, a free sampler only draws required parts, so that a recursive schema ends."""
 MAX_DEPTH = 50
 EXAMPLE_DEPTH = 12
-"""A recursive schema is followed to this depth, references counted."""
+"""The depth to which an example follows a recursive schema. References count."""
 OPEN_RANGE = 100
-"""The width of a range of numbers that has one end or none."""
+"""The width that is used for a range of numbers with only one bound or none."""
 MAX_TEXT, MAX_LIST = 10_000, 1_000
-"""The greatest lengths that are drawn where a schema demands more."""
+"""The maximum lengths that are drawn even if a schema requires more."""
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "iris", "juniper", "kelp", "larch")
 PATTERN_TEXTS = ("amber", "Amber", "AMBER", "a", "A", "7", "42", "123", "1234", "AB123", "ab-12", "a1", "1.0", "1.0.0")
-"""The strings that a free sampler tries on a `pattern`; if none matches, it ignores the pattern."""
+"""The strings that a free sampler tries for a `pattern`. If none matches, the sampler ignores the pattern."""
 MORE_FORMATS: Mapping[str, str] = {
     "duration": "P1D",
     "url": FORMATS["uri"],
@@ -42,35 +42,36 @@ MORE_FORMATS: Mapping[str, str] = {
 
 
 class Unbounded(ValueError):
-    """A field has no bounds, so no uniform value can be drawn. The message names it."""
+    """A field has no bounds, so no uniform value can be drawn. The message names the field."""
 
 
 def compile_sampler(schema: Mapping[str, Json], name: str = "arguments") -> Draw:
-    """Return a function that draws one value of the schema, each field uniformly. Raises Unbounded naming the field.
+    """Return a function that draws one value for the schema, each field uniformly.
 
-    An optional field without bounds is left out, so it has its default.
+    Optional fields without bounds are omitted and so have their defaults. Raises Unbounded, which names the field, for a
+    required field without bounds.
     """
     return UniformSampler().compiled(read_schema(schema), name, 0)
 
 
 def draw(schema: Json, rng: random.Random) -> Json:
-    """Return one value of the schema, even where it is open; if bounds exclude every value, the nearest.
+    """Draw one value for the schema, which may have no bounds. If bounds exclude every value, return the nearest value.
 
-    Raises ValueError where only an endless value would fit, and other errors for an invalid schema.
+    Raises ValueError if the schema requires an endless value, and other errors for an invalid schema.
     """
     return FreeSampler().compiled(read_schema(schema), "value", 0)(rng)
 
 
 def sentence(rng: random.Random, least: int = 3, most: int = 8) -> str:
-    """Return a few words, with a capital and a full stop."""
+    """Return a few words with an initial capital and a full stop."""
     return " ".join(rng.choices(WORDS, k=rng.randint(least, most))).capitalize() + "."
 
 
 class UniformSampler:
-    """Compiles a schema to a function that draws its values uniformly; refuse what has no bounds."""
+    """Compiles a schema to a function that draws values uniformly. Raises Unbounded for parts without bounds."""
 
     def compiled(self, schema: Schema, name: str, depth: int) -> Draw:
-        """Return the function for one place of the schema. name: of the place, in errors."""
+        """Return the function for one part of the schema. name: the name of the part in errors."""
         if "const" in schema.keywords:
             constant = schema.keywords["const"]
             return lambda rng: constant
@@ -94,7 +95,7 @@ class UniformSampler:
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema."""
-        # uniform over what has no greatest size is not defined
+        # there is no uniform distribution over values of unlimited size
         if schema.recursive:
             raise Unbounded(f"{name} ({schema.recursive}) can contain itself without limit")
         return self.compiled(schema, name, depth + 1)
@@ -104,7 +105,7 @@ class UniformSampler:
         return schema.branches
 
     def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
-        """Return both ends of a range of numbers."""
+        """Return the bounds of a range of numbers. Raises Unbounded if there are none."""
         if low is None or high is None or (kind == "integer" and high - low >= SPAN_LIMIT):
             raise Unbounded(f"{name} ({kind}) has no minimum and maximum")
         if kind == "integer" and low > high:
@@ -120,7 +121,7 @@ class UniformSampler:
         return int(schema.keywords.get("minItems", 0)), int(schema.keywords["maxItems"])
 
     def of_text(self, schema: Schema, name: str) -> Draw:
-        """Return the function for a text, or for any JSON."""
+        """Raise Unbounded, because strings and any JSON have no bounds."""
         raise Unbounded(f"{name} ({schema.kind or 'any JSON'}) has no bounds, so no value can be drawn")
 
     def of_object(self, schema: Schema, name: str, depth: int) -> Draw:
@@ -130,7 +131,7 @@ class UniformSampler:
         for key, part in members.items():
             try:
                 fields[key] = self.part(part, f"{name}.{key}", depth)
-            # left out, it has its default
+            # an omitted field has its default
             except Unbounded:
                 if key in required:
                     raise
@@ -147,9 +148,9 @@ class UniformSampler:
         most, below = keywords.get("maximum"), keywords.get("exclusiveMaximum")
         step = keywords.get("multipleOf")
         if kind == "integer":
-            # an integer is a multiple of 1; what `multipleOf` asks for below that is always fulfilled
+            # an integer is a multiple of 1, so it also fits every `multipleOf` that divides 1
             step = max(1, int(step or 1))
-        if step:  # the ends, counted in steps
+        if step:  # the bounds, counted in steps
             least = None if least is None else int(-(-least // step))
             above = None if above is None else int(above // step) + 1
             most = None if most is None else int(most // step)
@@ -158,44 +159,44 @@ class UniformSampler:
         low, high = self.bounds(max(lows, default=None), min(highs, default=None), kind, name)
         if step:
             return lambda rng: rng.randint(int(low), int(high)) * step
-        # `uniform` may round to an end that is not part of the range
+        # `uniform` may round to a bound that is not part of the range
         return lambda rng: value if (value := rng.uniform(low, high)) not in (above, below) else (low + high) / 2
 
     def _list(self, schema: Schema, name: str, depth: int) -> Draw:
         first = [self.part(item, f"{name}[{at}]", depth) for at, item in enumerate(schema.first_items)]
         low, high = self.lengths(schema, name, depth)
-        # only the first ones are drawn, since what may follow them seldom has bounds
+        # only the prefix items are drawn, because further items rarely have bounds
         if first and high == 0:
             return lambda rng: [part(rng) for part in first]
         item = self.part(schema.items, f"{name}[]", depth)
-        # drawn until enough differ, because a set of equal items is shorter than its least length
+        # drawn until enough items differ, because equal items count once in a set
         if schema.keywords.get("uniqueItems"):
             return lambda rng: _distinct(item, rng, rng.randint(low, high))
         return lambda rng: [*(part(rng) for part in first), *(item(rng) for _ in range(rng.randint(low, high)))]
 
 
 class FreeSampler(UniformSampler):
-    """Draws values of any schema, as a model that follows it would. A part is compiled when it is drawn."""
+    """Draws values for any schema, like a model that follows the schema. A part is compiled when it is drawn."""
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema, which may contain the schema itself."""
         if depth > MAX_DEPTH:
             raise ValueError("the schema requires a value that contains itself without end")
 
-        # not before it is drawn: the schema may contain itself
+        # compiled on demand, because the schema may contain itself
         def drawn(rng: random.Random) -> Json:
             return self.compiled(schema, name, depth + 1)(rng)
 
         return drawn
 
     def branches(self, schema: Schema, depth: int) -> list[Schema]:
-        """Return the branches that may be drawn; deep inside, the branch that ends soonest."""
-        # deep inside, drawing any branch of a tree would make it grow without end
+        """Return the branches that may be drawn. Deep in a schema, return only the branch that ends first."""
+        # deep in a schema, drawing any branch could make a tree grow without end
         branches = sorted(schema.branches, key=_depth_ahead)
         return branches if depth < DEEP else branches[:1]
 
     def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
-        """Return both ends of a range of numbers; the lower one twice if no value lies between them."""
+        """Return the bounds of a range of numbers, or the lower bound twice if no value lies between them."""
         if low is None:
             low = 0 if high is None else high - OPEN_RANGE
         return low, low + OPEN_RANGE if high is None else max(low, high)
@@ -213,9 +214,9 @@ class FreeSampler(UniformSampler):
         shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
         fixed = FORMATS.get(str(keywords.get("format"))) or MORE_FORMATS.get(str(keywords.get("format")))
         if "pattern" in keywords:
-            # libraries that generate strings for patterns are unmaintained; most patterns of tools match one of these
+            # Libraries that generate strings for patterns are unmaintained. Most patterns of tools match one of these strings.
             texts = [text for text in PATTERN_TEXTS if shortest <= len(text) <= longest]
-            with suppress(re.error):  # not an expression that Python accepts
+            with suppress(re.error):  # not a valid regular expression in Python
                 fixed = next((text for text in texts if re.search(str(keywords["pattern"]), text)), fixed)
 
         def text(rng: random.Random) -> str:
@@ -227,7 +228,7 @@ class FreeSampler(UniformSampler):
         return text
 
     def of_object(self, schema: Schema, name: str, depth: int) -> Draw:
-        """Return the function for an object: the required members, and others at random."""
+        """Return the function for an object with the required fields and random optional fields."""
         keywords, members, required = schema.keywords, schema.members, schema.required
         others = schema.part(keywords.get("additionalProperties"))
         least, most = min(int(keywords.get("minProperties", 0)), MAX_LIST), int(keywords.get("maxProperties", MAX_LIST))
@@ -245,12 +246,12 @@ class FreeSampler(UniformSampler):
 
 
 def _depth_ahead(schema: Schema) -> int:
-    """Return how far a branch may lead: plain values end a schema that contains itself, references to it continue."""
+    """Rank a branch by how far it may recurse. Plain values end a recursive schema, and references continue it."""
     return 2 if schema.recursive else 1 if schema.kind in ("object", "array") else 0
 
 
 def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
-    """`count` different values; fewer when a hundred draws in a row repeat earlier values."""
+    """Return `count` different values, or fewer if a hundred consecutive draws repeat earlier values."""
     drawn: list[Json] = []
     misses = 0
     while len(drawn) < count and misses < 100:
@@ -265,17 +266,17 @@ def _distinct(item: Draw, rng: random.Random, count: int) -> list[Json]:
 
 
 def example_call(tool: Tool) -> dict[str, Json]:
-    """Return a valid call of the tool, in the form that output mode `text` expects."""
+    """Return a valid call of the tool in the format of output mode `text`."""
     return {"tool": tool.name, "arguments": example_arguments(tool)}
 
 
 def example_text(tool: Tool) -> str:
-    """Return a valid call of the tool as JSON text."""
+    """Return a valid call of the tool as a JSON string."""
     return orjson.dumps(example_call(tool), default=dict).decode()
 
 
 def example_arguments(tool: Tool) -> dict[str, Json]:
-    """Arguments that the tool accepts: the required ones, or the first when none is required."""
+    """Return arguments that the tool accepts: all required ones, or the first if none is required."""
     schema = read_schema(tool.parameters)
     example = _example(schema, 0)
     if not isinstance(example, dict):

@@ -1,11 +1,11 @@
 """The notations in which models write actions: JSON, Hermes' and Qwen's `<tool_call>`, `<function=…>`, `[TOOL_CALLS]`, tags.
 
-Accepted as one action in JSON: `{"tool": NAME, "arguments": {…}}` (also `name`, `function`, `action`; also `args`,
-`parameters`, `input`), the same with the arguments next to the name, OpenAI's `{"type": "function", "function": {…}}`, and
-`{NAME: {…}}`. A list of them, or a list under `actions` or `tool_calls`, is several actions.
+One action in JSON is `{"tool": NAME, "arguments": {…}}`, a flat object with the arguments next to the name, OpenAI's
+`{"type": "function", "function": {…}}`, or `{NAME: {…}}`. `name`, `function` and `action` are accepted for `tool`, and
+`args`, `parameters` and `input` for `arguments`. A list of actions, also under `actions` or `tool_calls`, is several actions.
 
-Each search for tags runs forwards once, and a missing closing tag is searched for once, so the time stays linear for hostile
-text.
+Each search for tags runs forwards once, and a missing closing tag is searched only once, so hostile text also takes linear
+time.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ SIDE_WORDS = frozenset({"thought", "thoughts", "reasoning", "reason", "explanati
 WRAPPINGS = 4
 TAGS = 256
 CHILDREN = 64
-"""Additional tags, in an answer or inside one tag, are ignored."""
+"""The maximum number of tags in an answer or inside one tag. Further tags are ignored."""
 
 
 def actions_in(value: Json, tools: Mapping[str, Tool], *, bare: bool = True) -> list[ToolCall] | None:
-    """Read a JSON value as actions, in order; None when it is none. Raises UnreadableJson.
+    """Parse a JSON value as actions, in order. Return None if it is not an action. Raises UnreadableJson for bad arguments.
 
-    bare: also accepts an object of arguments without a tool's name, where there is only one tool.
+    bare: whether to accept an object of arguments without a tool's name if there is only one tool.
     """
     found = _actions(value, tools, WRAPPINGS)
-    # with a single tool, its name carries no information
+    # with a single tool, the name carries no information
     if found is None and bare and isinstance(value, Mapping) and value:
         only = [tool for tool in tools.values() if not tool.text]
         if len(only) == 1 and set(value) <= set(only[0].parameters.get("properties", {})):
@@ -75,9 +75,9 @@ def _wrapped(
 
 
 def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Read `{"tool": NAME, "arguments": {…}}`, or the arguments next to the name.
+    """Parse `{"tool": NAME, "arguments": {…}}`, or the arguments next to the name.
 
-    An unknown tool's name is accepted only with a member for its arguments.
+    The name of an unknown tool is only accepted together with a field for the arguments.
     """
     for word in NAME_WORDS:
         name = value.get(word)
@@ -91,26 +91,26 @@ def _named(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCal
             rest = {key: part for key, part in value.items() if key != word}
             known = tools[name].parameters.get("properties", {})
             return [_call(name, {key: p for key, p in rest.items() if key in known or key not in SIDE_WORDS}, tools)]
-        # with other members it may be data, such as {"name": "Ada", "age": 3}
+        # with other fields it may be data, such as {"name": "Ada", "age": 3}
         if set(value) <= {word, *SIDE_WORDS} and word in ("tool", "tool_name"):
             return [ToolCall(str(recordable(name)), {})]
     return None
 
 
 def _keyed(value: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Read `{NAME: {…}}`, with optional members of explanation next to it."""
+    """Parse `{NAME: {…}}`, with optional fields for an explanation next to it."""
     named = [key for key in value if key in tools]
     plainly = len(value) == 1 or all(isinstance(value[key], Mapping) or value[key] is None for key in named)
-    # a model that repeats the observation may write the name of a tool as a member
+    # a model that repeats the observation may write a tool's name as a field
     others = any(isinstance(part, Mapping | list) for key, part in value.items() if key not in tools)
     return [_call(key, value[key], tools) for key in named] if named and plainly and not others else None
 
 
 def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
-    """Return the call; a value that is not an object becomes the argument of a tool that takes one."""
+    """Return the call. A value that is not an object becomes the argument of a tool with one parameter."""
     if isinstance(given, str) and given.lstrip()[:1] == "{":
-        # OpenAI writes arguments as a JSON string, and so do models that saw it
-        with contextlib.suppress(UnreadableJson):  # a plain text may begin with a brace
+        # OpenAI writes arguments as a JSON string, and some models copy this format
+        with contextlib.suppress(UnreadableJson):  # plain text may also begin with a brace
             given = decode(given)
     if given is None or given == "":
         given = {}
@@ -123,12 +123,12 @@ def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
 
 
 def value_of(text: str, schema: Any) -> Json:
-    """Return the value of a tag's text: the text where the schema accepts a string, else JSON if it parses, else the text."""
+    """Return the value of a tag: the text if the schema accepts a string, or the decoded JSON, or else the text."""
     kinds = _kinds(schema)
     # Qwen's template writes each value on separate lines
     if text.startswith("\n") and text.endswith("\n"):
         text = text[1:-1]
-    # a string that looks like JSON, such as "1", stays a string that the tool takes
+    # if the tool accepts a string, text that looks like JSON, such as "1", stays a string
     if "string" in kinds:
         return text
     try:
@@ -153,7 +153,7 @@ def _kinds(schema: Any) -> set[str]:
 
 @dataclass(slots=True)
 class TagMatch:
-    """The result of one parser. several: the text clearly asks for more than one action. broken: why an attempt is invalid."""
+    """The result of one parser. several: whether the text clearly has several actions. broken: why an attempt is invalid."""
 
     calls: list[ToolCall] = field(default_factory=list)
     several: bool = False
@@ -161,7 +161,7 @@ class TagMatch:
 
 
 class ClosingTags:
-    """Finds closing tags; remembers missing ones, which are not searched for again."""
+    """Finds closing tags. Missing tags are remembered and not searched again."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -177,7 +177,7 @@ class ClosingTags:
         return at
 
 
-# Repetitions are bounded: an unbounded one would take quadratic time for hostile text.
+# Repetitions are bounded, because unbounded repetitions take quadratic time for hostile text.
 _MARKS = re.compile(
     r"<(?P<tag>tool_calls?|function_calls?)>|<function=(?P<function>[\w.-]{1,64})>"
     r"|(?P<list>\[TOOL_CALLS\])|(?P<python><\|python_tag\|>)"
@@ -189,7 +189,7 @@ _INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
 
 
 def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse tool calls in the notations of chat templates. Several of them are several actions."""
+    """Parse tool calls in the notations of chat templates. Several calls are several actions."""
     found = TagMatch(several=True)
     closings = ClosingTags(text)
     at = 0
@@ -214,14 +214,14 @@ def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         except UnreadableJson as error:
             found.broken = str(error)
             break
-    # all or nothing: playing what could be read would reward something else than what was written
+    # all or nothing, because executing only the valid calls would reward other actions than the model wrote
     if found.broken is not None:
         found.calls = []
     return found
 
 
 def _listed(text: str, start: int, tools: Mapping[str, Tool], mark: str) -> tuple[list[ToolCall], int]:
-    """Parse JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`; also return the index of their end."""
+    """Parse JSON values separated by `;` or `,`, or Mistral's `name[ARGS]{…}`. Return the calls and the index of the end."""
     calls: list[ToolCall] = []
     at = start
     while True:
@@ -254,7 +254,7 @@ def _known(calls: list[ToolCall] | None, mark: str) -> list[ToolCall]:
 
 
 def _body(body: str, tools: Mapping[str, Tool], tag: str) -> list[ToolCall]:
-    """Parse the body of `<tool_call>`: JSON values, `<function=…>`, a tag named as a tool, or only a name."""
+    """Parse the body of `<tool_call>`: JSON values, `<function=…>`, a tag with a tool's name, or only a name."""
     stripped = body.strip()
     function = _INNER_FUNCTION.search(stripped)
     if function is not None:
@@ -295,7 +295,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'
 
 
 def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse `<NAME>…</NAME>` around JSON, a tag for each argument or the one argument; `<action>…</action>` around any."""
+    """Parse `<NAME>…</NAME>` around JSON, argument tags or one argument, and `<action>…</action>` around any notation."""
     found = TagMatch()
     closings = ClosingTags(text)
     at = 0
@@ -333,7 +333,7 @@ def _in_action(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall
         return _known(actions_in(value, tools), f"<{name}>")
     calls = [*bare(stripped, tools)]
     if not calls and "<" in stripped:
-        calls = tagged(stripped.replace("<action", "<"), tools).calls  # one wrapping is enough
+        calls = tagged(stripped.replace("<action", "<"), tools).calls  # accept only one level of wrapping
     only = word_tool(tools)
     if not calls and name == "answer" and only is not None:
         calls = [ToolCall(only[0].name, {only[1]: stripped})]
@@ -343,7 +343,7 @@ def _in_action(name: str, body: str, tools: Mapping[str, Tool]) -> list[ToolCall
 
 
 def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
-    """Parse a tag named as a tool."""
+    """Parse a tag that has a tool's name."""
     properties = tool.parameters.get("properties", {})
     given: dict[str, object] = {
         item[1]: value_of(item[2] if item[2] is not None else item[3], properties.get(item[1]))
@@ -358,7 +358,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
     if any(name in properties for name in children):
         given |= {name: value_of(part, properties.get(name)) for name, part in children.items()}
     elif stripped:
-        # words without a tag can only be meant for the one argument
+        # text without a tag can only be the value of the one argument
         if len(properties) != 1 or given:
             raise UnreadableJson(f"in <{tool.name}> stands no argument of it: {stripped[:60]!r}")
         (name,) = properties
@@ -367,7 +367,7 @@ def _tool(tool: Tool, inside: str, body: str) -> ToolCall:
 
 
 def _children(body: str) -> Iterator[tuple[str, str]]:
-    """Yield the tags of a body in order: name and content."""
+    """Yield the name and content of the tags in a body, in order."""
     closings = ClosingTags(body)
     at = 0
     for _ in range(CHILDREN):
@@ -382,15 +382,15 @@ def _children(body: str) -> Iterator[tuple[str, str]]:
 
 
 def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
-    """Yield the call of a tool without required arguments, when the text is only its name."""
+    """Yield the call of a tool without required arguments if the text is only the tool's name."""
     name = words[:200].strip().strip("`'\"*.! ").removesuffix("()")
-    # a call without arguments that the tool requires is a sentence about it
+    # if the tool requires arguments, its name alone is no call but a mention
     if len(words) <= 200 and name in tools and not tools[name].parameters.get("required"):
         yield ToolCall(name, {})
 
 
 def word_tool(tools: Mapping[str, Tool]) -> tuple[Tool, str] | None:
-    """Return the only tool whose single argument is a string, and that argument's name; None without one, or with several."""
+    """Return the tool whose only argument is a string, and the argument's name. Return None unless there is exactly one."""
     found = []
     for tool in tools.values():
         properties = tool.parameters.get("properties", {})

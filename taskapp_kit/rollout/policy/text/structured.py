@@ -1,4 +1,4 @@
-"""Output mode `structured`: the `response_format` under which every answer is one action as JSON."""
+"""Output mode `structured`: the `response_format` that makes every reply one action in JSON."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 def response_format(options: PolicyOptions, tools: Sequence[Tool]) -> dict[str, Json]:
-    """Return the caller's own schema, else the union of the actions: `{"action": {"tool": NAME, "arguments": {…}}}`."""
+    """Return the format with the caller's schema, or with a union of all actions in `{"action": …}`."""
     name, own = "response", options.structured
     if own is not None:
         name, schema, strict = own.schema_name, own.json_schema, own.strict
     else:
         schema = action_schema(tools)
-        # vendors refuse a schema that is not closed everywhere if it is sent as strict
+        # vendors reject a strict schema unless every object in it is closed
         strict = _is_strict(schema)
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": strict}}
 
 
 def action_schema(tools: Sequence[Tool]) -> dict[str, Json]:
-    """JSON Schema of one action. Its root is an object, because vendors refuse a union there."""
+    """Return the JSON Schema of one action. The root is an object, because vendors reject a union at the root."""
     definitions: dict[str, Json] = {}
     branches: list[Json] = []
     for tool in tools:
         names = {name: f"{tool.name}_{name}" for name in tool.parameters.get("$defs", {})}
         for name, inner in tool.parameters.get("$defs", {}).items():
-            # two tools may define different things under one name
+            # two tools may use one name for different definitions
             definitions[names[name]] = _renamed(inner, names)
         arguments = _renamed({key: part for key, part in tool.parameters.items() if key != "$defs"}, names)
         branches.append(_closed({"tool": {"type": "string", "enum": [tool.name]}, "arguments": arguments}))
@@ -44,7 +44,7 @@ def _closed(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """Return the schema with its references to definitions renamed."""
+    """Return the schema with renamed references to definitions."""
     if isinstance(schema, Mapping):
         renamed = {key: _renamed(part, names) for key, part in schema.items()}
         target = schema.get("$ref")
@@ -57,7 +57,7 @@ def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
 
 
 def _is_strict(schema: Any) -> bool:
-    """True when every object in it is closed and requires all its members, as vendors' strict mode requires."""
+    """Return whether every object in the schema is closed and requires all properties, as vendors' strict mode does."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, Mapping):

@@ -1,8 +1,8 @@
-"""Parses the action in a model's text, for output mode `text`, and builds the reply if it is missing or ambiguous.
+"""Parses the action in a model's text for output mode `text`, and builds a reply if the action is missing or ambiguous.
 
-The parsers run in this order, and the first that finds something decides: the notations of chat templates, tags, fenced
-blocks, JSON anywhere, `\\boxed{…}`, a tool's name alone. Text in `<think>` tags is ignored. Nothing is ever evaluated, and
-the time is linear in the length of the text.
+The parsers run in this order, and the first that finds an action decides: the notations of chat templates, tags, fenced
+blocks, JSON anywhere, `\\boxed{…}`, a tool's name alone. Text in `<think>` tags is ignored. The text is never
+evaluated, and parsing takes linear time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from taskapp_kit.rollout.policy.sampling import example_text
 from taskapp_kit.rollout.policy.text.notations import TagMatch, actions_in, bare, marked, tagged, word_tool
 
 ATTEMPTS = 200
-"""The number of positions at which JSON is tried."""
+"""The maximum number of positions at which JSON is tried."""
 WORK = 4
-"""The limit on characters read in these attempts, in multiples of the text's length."""
+"""The limit on characters parsed in these attempts, as a multiple of the text's length."""
 BLOCKS = 256
 BOXES = 64
 MANY = 64
-"""The number of different actions that are counted for a refusal."""
+"""The maximum number of different actions to count for a refusal."""
 
 _THOUGHT = re.compile(r"<(/?)(think|thinking|thought|reasoning)>")
 _FENCE = "```"
@@ -39,8 +39,8 @@ class ParsedActions:
 
     Attributes:
         calls: The actions in order.
-        problem: Why no action was parsed, as the model reads it.
-        attempted: Whether the text seems to be meant as an action.
+        problem: Why no action was parsed, as a message for the model.
+        attempted: Whether the text seems to be intended as an action.
     """
 
     calls: list[ToolCall] = field(default_factory=list)
@@ -52,14 +52,14 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
     """Parse the actions in a model's text. Never raises.
 
     Args:
-        words: What the model wrote. Text in `<think>` tags is ignored.
+        words: The model's text. Text in `<think>` tags is ignored.
         tools: The actions of the environment.
 
     Returns:
         The actions, or why no action was parsed.
     """
     named = {tool.name: tool for tool in tools}
-    # models weigh actions in their thoughts, which would be taken for the answer
+    # models consider actions in their thoughts, which must not count as the answer
     text = without_thoughts(words)
     broken: str | None = None
     for search in _SEARCHES:
@@ -70,7 +70,7 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
         if found.calls:
             return _resolve(found, tools)
         broken = broken or found.broken
-        # the model meant a call: what another search finds inside it would be something else
+        # the model intended a call, and another parser would find something else inside it
         if found.broken is not None and search is marked:
             break
     if broken is not None:
@@ -80,7 +80,7 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
 
 
 def how(tools: Sequence[Tool]) -> str:
-    """Return a sentence on how to answer, with a valid example for one tool and the names of all."""
+    """Return a message on how to answer, with a valid example for one tool and the names of all tools."""
     if not tools:
         return "No action is possible now."
     shown = next((tool for tool in tools if not tool.text), tools[0])
@@ -95,7 +95,7 @@ def without_thoughts(words: str) -> str:
     for mark in _THOUGHT.finditer(words):
         if mark[1]:  # closing
             if depth == 0:
-                parts.clear()  # the chat template opened it in the prompt
+                parts.clear()  # the chat template opened the section in the prompt
             depth = max(0, depth - 1)
         else:
             if depth == 0:
@@ -108,15 +108,15 @@ def without_thoughts(words: str) -> str:
 
 
 def _resolve(found: TagMatch, tools: Sequence[Tool]) -> ParsedActions:
-    """Several actions where several are meant; repetitions count as one; different actions are refused as ambiguous."""
-    # in a notation for calls, or in a list, more than one is plainly meant
+    """Return the found actions. Equal actions count once. Different actions are refused unless several are clearly intended."""
+    # in a notation for calls, or in a list, several actions are clearly intended
     if found.several:
         return ParsedActions(found.calls, attempted=True)
     distinct: list[ToolCall] = []
     for call in found.calls[:MANY]:
         if not any(call.tool == other.tool and call.args == other.args for other in distinct):
             distinct.append(call)
-    # different actions among words are not played: the model may have rejected the first
+    # different actions in prose are not executed, because the model may have rejected the first
     if len(distinct) == 1 and found.broken is None:
         return ParsedActions(distinct, attempted=True)
     if len(distinct) == 1:
@@ -134,7 +134,7 @@ def _short(call: ToolCall) -> str:
 
 
 def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse JSON, tags or a tool's name in code blocks. Several actions are accepted from the only block that has any."""
+    """Parse JSON, tags or a tool's name in code blocks. Several actions are accepted only if one block contains all."""
     found = TagMatch()
     holding = 0
     at = text.find(_FENCE)
@@ -145,7 +145,7 @@ def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         end = text.find(_FENCE, start)
         block = text[start : end if end >= 0 else len(text)]
         info, line, body = block.partition("\n")
-        if not line:  # the block is on one line
+        if not line:  # the whole block is on one line
             info, body = "", block.removeprefix("json")
         in_block = _in_block(info.strip().lower(), body.strip(), tools)
         holding += bool(in_block.calls)
@@ -168,13 +168,13 @@ def _in_block(info: str, body: str, tools: Mapping[str, Tool]) -> TagMatch:
 
 
 def _looks_like_one(text: str, tools: Mapping[str, Tool]) -> bool:
-    """True when broken JSON seems to be meant as an action."""
+    """Return whether broken JSON seems to be intended as an action."""
     head = text[:400]
     return any(f'"{word}"' in head or f"'{word}'" in head for word in ("tool", "name", "arguments", "args", *tools))
 
 
 def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse JSON anywhere. Several actions are accepted if the text has nothing else, or as one list."""
+    """Parse JSON anywhere in the text. Several actions are accepted as one list, or if the text has nothing else."""
     found = TagMatch()
     start = len(text) - len(text.lstrip())
     at = start if text[start : start + 1] == "[" else text.find("{")
@@ -185,9 +185,10 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
             break
         try:
             value, end = decode_at(text, at)
-            calls = actions_in(value, tools, bare=found.broken is None)  # otherwise it may be a part of the broken JSON
+            # after broken JSON, a bare object may be a part of it
+            calls = actions_in(value, tools, bare=found.broken is None)
         except UnreadableJson as error:
-            # each attempt costs what it read, or nested braces would take quadratic time
+            # count the characters of each attempt, because nested braces would take quadratic time
             budget -= error.read + 64
             if found.broken is None and _looks_like_one(text[at : at + 400], tools):
                 found.broken = f"the JSON in the answer cannot be read: {error}"
@@ -200,7 +201,7 @@ def embedded(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         alone = alone and not text[end : at if at >= 0 else len(text)].strip(" \t\r\n;,")
     if found.calls:
         found.broken = None
-    # several objects among words may be examples; a text that contains only objects is a list of actions
+    # several objects in prose may be examples, but a text that contains only objects is a list of actions
     found.several = alone or holding == 1
     return found
 
@@ -239,11 +240,11 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def named(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse the name of a tool without required arguments, as the whole answer or as its last line."""
+    """Parse the name of a tool without required arguments, as the whole answer or as the last line."""
     stripped = text.strip()
     calls = [*bare(stripped, tools)]
     if not calls:
-        # models explain first, and then name the action
+        # models often explain first and then name the action
         last = stripped[-400:].rpartition("\n")[2]
         calls = [*bare(_LABEL.sub("", last), tools)]
     return TagMatch(calls)
