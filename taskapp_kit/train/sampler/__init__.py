@@ -1,4 +1,4 @@
-"""Generates tokens: `TransformersSampler` with a model in this process, `vllm/` with a vLLM server."""
+"""Generates tokens, with a model in this process (`TransformersSampler`) or with a vLLM server (`vllm/`)."""
 
 BATCH_SIZE = 32
-"""Rows of a batch. On a CPU, larger batches hardly sample more tokens per second."""
+"""Maximum number of rows in a batch. On a CPU, larger batches sample hardly more tokens per second."""

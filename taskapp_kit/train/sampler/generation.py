@@ -1,7 +1,7 @@
 """Generates tokens for a batch of prompts with a transformers causal language model.
 
-Prompts are padded on the left, and earlier keys and values are cached. A row leaves the batch when it ends or its call is
-cancelled. Each row has a separate random stream, so the other rows of a batch never change its tokens.
+Prompts are padded on the left, and keys and values are cached. A row is removed from the batch when it ends or its call
+is cancelled. Each row has a separate random stream, so a row's tokens never depend on the other rows in the batch.
 """
 
 from __future__ import annotations
@@ -21,59 +21,59 @@ from taskapp_kit.train.turns import Sampled
 
 
 def check_prompt(prompt_ids: Sequence[int], max_tokens: int, context_tokens: int, vocabulary: int) -> tuple[int, ...]:
-    """Return the prompt. Raises BadArgument.
+    """Return the prompt as a tuple. Raises BadArgument if it is invalid or too long.
 
-    context_tokens: the limit of prompt and answer together. vocabulary: the number of token ids.
+    `context_tokens` limits a prompt together with its reply. `vocabulary` is the number of token ids.
     """
     if max_tokens < 1:
-        raise BadArgument(f"max_tokens is {max_tokens}; expected at least 1.")
+        raise BadArgument(f"`max_tokens` is {max_tokens}. Expected at least 1.")
     if not prompt_ids:
-        raise BadArgument("The prompt has no token; expected at least one.")
+        raise BadArgument("The prompt is empty. Expected at least one token.")
     if len(prompt_ids) + max_tokens > context_tokens:
         raise BadArgument(
-            f"A prompt of {len(prompt_ids)} tokens and an answer of {max_tokens} do not fit into the model's context; "
-            f"expected at most {context_tokens} together."
+            f"A prompt of {len(prompt_ids)} tokens and a reply of {max_tokens} do not fit into the model's context. "
+            f"Expected at most {context_tokens} tokens in total."
         )
     if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
-        raise BadArgument(f"The prompt has a token id outside the model's vocabulary, 0 to {vocabulary - 1}.")
+        raise BadArgument(f"The prompt has an unknown token id. Expected ids from 0 to {vocabulary - 1}.")
     return tuple(prompt_ids)
 
 
 def check_temperature(temperature: float) -> float:
-    """Return the temperature. Raises BadArgument."""
+    """Return the temperature. Raises BadArgument if it is negative or not finite."""
     if not 0 <= temperature < float("inf"):
-        raise BadArgument(f"temperature is {temperature}; expected a number of at least 0.")
+        raise BadArgument(f"`temperature` is {temperature}. Expected a number of at least 0.")
     return temperature
 
 
 def check_version(version: int, present: int) -> None:
-    """Raise TrainingError unless new weights have a version above the sampler's."""
+    """Raise TrainingError if the version of new weights does not exceed the sampler's version."""
     if version <= present:
         raise TrainingError(
-            f"New weights have the version {version}; expected more than the sampler's version, {present}."
+            f"New weights have the version {version}. Expected more than the sampler's version, {present}."
         )
 
 
 def closed_error() -> TrainingError:
-    """Return the error of a call to a closed sampler."""
+    """Return the error for a call of a closed sampler."""
     return TrainingError("The sampler is closed and generates no more tokens.")
 
 
 PADDING_ID = 0
-"""Any id of the vocabulary: the attention mask hides it."""
+"""The id of padding tokens. Any id works, because the attention mask hides padding."""
 
 SHRINK_BELOW = 0.5
-"""Ended rows are dropped when at most this share of the rows is still generating, because dropping copies the cache."""
+"""Ended rows are removed when at most this share of rows is still running, because removing rows copies the cache."""
 
 
 @dataclass(slots=True, eq=False)
 class GenerationRequest:
-    """One prompt and the tokens that were generated for it so far.
+    """One prompt and the tokens generated so far.
 
     Attributes:
-        uniforms: The random stream of its draws.
-        called: `perf_counter` at the request.
-        result: The result, cancelled if the call was.
+        uniforms: The random numbers for drawing tokens.
+        called: The value of `perf_counter` when the call was made.
+        result: The result. It is cancelled if the call is cancelled.
     """
 
     prompt_ids: tuple[int, ...]
@@ -88,7 +88,7 @@ class GenerationRequest:
 
     @property
     def ended(self) -> bool:
-        """Whether the generation, which has at least one token, is finished or cancelled."""
+        """Whether the generation is finished or cancelled. It must have at least one token."""
         return len(self.token_ids) >= self.max_tokens or self.token_ids[-1] in self.stop_ids or self.result.cancelled()
 
     def sampled(self, version: int) -> Sampled:
@@ -105,16 +105,22 @@ class GenerationRequest:
 def draw_tokens(
     logits: torch.Tensor, temperatures: Sequence[float], uniforms: Sequence[float]
 ) -> tuple[list[int], list[float]]:
-    """Return one token per row and its log-probability, by inversion of the cumulative distribution.
+    """Draw one token per row by inverting the cumulative distribution. Return the tokens and their log-probabilities.
 
-    logits: (rows, vocabulary). temperatures: 0 takes the most probable token, with its log-probability at temperature 1.
-    uniforms: one number in [0, 1) per row. Raises TrainingError if the logits are not finite.
+    Args:
+        logits: The logits of the next token, (rows, vocabulary).
+        temperatures: The temperature of each row. At 0, the most probable token is chosen, and its log-probability is
+            the one at temperature 1.
+        uniforms: One random number in [0, 1) per row.
+
+    Raises:
+        TrainingError: The logits are not finite.
     """
     divisors = torch.tensor([temperature or 1.0 for temperature in temperatures], device=logits.device)
     log_probs = torch.log_softmax(logits.float() / divisors[:, None], dim=-1)
     cumulative = log_probs.double().exp().cumsum(dim=-1)
     numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None]
-    target = numbers * cumulative[:, -1:]  # below the sum, as each number is below 1
+    target = numbers * cumulative[:, -1:]  # less than the sum, because each number is less than 1
     chosen = torch.searchsorted(cumulative, target, right=True)
     chosen = chosen.clamp(max=logits.shape[-1] - 1)  # if the sum is NaN
     greedy = torch.tensor([temperature == 0 for temperature in temperatures], device=logits.device)[:, None]
@@ -123,16 +129,16 @@ def draw_tokens(
     chances: list[float] = log_probs.gather(1, chosen)[:, 0].tolist()
     if not all(math.isfinite(chance) for chance in chances):
         raise TrainingError(
-            "The model returned an infinite log-probability or NaN; expected finite logits.",
-            hint="Its weights have diverged: return to a checkpoint and lower the learning rate.",
+            "The model returned a log-probability that is infinite or NaN. Expected finite logits.",
+            hint="The weights have diverged. Return to a checkpoint and lower the learning rate.",
         )
     return tokens, chances
 
 
 def generate(model: Any, requests: Sequence[GenerationRequest], ended: Callable[[GenerationRequest], None]) -> None:
-    """Generate until every request has ended, and call `ended` for each one when it ends or is cancelled.
+    """Generate until every request has ended. Call `ended` for each request when it ends or is cancelled.
 
-    model: a causal language model of transformers in eval mode, on the device to use.
+    `model` is a causal language model from transformers in eval mode, on the device to use.
     """
     with torch.inference_mode():
         device = model.device

@@ -1,7 +1,7 @@
-"""A `Sampler` over a transformers model in this process, on the CPU or a GPU.
+"""A `Sampler` with a transformers model in this process, on the CPU or a GPU.
 
-One thread owns the model. It collects requests into batches, generates, and replaces the weights between two batches, so
-that all tokens of an answer come from the same version. Callers may use any event loop.
+One thread owns the model. It collects requests into batches, generates tokens, and replaces the weights between
+batches. All tokens of a reply therefore come from the same version. Callers may use any event loop.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from taskapp_kit.train.sampler.generation import (
 from taskapp_kit.train.turns import Sampled
 
 FLUSH_SECONDS = 0.005
-"""How long an incomplete batch waits for more requests."""
+"""Seconds that an incomplete batch waits for more requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightSwap:
-    """New weights that wait for the end of a batch."""
+    """New weights that are loaded after the running batch."""
 
     weights: Mapping[str, torch.Tensor]
     version: int
@@ -44,16 +44,16 @@ class WeightSwap:
 
 
 class TransformersSampler:
-    """Samples from a model that nothing else may use or change.
+    """Samples from a model. No other code may use or change the model.
 
     Args:
-        model: A causal language model of transformers.
-        batch_size: The rows of a batch.
-        flush_seconds: How long an incomplete batch waits for more requests.
-        open_attempts: Returns the number of attempts that may send a request. An incomplete batch starts when that many
-            requests wait. It is called in the sampler's thread.
-        deterministic: Whether to sample one prompt at a time on one thread (set for the whole process), so that on a CPU
-            equal weights, prompts and draws give equal tokens and log-probabilities.
+        model: A causal language model from transformers.
+        batch_size: The maximum number of rows in a batch.
+        flush_seconds: How many seconds an incomplete batch waits for more requests.
+        open_attempts: A function that returns the number of attempts that may send a request. An incomplete batch
+            starts when this many requests are waiting. The sampler's thread calls the function.
+        deterministic: Whether to sample one prompt at a time on one thread. On a CPU, equal weights, prompts and draws
+            then produce equal tokens and log-probabilities. The number of threads is set for the whole process.
         version: The version of the initial weights.
     """
 
@@ -69,7 +69,7 @@ class TransformersSampler:
     ) -> None:
         self.version = version
         self.context_tokens: int = model.config.max_position_embeddings
-        """The most tokens of a prompt and its answer together."""
+        """The maximum number of tokens of a prompt together with its reply."""
         self._model = model.eval()
         self._vocabulary: int = model.get_input_embeddings().weight.shape[0]
         self._batch_size = 1 if deterministic else batch_size
@@ -88,8 +88,8 @@ class TransformersSampler:
     ) -> Sampled:
         """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
 
-        At temperature 0 it has the log-probabilities at temperature 1. Raises BadArgument; TrainingError if the model fails
-        or the sampler is closed.
+        At temperature 0, the log-probabilities are those at temperature 1. Raises BadArgument for invalid arguments,
+        and TrainingError if the model fails or the sampler is closed.
         """
         request = GenerationRequest(
             prompt_ids=check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary),
@@ -112,10 +112,15 @@ class TransformersSampler:
             raise
 
     async def swap(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Copy these weights into the model after the running batch. Waiting requests are sampled from them.
+        """Copy these weights into the model after the running batch. Waiting requests are sampled with the new weights.
 
-        weights: a `state_dict` with the model's names and shapes, of any dtype and device, unchanged until this call
-        returns. version: the version of these weights, larger than before. Raises TrainingError without changing anything.
+        Args:
+            weights: A `state_dict` with the model's names and shapes, of any dtype and device. It must not change until
+                this method returns.
+            version: The version of these weights. It must be larger than the current version.
+
+        Raises:
+            TrainingError: The weights do not fit, or the sampler is closed. Nothing has changed.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -161,7 +166,10 @@ class TransformersSampler:
             _fail(swap.done, closed_error())
 
     def _next_batch(self) -> list[GenerationRequest]:
-        """Wait for a full batch, all open attempts or the timeout. Return [] if new weights or the end come first."""
+        """Wait for a full batch, requests of all open attempts or the timeout.
+
+        Return [] if new weights must be loaded or the sampler is closed first.
+        """
         self._changed.wait_for(
             lambda: self.closed or self._swaps or len(self._waiting) >= self._full(), timeout=self._flush_seconds
         )
@@ -177,7 +185,7 @@ class TransformersSampler:
             generate(self._model, batch, self._deliver)
         except Exception as error:
             for request in batch:
-                failure = TrainingError(f"The model failed while sampling {len(batch)} answers: {error}")
+                failure = TrainingError(f"The model failed while sampling {len(batch)} replies: {error}")
                 failure.__cause__ = error
                 _fail(request.result, failure)
 
@@ -210,7 +218,7 @@ class TransformersSampler:
         if wrong:
             raise TrainingError(
                 f"New weights do not fit the sampler's model: {len(wrong)} tensors differ in name or shape, such as "
-                f"{wrong[0]!r}; expected the state_dict of the same architecture."
+                f"{wrong[0]!r}. Expected the state_dict of the same architecture."
             )
         check_version(swap.version, self.version)
 

@@ -1,7 +1,7 @@
-"""Serves a model of this machine with OpenAI's chat completions, in a separate process.
+"""Serves a model on this machine with OpenAI's chat completions API, in a separate process.
 
-model_server    the application of that process
-serving_child   its program
-process         starts and ends it; loads no torch
-served_models   at most one such process at a time, for a backend: `ServedModels`
+model_server    the application of the serving process
+serving_child   the program of the serving process
+process         starts and ends the serving process, without importing torch
+served_models   `ServedModels`, which runs at most one serving process at a time for a backend
 """

@@ -2,8 +2,8 @@
 
     POST chat/completions, completions, responses, messages, GET models        below /served-here/v1
 
-Conversations are rendered, sampled and answered as in training by the gateway, but each request is independent: earlier
-answers are encoded again from their text.
+Conversations are rendered and sampled as by the gateway in training. But each request is independent, so earlier
+replies are encoded again from their text.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 MAX_TEMPERATURE = 2.0
 LEAST_TEMPERATURE = 0.01
-"""A lower temperature counts as 0, because logits divided by it would not be finite."""
+"""A lower temperature is treated as 0, because dividing logits by it would produce infinite values."""
 DEFAULT_TEMPERATURE = 1.0
 DEFAULT_MAX_TOKENS = 1024
-"""The limit of an answer whose request has none."""
+"""The maximum number of tokens of a reply if the request does not set a limit."""
 
 NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "top_p": (1,),
@@ -53,11 +53,11 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
 }
-"""Members that are rejected unless they are absent, null, or one of these neutral values."""
+"""Fields that are rejected unless they are absent, null, or one of these neutral values."""
 
 
 class SamplingRequest(BaseModel):
-    """How one answer is sampled. temperature: 0 takes the most probable token. seed: None samples randomly."""
+    """How one reply is sampled. At `temperature` 0, the most probable token is chosen. A `seed` of None is random."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,20 +66,20 @@ class SamplingRequest(BaseModel):
 
 
 def read_sampling(body: Mapping[str, Any]) -> SamplingRequest:
-    """Return how the answer to a request is sampled. Raises RequestError, which names the invalid member."""
+    """Return how the reply to a request is sampled. Raises RequestError, which names the invalid field."""
     for name, accepted in NEUTRAL.items():
         value = body.get(name)
         if value is not None and (isinstance(value, bool) or value not in accepted):
-            raise wrong((name,), "is not supported", "Leave it out: the whole distribution is sampled, as in training.")
+            raise wrong((name,), "is not supported", "Omit it. The whole distribution is sampled, as in training.")
     if body.get("logit_bias"):
-        raise wrong(("logit_bias",), "is not supported", "Leave it out.")
+        raise wrong(("logit_bias",), "is not supported", "Omit it.")
     return read_request(SamplingRequest, {name: value for name, value in body.items() if value is not None})
 
 
 log = logging.getLogger("taskapp_kit.train")
 
 MAX_RUNNING = 256
-"""Requests that are sampled or waiting. Further requests are rejected until some are answered."""
+"""Maximum number of running and waiting requests. Further requests are rejected."""
 RETRY_SECONDS = 5
 
 ERRORS = ErrorWriter(
@@ -88,7 +88,7 @@ ERRORS = ErrorWriter(
 
 
 class ModelServer:
-    """Answers for one model. name: its name in requests. context_tokens: the limit of a prompt and its answer together."""
+    """Serves one model. `name` is its name in requests. `context_tokens` limits a prompt together with its reply."""
 
     def __init__(self, name: str, sampler: Sampler, renderer: Renderer, *, context_tokens: int) -> None:
         self._name = name
@@ -97,7 +97,7 @@ class ModelServer:
         self._running = 0
 
     def behind(self, key: str) -> ASGIApp:
-        """Return the application, which only answers requests with this key."""
+        """Return the application, which rejects requests without this key."""
 
         def authenticate(scope: Scope) -> RequestRefused | None:
             try:
@@ -136,13 +136,13 @@ class ModelServer:
         body = await read_json(scope, receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         call, options = read_call(route, body), read_sampling(body)
         if body.get("model") not in (None, self._name):
-            raise RequestRefused("model_not_found", "This server has another model.", hint=f"Use {self._name}.")
+            raise RequestRefused("model_not_found", "This server serves a different model.", hint=f"Use {self._name}.")
         turn = await self._turn(route, call, options, receive)
         return answer(call, turn, self._renderer.tokenizer, self._name)
 
     async def _turn(self, route: Route, call: GatewayCall, options: SamplingRequest, receive: Receive) -> AnsweredTurn:
         if self._running >= MAX_RUNNING:
-            raise Saturated(f"{MAX_RUNNING} requests are waiting or running.", retry_after_seconds=RETRY_SECONDS)
+            raise Saturated(f"{MAX_RUNNING} requests are already in progress.", retry_after_seconds=RETRY_SECONDS)
         seed = secrets.token_hex(16) if options.seed is None else str(options.seed)
         attempt = OpenAttempt(
             correlation_id=route,
@@ -162,8 +162,8 @@ class ModelServer:
         self._running += 1
         try:
             generation = attempt.begin(call)
-            assert not isinstance(generation, AnsweredTurn), "an attempt of one call has no earlier answer"
+            assert not isinstance(generation, AnsweredTurn), "an attempt with one call has no earlier reply"
             return await while_connected(attempt.result(generation), receive)
         finally:
-            await attempt.end()  # cancels the generation of a client that has disconnected
+            await attempt.end()  # cancels the generation if the client has disconnected
             self._running -= 1

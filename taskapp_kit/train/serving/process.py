@@ -1,4 +1,4 @@
-"""Starts and ends the process that serves a model. This module loads no torch."""
+"""Starts and ends the process that serves a model. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from taskapp_kit.train.engine.child_program import OFFLINE
 from taskapp_kit.train.engine.local_engine import check_installed
 
 START_SECONDS = 600.0
-"""The deadline of reading and checking the weights. The first use of some models also downloads and converts them."""
+"""Time limit in seconds for loading a model. The first use of some models also downloads and converts them."""
 
 
 class ServingProcess(OwnedProcess[dict[str, Any]]):
-    """A process that serves one model. `with` waits until it answers, and ends it. It also ends with this process.
+    """A process that serves one model. Entering a `with` block waits until it responds, and leaving the block ends it.
 
-    After `wait`, `url` (ending in /v1) and `key`, a bearer token, are set. Raises Unavailable without the extra `train`.
-    name: see `find_model`. paths: whether the name may be the path of a directory.
+    The process also ends with this process. After `wait`, `url` (ending in /v1) and the bearer token `key` are set. As
+    for `find_model`, `paths` is whether the model's name may be the path of a directory. Raises Unavailable if the
+    extra `train` is not installed.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class ServingProcess(OwnedProcess[dict[str, Any]]):
         self.url = ""
         self.key = ""
         self.own_name = name
-        """The model's name after aliases."""
+        """The model's name after aliases are applied."""
         message = {
             "model": name,
             "models": os.fspath(models.expanduser().absolute()),
@@ -52,7 +53,7 @@ class ServingProcess(OwnedProcess[dict[str, Any]]):
         )
 
     def wait(self, seconds: float = START_SECONDS) -> None:
-        """Wait until the model is served. Raises ConfigError, after which the process has ended."""
+        """Wait until the model is served. If this fails, the process has ended and ConfigError is raised."""
         try:
             answer = self.wait_ready(seconds) or {}
         except BaseException:
@@ -64,8 +65,8 @@ class ServingProcess(OwnedProcess[dict[str, Any]]):
             self.close()
             raise ConfigError(
                 answer.get("error")
-                or f"The process that serves the model {self.name!r} ended during its start ({self.end}).",
-                hint=answer.get("hint", "Its error output shows the reason."),
+                or f"The process that serves the model {self.name!r} ended while it was starting ({self.end}).",
+                hint=answer.get("hint", "The error output of the process shows the reason."),
             )
         self.url, self.key, self.own_name = answer["url"], answer["key"], answer["name"]
 

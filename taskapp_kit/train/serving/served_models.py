@@ -1,4 +1,4 @@
-"""Serves the models of a directory for a backend, with at most one process at a time. This module loads no torch."""
+"""Serves the models in a directory for a backend, with at most one process at a time, without importing torch."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from taskapp_kit.train.serving.process import ServingProcess
 log = logging.getLogger("taskapp_kit.train")
 
 IDLE_SECONDS = 300.0
-"""A process without requests for this time is ended, because it uses the memory of a model."""
+"""Seconds without requests after which a process is ended, because it uses the memory of a model."""
 MAX_WAITING = 256
-"""Concurrent requests. Further requests are rejected until some are answered."""
+"""Maximum number of running and waiting requests. Further requests are rejected."""
 RETRY_SECONDS = 5
 NOTICED_SECONDS = 1.0
-"""How long to wait after a lost connection to see whether the process has ended."""
+"""Seconds to wait after a lost connection to find out whether the process has ended."""
 ANSWER_SECONDS = 3600.0
-"""The deadline of one answer. The serving process has shorter deadlines."""
+"""Time limit in seconds of one reply. The limits in the serving process are shorter."""
 
 
 StoredState = tuple[int, int]
-"""The inode and modification time of a checkpoint's manifest, which show whether it was replaced."""
+"""The inode and modification time of a checkpoint's manifest. They change when the checkpoint is replaced."""
 
 
 class ServedModels:
     """Serves the trained models and base models of one directory on demand.
 
-    Requests for another model wait until running answers are finished, in order. aliases: names of models by alias.
-    idle_seconds: how long a process without requests continues.
+    Requests for another model wait in order until running replies have ended. `aliases` are names of models by alias.
+    `idle_seconds` is how long a process without requests continues.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class ServedModels:
 
     @property
     def pid(self) -> int | None:
-        """The id of the serving process, None if no process runs."""
+        """The id of the serving process, or None if no process is running."""
         return self._process.pid if self._process is not None and not self._process.ended.is_set() else None
 
     def find(self, name: str) -> AvailableModel | None:
-        """Return the model of this name, None if it does not exist. Its files are not read."""
+        """Return the model with this name, or None if it does not exist. Its files are not read."""
         own = self._aliases.get(name, name)
         if own in BUNDLED or (name in self._aliases and is_path(own)):
             return AvailableModel(name)
@@ -79,7 +79,7 @@ class ServedModels:
         return None if created is None else AvailableModel(name, trained.job, created)
 
     def available(self) -> list[AvailableModel]:
-        """Return all models, trained ones first."""
+        """Return all models. Trained models come first."""
         found = [
             AvailableModel(str(model.name), model.name.job, model.modified) for model in trained_models(self._models)
         ]
@@ -87,13 +87,14 @@ class ServedModels:
         return [*found, *(AvailableModel(name, created=created) for name, created in base.items())]
 
     async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
-        """Return a model's answer to a request. route: such as `chat/completions`. body: the JSON body.
+        """Return a model's response to a request with a JSON body. An example of `route` is `chat/completions`.
 
-        Raises RequestRefused (`model_failed`) if its process ends twice; Saturated, Unavailable, ConfigError.
+        Raises RequestRefused (`model_failed`) if the serving process ends twice, Saturated if too many requests are
+        waiting, Unavailable, and ConfigError.
         """
         if self._waiting >= MAX_WAITING:
             raise Saturated(
-                f"{MAX_WAITING} requests to models are waiting or running.", retry_after_seconds=RETRY_SECONDS
+                f"{MAX_WAITING} requests to models are already in progress.", retry_after_seconds=RETRY_SECONDS
             )
         self._waiting += 1
         try:
@@ -108,12 +109,12 @@ class ServedModels:
             self._waiting -= 1
         raise RequestRefused(
             "model_failed",
-            "The process that serves this model did not answer, or ended before the answer was complete.",
-            hint="See the backend's log. A prompt may need more memory than is available.",
+            "The process that serves this model did not respond, or ended before its response was complete.",
+            hint="Check the backend's log. A prompt may need more memory than is available.",
         )
 
     async def close(self) -> None:
-        """End the process. Running answers are lost."""
+        """End the process. Running replies are lost."""
         self._closed = True
         if self._idle is not None:
             self._idle.cancel()
@@ -126,7 +127,7 @@ class ServedModels:
         async with self._admission:
             state = self._stored_state(model.name)
             process = self._process
-            # Two models would need the memory of both. Requests wait for running answers in order, so no model starves.
+            # Two models might not fit into the memory. Requests wait in order for running replies, so no model starves.
             if process is None or process.ended.is_set() or (process.name, self._state) != (model.name, state):
                 await self._free.wait()
                 process = await self._started(model.name, state)
@@ -146,7 +147,7 @@ class ServedModels:
                     self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
 
     async def _started(self, name: str, state: StoredState | None) -> ServingProcess:
-        """Replace the process. A request that is cancelled waits for it, so that there is at most one process."""
+        """Replace the process. A cancelled request waits until this is done, so that at most one process exists."""
         await self._end()
         if self._closed:
             raise Unavailable("The backend is stopping.")

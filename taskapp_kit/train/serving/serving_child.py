@@ -1,4 +1,4 @@
-"""The program of a serving process; `process.py` starts it.
+"""The program of a serving process, which `process.py` starts.
 
 It reads one line of JSON from standard input, loads the model, prints its address and its key as a line of JSON, and
 serves on the loopback address until standard input ends.
@@ -33,7 +33,7 @@ KEY_BYTES = 32
 def main() -> None:
     """Serve, or print `{"error": …, "hint": …}`."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps the output of libraries out of the answers
+    os.dup2(2, 1)  # libraries must not print to the output that contains the response
     message = orjson.loads(sys.stdin.buffer.readline())
     end_with_input()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this process

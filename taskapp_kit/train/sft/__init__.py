@@ -1,6 +1,6 @@
-"""Fine-tunes a model on conversations, `taskapp train --type sft`, in this process.
+"""Fine-tunes a model on conversations in this process, for `taskapp train --type sft`.
 
 sft_settings        the settings in a config
-conversations       the conversations of a file, some of them held out, and their rows of an update
-sft_job             model, updates, held-out loss and checkpoints of one job
+conversations       reads and filters conversations, holds some out, and converts them to rows
+sft_job             the model, updates, held-out loss and checkpoints of one job
 """

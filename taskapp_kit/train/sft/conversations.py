@@ -1,6 +1,6 @@
-"""Conversations to learn from: the filtered lines of a file of `taskapp export --format sft`, some of them held out.
+"""Conversations for fine-tuning, from a file that `taskapp export --format sft` wrote. Some are held out.
 
-Their rows have the same token ids as a rollout's. The model's answers are trained on.
+Their rows have the same token ids as rollouts of the same conversation. The model's replies are trained on.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from taskapp_kit.train.sft.sft_settings import SftSettings
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 
 Origin = tuple[str, str, int | str]
-"""The environment, split and seed of a conversation, or its name without a seed. Equal origins stay on the same side."""
+"""The environment, split and seed of a conversation, or its name if it has no seed. Equal origins are not separated."""
 LINES_SHOWN = 5
-"""The most line numbers in the message about lines that are left out for one reason."""
+"""Maximum number of line numbers in a message about lines that are omitted for one reason."""
 SHOWN_CHARACTERS = 80
 NOTHING_LEARNED = "in which each answer has the weight 0"
 NO_ARGUMENTS = "with a call whose arguments are not a JSON object"
@@ -35,15 +35,15 @@ NO_ARGUMENTS = "with a call whose arguments are not a JSON object"
 
 @dataclass(frozen=True, slots=True)
 class ExportedConversation:
-    """One line of a file. Values that the file does not specify are None or "".
+    """The conversation in one line of a file. Values that the file does not specify are None or "".
 
     Attributes:
-        name: The rollout's id, else the line's number.
+        name: The rollout's id, or the line's number if it has none.
         answers: The positions of the messages that the model wrote.
-        weightless: The positions of answers that are context only.
+        weightless: The positions of replies that are only context.
         line: The line's number in the file.
-        digest: Equal for equal conversations.
-        unfit: Why the conversation cannot be learned from, None if it can.
+        digest: A hash that is equal for equal conversations.
+        unfit: Why the conversation cannot be used for training, or None if it can.
     """
 
     name: str
@@ -61,18 +61,18 @@ class ExportedConversation:
 
     @property
     def learned(self) -> frozenset[int]:
-        """The positions of the answers that are learned from."""
+        """The positions of the replies that are trained on."""
         return self.answers - self.weightless
 
     @property
     def origin(self) -> Origin:
-        """The key that decides whether the conversation is held out."""
+        """The key that determines whether the conversation is held out."""
         return self.environment, self.split, self.name if self.seed is None else self.seed
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenConversations:
-    """The conversations of a job. left_out: the number of all others, by reason."""
+    """The conversations of a job. `left_out` is the number of omitted conversations by reason."""
 
     learned: list[ExportedConversation]
     held_out: list[ExportedConversation]
@@ -80,10 +80,10 @@ class ChosenConversations:
 
 
 def read_conversations(path: Path) -> Iterator[ExportedConversation]:
-    """Yield the conversations of a file. Raises ConfigError, which names the line.
+    """Yield the conversations in a file. Raises ConfigError, which names the line, if a line is invalid.
 
-    Only `messages` is required, and unknown members are ignored. Without `answers`, all assistant messages are learned
-    from, except those with `weight` 0.
+    Only `messages` is required, and unknown fields are ignored. If a line has no `answers`, all assistant messages are
+    trained on, except messages with `weight` 0.
     """
     try:
         with path.open("rb") as file:
@@ -92,15 +92,15 @@ def read_conversations(path: Path) -> Iterator[ExportedConversation]:
                     yield _conversation(line, f"{path}, line {number}", number)
     except OSError as error:
         raise ConfigError(
-            f"The conversations of {path} cannot be read: {error.strerror}.",
+            f"The file of conversations {path} cannot be read: {error.strerror}.",
             hint="Set [data] train to a file that `taskapp export … --format sft --out FILE` wrote.",
         ) from None
 
 
 def chosen_conversations(settings: SftSettings) -> ChosenConversations:
-    """Return the learned and held-out conversations. Equal conversations, and those with the same seed, stay together.
+    """Return the conversations to train on and to hold out. Conversations that are equal or have equal seeds stay together.
 
-    Raises ConfigError if a file cannot be read, or no conversation is left to learn from.
+    Raises ConfigError if a file cannot be read, or if no conversation remains to train on.
     """
     left_out: Counter[str] = Counter()
     found = _filtered(settings.train, settings, left_out)
@@ -121,8 +121,8 @@ def chosen_conversations(settings: SftSettings) -> ChosenConversations:
     if not learned:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise ConfigError(
-            f"{settings.train} has no conversation to learn from" + (f"; left out: {reasons}." if reasons else "."),
-            hint="See [data] min_reward and rl_config, and the filters of `taskapp export`.",
+            f"{settings.train} has no conversation to train on." + (f" Omitted: {reasons}." if reasons else ""),
+            hint="Check [data] min_reward and rl_config, and the filters of `taskapp export`.",
         )
     return ChosenConversations(learned, held_out, left_out)
 
@@ -145,7 +145,7 @@ def _filtered(path: Path, settings: SftSettings, left_out: Counter[str]) -> list
 
 
 def _reason_against(conversation: ExportedConversation, settings: SftSettings) -> str | None:
-    """Return why a conversation is neither learned from nor measured, None if it is."""
+    """Return why a conversation is neither trained on nor held out, or None if it is used."""
     if settings.min_reward is not None and conversation.reward is None:
         return "without a reward"
     if settings.min_reward is not None and (conversation.reward or 0.0) < settings.min_reward:
@@ -161,7 +161,7 @@ def _reason_against(conversation: ExportedConversation, settings: SftSettings) -
 
 
 def _linked(conversations: Sequence[ExportedConversation]) -> dict[Origin, Origin]:
-    """Map each origin to a representative of all origins that are connected to it by equal conversations."""
+    """Map each origin to a representative of the origins that are connected to it through equal conversations."""
     first: dict[str, Origin] = {}
     above: dict[Origin, Origin] = {}
 
@@ -176,7 +176,7 @@ def _linked(conversations: Sequence[ExportedConversation]) -> dict[Origin, Origi
 
 
 def _drawn(origins: Sequence[Origin], share: float) -> set[Origin]:
-    """Draw a share of the origins: at least one and not all, but none if the share is 0 or only one origin exists."""
+    """Draw a share of the origins, at least one but not all. If the share is 0 or only one origin exists, draw none."""
     if share == 0 or len(origins) < 2:
         return set()
     count = min(max(round(share * len(origins)), 1), len(origins) - 1)
@@ -187,18 +187,18 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     try:
         value = plain(read_exactly(line), "row")
     except ValueError as error:
-        raise ConfigError(f"{place}: no JSON ({error}); expected an object with `messages`.") from None
+        raise ConfigError(f"{place}: invalid JSON ({error}). Expected an object with `messages`.") from None
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise ConfigError(
-            f"{place}: no list `messages`{f' ({_members(value)})' if isinstance(value, dict) else ''}; expected a "
+            f"{place}: no list `messages`{f' ({_members(value)})' if isinstance(value, dict) else ''}. Expected a "
             "conversation in the format of `taskapp export --format sft`."
         )
     normal = _normal(messages, place)
     assistant = [at for at, message in enumerate(normal) if message.role == "assistant"]
     if not assistant:
-        raise ConfigError(f"{place}: no message of the assistant; expected at least one to learn from.")
-    # A prompt may contain examples with the same roles as answers, so an export lists the positions of the model's answers.
+        raise ConfigError(f"{place}: no message of the assistant. Expected at least one to train on.")
+    # A prompt may contain example replies of the assistant, so an export lists the positions of the model's own replies.
     answers = assistant if value.get("answers") is None else value["answers"]
     if (
         not isinstance(answers, list)
@@ -206,7 +206,7 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
         or not all(type(each) is int and each in assistant for each in answers)
     ):
         raise ConfigError(
-            f"{place}: found the answers {answers!r}; expected a list of the positions of assistant messages, at least one."
+            f"{place}: `answers` is {answers!r}. Expected a list of at least one position of an assistant message."
         )
     weightless = {at for at in answers if _weight(messages[at], f"{place}: messages.{at}") == 0}
     learned = sorted(set(answers) - weightless)
@@ -214,9 +214,9 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
         _check_content(message, read, f"{place}: messages.{at}", learned=at in learned)
     tools, reward, seed = value.get("tools") or [], value.get("reward"), value.get("seed")
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
-        raise ConfigError(f"{place}: `tools` is not a list of objects; expected schemas of functions, or null.")
+        raise ConfigError(f"{place}: `tools` is not a list of objects. Expected schemas of functions, or null.")
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-        raise ConfigError(f"{place}: the reward is {reward!r}; expected a number, or null.")
+        raise ConfigError(f"{place}: the reward is {reward!r}. Expected a number, or null.")
     unfit = None if learned else NOTHING_LEARNED
     if any(not isinstance(call.arguments, dict) for at in learned for call in normal[at].calls):
         unfit = NO_ARGUMENTS
@@ -239,7 +239,7 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
 
 
 def _normal(messages: Sequence[Mapping[str, Any]], place: str) -> list[NormalMessage]:
-    """Return the messages in their normal form. Raises ConfigError, which names the message's position."""
+    """Return the normalized messages. Raises ConfigError, which names the position of an invalid message."""
     unknown = {at: message.get("role") for at, message in enumerate(messages) if message.get("role") not in ROLES}
     if unknown:
         at = min(unknown)
@@ -255,25 +255,23 @@ def _normal(messages: Sequence[Mapping[str, Any]], place: str) -> list[NormalMes
 
 
 def _weight(message: Mapping[str, Any], place: str) -> int:
-    """Return the `weight` of an answer, as in OpenAI's format: 0 if it is context only, else 1. Raises ConfigError."""
+    """Return the `weight` of a reply as in OpenAI's format: 0 for a reply that is only context, otherwise 1."""
     weight = message.get("weight")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         raise ConfigError(
-            f"{place} has the weight {cut(repr(weight), SHOWN_CHARACTERS)}. Expected 0, which is not learned, or 1."
+            f"{place} has the weight {cut(repr(weight), SHOWN_CHARACTERS)}. Expected 0 (not trained on) or 1."
         )
     return 1 if weight is None else int(weight)
 
 
 def _check_content(message: Mapping[str, Any], read: NormalMessage, place: str, *, learned: bool) -> None:
-    """Raise ConfigError for a message without content, or with a call that models are not shown."""
+    """Raise ConfigError for a message without content, or with a call in a field that is not rendered."""
     if learned and message.get("function_call"):
-        raise ConfigError(
-            f"{place} has a call in `function_call`, which is not supported. Expected it in `tool_calls`."
-        )
+        raise ConfigError(f"{place} has a call in `function_call`, which is not supported. Use `tool_calls` instead.")
     has_content = bool(read.text.strip()) if learned else message.get("content") not in (None, [])
     if not (has_content or read.calls or reasoning_of(message)):
         raise ConfigError(
-            f"{place} ({_members(message)}) has neither content nor tool calls. Expected the text in `content`."
+            f"{place} ({_members(message)}) has neither content nor tool calls. Expected text in `content`."
         )
 
 
@@ -282,14 +280,14 @@ def _members(message: Mapping[str, Any]) -> str:
 
 
 SFT_ADVANTAGE = 1.0
-"""The advantage of each learned token, because rows without an advantage are left out of an update."""
+"""The advantage of each trained token. It is not 0, because updates omit rows without an advantage."""
 
 
 def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> TrainingRow:
-    """Return the row of a conversation up to its last learned answer.
+    """Return the row of a conversation up to the last reply that is trained on.
 
-    The positions of the answers decide which tokens are trained on, not the token ids, because padding may use the token
-    that ends a message.
+    The positions of the replies determine which tokens are trained on. Token ids cannot, because padding may use the
+    token that ends a message.
     """
     ids: tuple[int, ...] = ()
     mask: list[bool] = []
@@ -318,7 +316,7 @@ def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> 
 def conversation_rows(
     renderer: Renderer, conversations: Sequence[ExportedConversation], context_tokens: int
 ) -> tuple[list[TrainingRow], Counter[str]]:
-    """Return the rows that can be learned from, and the number of other conversations, by reason."""
+    """Return the rows that can be trained on, and the number of omitted conversations by reason."""
     rows: list[TrainingRow] = []
     left_out: Counter[str] = Counter()
     for each in conversations:
@@ -333,7 +331,7 @@ def conversation_rows(
 
 
 def not_learned_as_tokens(renderer: Renderer, conversations: Sequence[ExportedConversation]) -> Counter[str]:
-    """Return the number of answers by phrase of `Renderer.not_as_tokens`."""
+    """Count the replies by the phrases that `Renderer.not_as_tokens` returns for them."""
     return Counter(
         phrase for each in conversations for at in each.learned for phrase in renderer.not_as_tokens(each.messages[at])
     )

@@ -1,7 +1,7 @@
-"""One fine-tuning job. Its updates are deterministic, so a resumed job ends with the same weights as an uninterrupted one.
+"""One fine-tuning job. Updates are deterministic, so a resumed job ends with the same weights as an uninterrupted job.
 
-A job is identified by its config, its conversations and its base model. Its checkpoints have the same form as other jobs',
-with `ft` instead of `rl`, and contain the curve.
+A job is identified by its config, its conversations and its base model. Its checkpoints have the format of other jobs'
+checkpoints, with `ft` instead of `rl` in the name, and also contain the curve.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ class SftObserver(Protocol):
     """Receives the progress of a running job."""
 
     def began(self, job_id: str, sentences: Sequence[str]) -> None:
-        """The job starts or resumes. sentences: a description of its data and needs."""
+        """Called when the job starts or resumes. `sentences` describe its data and needs."""
 
     def updated(self, done: int, total: int, values: dict[str, float]) -> None:
-        """An update was made, or the initial model was measured (done is 0). values: metrics by point name."""
+        """Called after each update, and for the initial model (`done` is 0). `values` are metrics by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SftResult:
-    """A job that has ended.
+    """The result of a job that has ended.
 
     Attributes:
         job_id: The job's id.
         model: The last checkpoint.
-        best: The checkpoint with the lowest held-out loss, None without one.
-        best_loss: That loss.
+        best: The checkpoint with the lowest held-out loss, or None if no conversations are held out.
+        best_loss: The held-out loss of `best`.
         base: The base model.
         updates: The number of updates.
-        learned: The number of learned conversations.
+        learned: The number of conversations that were trained on.
         held_out: The number of held-out conversations.
-        tokens: The number of learned tokens.
-        left_out: The number of conversations that were omitted, by reason.
-        not_as_tokens: The number of answers with parts that are not learned as tokens, by part.
-        before: The initial held-out loss in nats per token, None without held-out conversations.
-        after: The final held-out loss.
-        points: The name, step, value and created_at of all metric points.
+        tokens: The number of tokens that were trained on.
+        left_out: The number of omitted conversations by reason.
+        not_as_tokens: The number of replies with parts that are not encoded as the model's tokens, by part.
+        before: The initial held-out loss in nats per token, or None if no conversations are held out.
+        after: The final held-out loss in nats per token, or None.
+        points: The `name`, `step`, `value` and `created_at` of all metric points.
     """
 
     job_id: str
@@ -93,7 +93,7 @@ class SftResult:
 
 @dataclass(frozen=True, slots=True)
 class SftRows:
-    """The rows that a job learns from, and those that it is measured on."""
+    """The rows on which a job trains, and the held-out rows on which it is measured."""
 
     learned: list[TrainingRow]
     held_out: list[TrainingRow]
@@ -101,7 +101,7 @@ class SftRows:
     not_as_tokens: Counter[str]
 
     def batch(self, number: int, size: int) -> list[TrainingRow]:
-        """Return the rows of an update, counted from 0. Each epoch has another order. Its last batch may be smaller."""
+        """Return the rows of an update, counted from 0. The order differs in each epoch. The last batch may be smaller."""
         epoch, place = divmod(number, self.per_epoch(size))
         order = list(range(len(self.learned)))
         derived_rng("sft", "order", epoch).shuffle(order)
@@ -121,11 +121,11 @@ async def run_sft(
     *,
     fresh: bool = False,
 ) -> SftResult:
-    """Run the job to its end, from its last checkpoint if it has one.
+    """Run the job to its end. If it has checkpoints, continue from the last checkpoint.
 
     Args:
-        document: The config for the checkpoints.
-        settings: The settings in it.
+        document: The config, which checkpoints store.
+        settings: The settings in the config.
         models: The models directory.
         aliases: The operator's aliases.
         observer: Receives the progress.
@@ -133,12 +133,12 @@ async def run_sft(
 
     Raises:
         ConfigError: The model or the conversations cannot be used.
-        JobError: The memory or the disk is too small.
+        JobError: The available memory or disk space is too small.
         TrainingError: An update fails.
         CheckpointError: A checkpoint cannot be read or saved.
     """
-    # Fine-tuning needs no rollouts, task app, keys or gateway, so it is not a job of a backend. It shares everything that
-    # the result depends on with RL: renderer, log-probabilities, micro-batches, optimizer and checkpoints.
+    # Fine-tuning needs no rollouts, task app, keys or gateway, so it does not run on a backend. It uses the same code as RL
+    # for everything that affects the result: renderer, log-probabilities, micro-batches, optimizer and checkpoints.
     chosen = chosen_conversations(settings)
     name = settings.aliases.get(settings.model, settings.model)
     source = find_model(name, models, {} if settings.model in settings.aliases else aliases)
@@ -191,7 +191,7 @@ async def run_sft(
 
 @dataclass(slots=True)
 class SftRun:
-    """The updates of a job. points: all metric points so far."""
+    """The updates of a job. `points` are all metric points so far."""
 
     settings: SftSettings
     rows: SftRows
@@ -202,7 +202,7 @@ class SftRun:
 
     @property
     def total(self) -> int:
-        """The number of updates."""
+        """The total number of updates."""
         return self.settings.epochs * self.rows.per_epoch(self.settings.batch_size)
 
     async def run(self) -> None:
@@ -246,14 +246,14 @@ def _rows(chosen: ChosenConversations, renderer: Any, context_tokens: int) -> Sf
     left_out = chosen.left_out + unfit + unfit_held_out
     if not learned:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-        raise ConfigError(f"No conversation can be learned from; left out: {reasons}.")
+        raise ConfigError(f"No conversation can be trained on. Omitted: {reasons}.")
     return SftRows(learned, held_out, left_out, not_learned_as_tokens(renderer, chosen.learned))
 
 
 def _job_id(
     document: dict[str, Any], chosen: ChosenConversations, source: ModelSource, models: Path, *, fresh: bool
 ) -> str:
-    """Return the id of the last job with this config, conversations and model, or with `fresh` a new id."""
+    """Return the id of the last job with this config, conversations and model. If `fresh` is true, return a new id."""
     named = [document, source.name, [[_named(each) for each in some] for some in (chosen.learned, chosen.held_out)]]
     digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -301,10 +301,10 @@ def _needs(settings: SftSettings, rows: SftRows, source: ModelSource, folder: Pa
 
 def _sentences(settings: SftSettings, source: ModelSource, rows: SftRows, job: SftRun) -> list[str]:
     tokens = sum(row.trained for row in rows.learned)
-    left_out = "".join(f"; left out: {count} {reason}" for reason, count in rows.left_out.items())
+    left_out = "".join(f" Omitted: {count} {reason}." for reason, count in rows.left_out.items())
     how = "all weights" if settings.lora is None else f"an adapter of rank {settings.lora.rank}"
     found = [
-        f"{counted(len(rows.learned), 'conversation')} with {tokens} tokens of answers, {len(rows.held_out)} held out{left_out}.",
+        f"{counted(len(rows.learned), 'conversation')} with {tokens} reply tokens, {len(rows.held_out)} held out.{left_out}",
         f"{counted(job.total, 'update')} of {how} of {source.name}.",
         *(f"{counted(count, 'answer')} {phrase}." for phrase, count in rows.not_as_tokens.items()),
     ]

@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning job, from its config. This module needs no torch."""
+"""The settings of a fine-tuning job, from its config. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from taskapp_kit.train.job_settings import LoraSettings, check_limit, lora_setti
 from taskapp_kit.train.update.update_settings import UpdateSettings
 
 LOSS, HELD_OUT_LOSS = "loss", "eval_loss"
-"""Names of the metric points."""
+"""The names of the metrics."""
 LIMITED = (("model", "trainer_mode"), ("lora", "dropout"))
-"""Keys of which only some values are accepted, as in an RL config."""
+"""Keys that accept only some values, as in an RL config."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedSeeds:
-    """Seeds that are not learned from, in any split. environment: None for all. config: the path of their RL config."""
+    """Seeds that are not trained on, in any split.
+
+    An `environment` of None reserves them in all environments. `config` is the path of the RL config that lists them.
+    """
 
     environment: str | None
     seeds: frozenset[int]
@@ -32,7 +35,10 @@ class ReservedSeeds:
 
 @dataclass(frozen=True, slots=True)
 class SftSettings:
-    """How a job learns; see `SftDocument`. evaluate_every, save_every: a number of updates, None for one epoch."""
+    """The settings of a job, as in `SftDocument`.
+
+    `evaluate_every` and `save_every` are numbers of updates. None means one epoch.
+    """
 
     model: str
     aliases: Mapping[str, str]
@@ -50,7 +56,7 @@ class SftSettings:
 
 
 def sft_settings(config: SftConfig) -> SftSettings:
-    """Return the settings. Raises JobConfigError for unsupported values, ConfigError if the RL config is invalid."""
+    """Return the settings. Raises JobConfigError for unsupported values, and ConfigError if the RL config is invalid."""
     review, values = Review(), config.values
     for place in LIMITED:
         check_limit(review, place, value_at(values, place), LIMITS[place])
@@ -83,7 +89,7 @@ def _reserved(path: str) -> ReservedSeeds:
         raise ConfigError(f"[data] rl_config: {error}") from None
     if not config.evaluation.seeds:
         raise ConfigError(
-            f"[data] rl_config: {path} has no [evaluation] seeds, so no seeds can be held back for evaluations.",
-            hint="Add [evaluation] seeds to it, or remove [data] rl_config.",
+            f"[data] rl_config: {path} has no [evaluation] seeds, so no seeds can be reserved for evaluations.",
+            hint="Add [evaluation] seeds to the RL config, or remove [data] rl_config.",
         )
     return ReservedSeeds(config.rollout.env_name, frozenset(config.evaluation.seeds), path)

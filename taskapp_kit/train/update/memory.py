@@ -189,7 +189,7 @@ def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str]) -> 
     }
     if unknown := [target for target in targets if target not in sizes]:
         raise BadArgument(
-            f"{unknown[0]!r} is not a linear layer of the model; expected some of {', '.join(LINEAR_LAYERS)}."
+            f"{unknown[0]!r} is not a linear layer of the model. Expected some of {', '.join(LINEAR_LAYERS)}."
         )
     return shape.layers * rank * sum(sizes[target] for target in targets)
 

@@ -73,13 +73,13 @@ class PolicyUpdate:
     def __init__(self, model: Any, settings: UpdateSettings, *, reference: Any = None, version: int = 0) -> None:
         if (reference is None) != (settings.beta == 0):
             raise BadArgument(
-                f"beta is {settings.beta} {'without' if reference is None else 'with'} a reference model; "
-                "expected a reference model if and only if beta is above 0."
+                f"beta is {settings.beta} {'without' if reference is None else 'with'} a reference model. "
+                "Expected a reference model if and only if beta is above 0."
             )
         wrong = sorted({str(each.dtype) for each in model.parameters() if each.dtype != torch.float32})
         if wrong:
             raise BadArgument(
-                f"The model has weights of type {', '.join(wrong)}; expected torch.float32, because small steps are lost in "
+                f"The model has weights of type {', '.join(wrong)}. Expected torch.float32, because small steps are lost in "
                 'shorter types. precision = "bf16" converts weights for the computation.'
             )
         self.model = model.eval()
@@ -200,23 +200,23 @@ class PolicyUpdate:
 
     def _check(self, rows: Sequence[TrainingRow]) -> None:
         if not rows:
-            raise BadArgument("An update has no rows; expected at least one.")
+            raise BadArgument("An update has no rows. Expected at least one.")
         context = self.model.config.max_position_embeddings
         for row in rows:
             if len(row.ids) > context:
                 raise BadArgument(
-                    f"A row of rollout {row.rollout!r} has {len(row.ids)} tokens; expected at most {context}, the model's "
+                    f"A row of rollout {row.rollout!r} has {len(row.ids)} tokens. Expected at most {context}, the model's "
                     "context."
                 )
             for log_prob, version, trained in zip(row.log_probs, row.versions, row.mask, strict=True):
                 if trained and not 0 <= version <= self.version:
                     raise BadArgument(
-                        f"A token of rollout {row.rollout!r} was sampled by version {version}; expected at most the current "
+                        f"A token of rollout {row.rollout!r} was sampled by version {version}. Expected at most the current "
                         f"version, {self.version}."
                     )
                 if trained and not math.isfinite(log_prob):
                     raise BadArgument(
-                        f"A token of rollout {row.rollout!r} has the log-probability {log_prob}; expected a finite number."
+                        f"A token of rollout {row.rollout!r} has the log-probability {log_prob}. Expected a finite number."
                     )
 
     def _agrees(self, rows: Sequence[TrainingRow], statistics: TokenStatistics) -> bool:
@@ -283,7 +283,7 @@ class PolicyUpdate:
         logits = output.logits.float()
         if logits.shape[1] != len(batch.kept):
             raise TrainingError(
-                f"{type(model).__name__} returned logits for {logits.shape[1]} positions; expected the {len(batch.kept)} in "
+                f"{type(model).__name__} returned logits for {logits.shape[1]} positions. Expected the {len(batch.kept)} in "
                 "logits_to_keep.",
                 hint="The installed transformers does not support logits_to_keep for this model.",
             )
@@ -305,7 +305,7 @@ class PolicyUpdate:
         if not math.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise TrainingError(
-                f"The gradient of update {self.version + 1} has the norm {norm}; expected a finite number. "
+                f"The gradient of update {self.version + 1} has the norm {norm}. Expected a finite number. "
                 "No step was made with it.",
                 hint="Return to a checkpoint and lower the learning rate.",
             )

@@ -85,15 +85,15 @@ class UpdateSettings:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise BadArgument(f"temperature is {self.temperature}; expected a number above 0 for training.")
+            raise BadArgument(f"temperature is {self.temperature}. Expected a number above 0 for training.")
         if self.beta < 0:
-            raise BadArgument(f"beta is {self.beta}; expected a number of at least 0.")
+            raise BadArgument(f"beta is {self.beta}. Expected a number of at least 0.")
         if self.minibatches < 1:
-            raise BadArgument(f"minibatches is {self.minibatches}; expected at least 1.")
+            raise BadArgument(f"minibatches is {self.minibatches}. Expected at least 1.")
         if self.loss == "reinforce" and self.minibatches > 1:
             raise BadArgument(
                 f"reinforce with {self.minibatches} minibatches would update weights that did not sample the later "
-                "minibatches, without correcting for it; expected 1, or the loss grpo or gspo."
+                "minibatches, without correcting for it. Expected 1, or the loss grpo or gspo."
             )
 
     def rate(self, number: int) -> float:

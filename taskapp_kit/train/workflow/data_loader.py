@@ -33,7 +33,7 @@ class DataRow:
         if isinstance(row, list | tuple) and len(row) in (2, 3) and _is_prompt(row[0]):
             return cls(*row)
         raise BadArgument(
-            f"Row {index} of the data is {repr(row)[:80]}; expected (prompt, target), (prompt, target, difficulty), or a "
+            f"Row {index} of the data is {repr(row)[:80]}. Expected (prompt, target), (prompt, target, difficulty), or a "
             "prompt: a string, or a list of chat messages."
         )
 
@@ -42,11 +42,11 @@ def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRo
     """Return the rows of one difficulty, None for all. Raises BadArgument for an invalid row, or without rows."""
     every = [DataRow.read(row, index) for index, row in enumerate(rows)]
     if not every:
-        raise BadArgument("The data has no rows; expected at least one (prompt, target).")
+        raise BadArgument("The data has no rows. Expected at least one (prompt, target).")
     chosen = [row for row in every if difficulty is None or row.difficulty == difficulty]
     if not chosen:
         difficulties = ", ".join(sorted({repr(row.difficulty) for row in every}))
-        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {difficulties}.")
+        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}. Expected one of {difficulties}.")
     return chosen
 
 
@@ -95,7 +95,7 @@ class DataLoader(Actor):
         """
         if difficulty not in self._rows:
             difficulties = ", ".join(map(repr, self._rows))
-            raise BadArgument(f"No row of the data has the difficulty {difficulty!r}; expected one of {difficulties}.")
+            raise BadArgument(f"No row of the data has the difficulty {difficulty!r}. Expected one of {difficulties}.")
         waiting = self._waiting.get(difficulty)
         if not waiting:
             number = self._passes.get(difficulty, 0)
@@ -152,7 +152,7 @@ async def evaluate(
     found = await asyncio.gather(*map(rewarded, read_rows(rows, difficulty)))
     defined = [each for each in found if each is not None]
     if not defined:
-        raise ServiceError(f"None of {len(found)} answers has a reward; expected a number for at least one.")
+        raise ServiceError(f"None of {len(found)} answers has a reward. Expected a number for at least one.")
     if len(defined) < len(found):
         log.warning(
             "evaluation: %d of %d answers have no reward and are not counted", len(found) - len(defined), len(found)

@@ -67,23 +67,23 @@ class Episode:
     def __post_init__(self) -> None:
         for name, ids in (("prompt_ids", self.prompt_ids), ("response_ids", self.response_ids)):
             if not isinstance(ids, list | tuple) or not ids or not all(type(each) is int for each in ids):
-                raise BadArgument(f"An episode has {name} {_short(ids)}; expected a list of at least one token id.")
+                raise BadArgument(f"An episode has {name} {_short(ids)}. Expected a list of at least one token id.")
         if self.reward is not None and (not isinstance(self.reward, int | float) or not math.isfinite(self.reward)):
-            raise BadArgument(f"An episode has the reward {self.reward!r}; expected a finite number, or None.")
+            raise BadArgument(f"An episode has the reward {self.reward!r}. Expected a finite number, or None.")
         for name, values in (("mask", self.mask), ("log_probs", self.log_probs)):
             if values is not None and len(values) != len(self.response_ids):
                 raise BadArgument(
-                    f"An episode has {len(values)} values in {name} and {len(self.response_ids)} response_ids; expected "
+                    f"An episode has {len(values)} values in {name} and {len(self.response_ids)} response_ids. Expected "
                     "equal numbers."
                 )
         if self.mask is not None and not any(self.mask):
-            raise BadArgument("An episode's mask is False for all tokens; expected at least one sampled token.")
+            raise BadArgument("An episode's mask is False for all tokens. Expected at least one sampled token.")
         if self.log_probs is not None and not all(map(math.isfinite, self.log_probs)):
             raise BadArgument(
-                "An episode has a log-probability that is not finite; expected the log_probs of a Response."
+                "An episode has a log-probability that is not finite. Expected the log_probs of a Response."
             )
         if self.version is not None and (type(self.version) is not int or self.version < 0):
-            raise BadArgument(f"An episode has the version {self.version!r}; expected an integer of at least 0.")
+            raise BadArgument(f"An episode has the version {self.version!r}. Expected an integer of at least 0.")
 
 
 def _short(value: object) -> str:

@@ -197,7 +197,7 @@ class Policy(SamplingActor, concurrent_calls=64):
         if _is_conversation(prompt):
             return list(prompt)
         raise BadArgument(
-            f"The prompt is {repr(prompt)[:80]}; expected a string, or a list of chat messages.",
+            f"The prompt is {repr(prompt)[:80]}. Expected a string, or a list of chat messages.",
             hint="DataLoader.sample returns a pair: prompt, target = await dataloader.sample.route()",
         )
 

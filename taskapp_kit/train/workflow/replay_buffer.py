@@ -72,7 +72,7 @@ class ReplayBuffer(Actor):
             _check_number("max_policy_age", max_policy_age, 0)
         if batch_size > capacity:
             raise BadArgument(
-                f"batch_size is {batch_size}, but capacity is only {capacity}; expected at least batch_size."
+                f"batch_size is {batch_size}, but capacity is only {capacity}. Expected at least batch_size."
             )
         self._batch_size = batch_size
         self._max_policy_age = max_policy_age
@@ -93,7 +93,7 @@ class ReplayBuffer(Actor):
         """
         if not isinstance(episode, Episode):
             raise BadArgument(
-                f"The replay buffer received a {type(episode).__name__}; expected an Episode.",
+                f"The replay buffer received a {type(episode).__name__}. Expected an Episode.",
                 hint="Write: replay_buffer.add.route(Episode(prompt_ids=…, response_ids=…, reward=…))",
             )
         if episode.reward is None:
@@ -124,7 +124,7 @@ class ReplayBuffer(Actor):
         _check_number("batch_size", count, 1)
         if count > self._capacity:
             raise BadArgument(
-                f"batch_size is {count}; expected at most {self._capacity}, the capacity of the replay buffer."
+                f"batch_size is {count}. Expected at most {self._capacity}, the capacity of the replay buffer."
             )
         if curr_policy_version is not None:
             _check_number("curr_policy_version", curr_policy_version, 0)
@@ -180,7 +180,7 @@ class ReplayBuffer(Actor):
             newest, draws, counts = int(state["newest"]), int(state["draws"]), BufferCounts(**state["counts"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadArgument(
-                f"The state of a replay buffer cannot be read: {error!r}; expected its state_dict."
+                f"The state of a replay buffer cannot be read: {error!r}. Expected its state_dict."
             ) from None
         removed = max(0, len(episodes) - self._capacity)
         counts.overflow += removed
@@ -203,4 +203,4 @@ def _as_json(episode: Episode) -> dict[str, Any]:
 
 def _check_number(name: str, value: int, least: int) -> None:
     if type(value) is not int or value < least:
-        raise BadArgument(f"{name} is {value!r}; expected an integer of at least {least}.")
+        raise BadArgument(f"{name} is {value!r}. Expected an integer of at least {least}.")

@@ -39,7 +39,7 @@ class WeightsFolder:
     def path(self, version: int) -> Path:
         """Return the path of a version's weights, which need not exist. Raises BadArgument for an invalid version."""
         if type(version) is not int or version < 0:
-            raise BadArgument(f"The version of weights is {version!r}; expected an integer of at least 0.")
+            raise BadArgument(f"The version of weights is {version!r}. Expected an integer of at least 0.")
         return self._folder / f"version-{version}.safetensors"
 
     def existing(self, version: int) -> Path:
@@ -47,7 +47,7 @@ class WeightsFolder:
         path = self.path(version)
         if not path.is_file():
             raise TrainingError(
-                f"The weights of version {version} do not exist at {path}; expected one of the last {KEPT_VERSIONS} versions "
+                f"The weights of version {version} do not exist at {path}. Expected one of the last {KEPT_VERSIONS} versions "
                 "of push_weights.",
                 hint="Await trainer.push_weights first, and pass the same `folder` on a shared disk to policy and trainer.",
             )

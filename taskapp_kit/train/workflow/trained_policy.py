@@ -46,7 +46,7 @@ def episode_rows(
     batch = training_batch(made, options)
     if not batch.rows:
         raise BadArgument(
-            f"None of the {len(episodes)} episodes can be trained on; expected at least one with a reward."
+            f"None of the {len(episodes)} episodes can be trained on. Expected at least one with a reward."
         )
     unknown = {converted.rollout for converted, each in zip(made, episodes, strict=True) if each.log_probs is None}
     return batch, unknown
@@ -120,7 +120,7 @@ class TrainedPolicy:
         path = self._weights.path(version)
         if version == 0:
             raise BadArgument(
-                "push_weights received the version 0, which is the version of a policy's initial weights; expected at least 1."
+                "push_weights received the version 0, which is the version of a policy's initial weights. Expected at least 1."
             )
         pushed = [*self._pushed, (version, self._update.version)]
         self._weights.write(pushed, weights_part(self._update.model))
@@ -177,7 +177,7 @@ class TrainedPolicy:
         updates = {0: 0, **dict(self._pushed)}
         if version not in updates:
             raise BadArgument(
-                f"An episode was sampled by version {version}, which this trainer has not pushed; expected 0 or one of its "
+                f"An episode was sampled by version {version}, which this trainer has not pushed. Expected 0 or one of its "
                 f"{len(self._pushed)} pushed versions."
             )
         return updates[version]

@@ -62,13 +62,13 @@ class Trainer(Actor, call_seconds=3600.0):
         from taskapp_kit.train.workflow.trained_policy import TrainedPolicy
 
         if returns not in get_args(Returns):
-            raise BadArgument(f"`returns` is {returns!r}; expected one of {', '.join(get_args(Returns))}.")
+            raise BadArgument(f"`returns` is {returns!r}. Expected one of {', '.join(get_args(Returns))}.")
         if returns == "loss_and_kl" and not beta:
             raise BadArgument(
-                'returns="loss_and_kl" with beta 0 has no KL divergence to return; expected a beta above 0.'
+                'returns="loss_and_kl" with beta 0 has no KL divergence to return. Expected a beta above 0.'
             )
         if scale not in get_args(Scale):
-            raise BadArgument(f"`scale` is {scale!r}; expected one of {', '.join(get_args(Scale))}.")
+            raise BadArgument(f"`scale` is {scale!r}. Expected one of {', '.join(get_args(Scale))}.")
         settings = UpdateSettings(
             learning_rate,
             loss=loss,
@@ -105,7 +105,7 @@ class Trainer(Actor, call_seconds=3600.0):
         if not batch or not all(isinstance(each, Episode) for each in batch):
             shown = "an empty batch" if isinstance(batch, list | tuple) and not batch else repr(batch)[:80]
             raise BadArgument(
-                f"train_step received {shown}; expected a list of at least one Episode.",
+                f"train_step received {shown}. Expected a list of at least one Episode.",
                 hint="ReplayBuffer.sample returns None if it has too few episodes: wait, or add episodes first.",
             )
         self._metrics = self._policy.learn(batch)

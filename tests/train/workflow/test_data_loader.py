@@ -22,7 +22,7 @@ def test_each_row_comes_once_before_any_comes_again() -> None:
 def test_a_difficulty_has_its_rows_only() -> None:
     loader = DataLoader(ROWS)
     assert {loader.sample(difficulty=1)[0] for _ in range(6)} == {"hard 0", "hard 1", "hard 2"}
-    with pytest.raises(BadArgument, match="difficulty 7; expected one of"):
+    with pytest.raises(BadArgument, match="difficulty 7. Expected one of"):
         loader.sample(difficulty=7)
 
 

@@ -103,7 +103,7 @@ def test_the_draw_depends_on_the_seed_alone() -> None:
 
 def test_a_wrong_value_says_what_was_expected() -> None:
     buffer = ReplayBuffer(1)
-    with pytest.raises(BadArgument, match="expected an Episode"):
+    with pytest.raises(BadArgument, match="Expected an Episode"):
         buffer.add({"reward": 1.0})  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="at most 10000"):
         buffer.sample(batch_size=20_000)

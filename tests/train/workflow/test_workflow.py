@@ -201,7 +201,7 @@ async def test_a_policy_that_is_killed_has_the_last_pushed_weights_before_it_ans
         assert {each.version for each in answered} == {1} == {before.version}
         await until_async(lambda: replaced(policy, victim))
         assert await policy.version.fanout() == [1, 1]
-        with pytest.raises(EndpointRaised, match="expected a list of at least one Episode"):
+        with pytest.raises(EndpointRaised, match="Expected a list of at least one Episode"):
             await trainer.train_step.route(None)
 
 

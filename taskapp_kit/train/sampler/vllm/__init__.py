@@ -1,5 +1,5 @@
-"""A vLLM server as the sampler of a job: `VllmSampler`, over a child of the trainer or a running server.
+"""`VllmSampler`, which samples with a vLLM server. The server is a child process of the trainer, or already running.
 
-`place.py` reads its location, `vllm_child.py` starts it, `wire.py` sends its requests, `vllm_sampler.py` samples and writes
-weights for it.
+`place.py` reads the server's location, `vllm_child.py` starts a server, `wire.py` sends requests, and `vllm_sampler.py`
+samples and writes weights.
 """

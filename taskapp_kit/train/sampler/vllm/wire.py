@@ -1,4 +1,4 @@
-"""The requests to a vLLM server and its answers, with the routes and members of vLLM 0.32."""
+"""Requests to a vLLM server and its responses, with the routes and fields of vLLM 0.32."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from taskapp_kit.net.redact import without_key
 from taskapp_kit.records.formatting import cut
 
 SAMPLE_SECONDS = 3600.0
-"""The deadline of one answer. The deadline of its rollout is shorter."""
+"""Time limit in seconds of one reply. The time limit of its rollout is shorter."""
 CONTROL_SECONDS = 600.0
-"""The deadline of loading weights."""
+"""Time limit in seconds for loading weights."""
 WORDS_OF_AN_ERROR = 300
 BASE_MODEL = "policy"
-"""A child's name for its initial model."""
+"""The name of the initial model in a child process."""
 UNIX_URL = "http://vllm"
 """The URL for a Unix socket. The host name has no meaning."""
 
 
 class VllmServer:
-    """A client of one server, for one event loop. url: without `/v1`. key: its bearer token. unix_socket: its socket."""
+    """A client of one server for one event loop. `url` does not include `/v1`, and `key` is the bearer token."""
 
     def __init__(self, url: str, key: str | None = None, *, unix_socket: Path | None = None) -> None:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -33,14 +33,14 @@ class VllmServer:
         self._transport = Transport(headers, unix_socket=unix_socket)
 
     async def answers(self) -> bool:
-        """Whether the server is up."""
+        """Return whether the server responds."""
         try:
             return (await self._transport.send("GET", f"{self._url}/health", seconds=10.0)).status == 200
         except NoAnswer:
             return False
 
     async def base_model(self) -> tuple[str, int]:
-        """Return the name of the base model, and its limit of prompt and answer tokens. Raises TrainingError."""
+        """Return the base model's name, and its maximum number of prompt and reply tokens. Raises TrainingError."""
         listed = await self._exchange("GET", "/v1/models", None, CONTROL_SECONDS)
         models = listed.get("data")
         for model in models if isinstance(models, list) else ():
@@ -49,14 +49,14 @@ class VllmServer:
             name, most = model.get("id"), model.get("max_model_len")
             if isinstance(name, str) and type(most) is int and most > 0:
                 return name, most
-        raise TrainingError("vLLM's /v1/models lists no base model with max_model_len; expected the served model.")
+        raise TrainingError("vLLM's /v1/models lists no base model with `max_model_len`. Expected the served model.")
 
     async def completion(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of /v1/completions. Raises TrainingError."""
+        """Return the response of /v1/completions. Raises TrainingError if there is none."""
         return await self._exchange("POST", "/v1/completions", body, SAMPLE_SECONDS)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load an adapter under a name that was never used. Raises TrainingError."""
+        """Load an adapter under a new name, which was never used. Raises TrainingError if this fails."""
         try:
             await self._exchange(
                 "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, CONTROL_SECONDS
@@ -64,21 +64,21 @@ class VllmServer:
         except TrainingError as error:
             raise TrainingError(
                 f"{error.message} The adapter {name} was not loaded.",
-                hint="A running server needs --enable-lora, VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, a --max-lora-rank of at least "
-                "the adapter's rank, and access to this machine's files.",
+                hint="Start the server on this machine with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a "
+                "--max-lora-rank of at least the adapter's rank.",
             ) from error
 
     async def unload_adapter(self, name: str) -> None:
-        """Remove an adapter. Raises TrainingError."""
+        """Remove an adapter. Raises TrainingError if this fails."""
         await self._exchange("POST", "/v1/unload_lora_adapter", {"lora_name": name}, CONTROL_SECONDS)
 
     async def reload(self, folder: Path) -> None:
-        """Load whole weights in place, while no answer is generated. Raises TrainingError."""
+        """Load all weights in place. No generation may be running. Raises TrainingError if this fails."""
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await self._exchange("POST", "/collective_rpc", body, CONTROL_SECONDS)
 
     async def empty_cache(self) -> bool:
-        """Empty the cache of prompts. Return False while answers are generated. Raises TrainingError."""
+        """Empty the prompt cache. Return False if generations are running. Raises TrainingError if the request fails."""
         answer = await self._exchange("POST", "/reset_prefix_cache", None, CONTROL_SECONDS)
         return answer.get("success") is not False
 
@@ -91,19 +91,19 @@ class VllmServer:
         try:
             response = await self._transport.send(verb, self._url + route, body=sent, seconds=seconds)
         except NoAnswer as error:
-            raise TrainingError(f"vLLM's {route}: the server {error.why}.") from error
+            raise TrainingError(f"The request to vLLM's {route} failed: the server {error.why}.") from error
         if response.status != 200:
             text = without_key(response.body.decode(errors="replace").strip(), self._key)
             text = cut(text, WORDS_OF_AN_ERROR)
-            raise TrainingError(f"vLLM's {route} answered {response.status}: {text}")
+            raise TrainingError(f"vLLM's {route} returned {response.status}: {text}")
         return response.json_object() or {}
 
 
 def completion_body(
     model: str, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int]
 ) -> dict[str, Any]:
-    """Return the body that samples from the whole distribution, overriding all defaults of model and server."""
-    # No seed: with one, the engine of vLLM 0.32 crashes on a CPU when a prompt is read in two parts.
+    """Return the request body that samples from the whole distribution. It overrides all defaults of model and server."""
+    # The body has no seed. With a seed, vLLM 0.32's engine crashes on a CPU if it reads a prompt in two parts.
     return {
         "model": model,
         "prompt": list(prompt_ids),
@@ -116,7 +116,7 @@ def completion_body(
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "stop_token_ids": sorted(stop_ids),
-        "ignore_eos": True,  # the model's own end token may not be in stop_ids
+        "ignore_eos": True,  # the model's end token may not be in stop_ids
         "logprobs": 0,
         "return_token_ids": True,
         "skip_special_tokens": False,
@@ -126,9 +126,10 @@ def completion_body(
 
 
 def read_completion(answer: dict[str, Any], stop_ids: frozenset[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the sampled token ids, including the stop token, and their log-probabilities. stop_ids: from the request.
+    """Return the sampled token ids, including the stop token, and their log-probabilities.
 
-    Raises TrainingError if the answer has another form, such as an older vLLM's.
+    `stop_ids` are the stop ids in the request. Raises TrainingError if the response has a different format, such as the
+    format of an older vLLM.
     """
     try:
         choice = answer["choices"][0]
@@ -138,13 +139,13 @@ def read_completion(answer: dict[str, Any], stop_ids: frozenset[int]) -> tuple[t
             raise ValueError(f"{len(ids)} token ids and {len(log_probs)} log-probabilities")
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise TrainingError(
-            f"vLLM's answer has no sampled token ids with log-probabilities ({type(error).__name__}: {error}); expected "
+            f"vLLM's response has no sampled token ids with log-probabilities ({type(error).__name__}: {error}). Expected "
             "choices[0].token_ids and choices[0].logprobs.token_logprobs.",
             hint="Use vLLM 0.10.2 or newer, which supports return_token_ids.",
         ) from None
     if reason not in ("stop", "length") or (reason == "stop") != (ids[-1] in stop_ids):
         raise TrainingError(
-            f"vLLM ended an answer with finish_reason {reason!r} and the token {ids[-1]}; expected a stop token if and only if "
+            f"vLLM ended a reply with finish_reason {reason!r} and the token {ids[-1]}. Expected a stop token if and only if "
             "the reason is 'stop'."
         )
     return ids, log_probs
