@@ -1,4 +1,4 @@
-"""Runs NeMo Gym's calls in a session: `seed_session` resets, a tool is a step, and `verify` ends and scores the episode."""
+"""Runs NeMo Gym's calls: `seed_session` begins an episode, a tool is a step, and `verify` scores the episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenEnv: apps served in its protocol, and environments at its servers as ours."""
+"""OpenEnv: apps served with OpenEnv's protocol, and environments on OpenEnv servers in apps."""
 
 from __future__ import annotations
 

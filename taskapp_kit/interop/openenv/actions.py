@@ -1,8 +1,8 @@
-"""OpenEnv's actions as actions of an environment.
+"""Converts OpenEnv's actions to actions of an environment.
 
-For an environment with one action, the fields of OpenEnv's action are its arguments. With several actions they are
-`{"tool": NAME, "args": {…}}`. OpenEnv's own `{"type": "call_tool", "tool_name": NAME, "arguments": {…}}` and
-`{"type": "list_tools"}` work for both.
+If an environment has one action, the fields of OpenEnv's action are the arguments. If it has several, OpenEnv's action
+is `{"tool": NAME, "args": {…}}`. In both cases, OpenEnv's `{"type": "call_tool", "tool_name": NAME, "arguments": {…}}`
+and `{"type": "list_tools"}` also work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.wire.field_problems import invalid_member
 
 METADATA = "metadata"
-"""A field of OpenEnv's actions for the client's own use. It is ignored."""
+"""A field of OpenEnv's actions that clients may use for themselves. The server ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEnvAction:
-    """An action. tool: None requests the list of tools. named: it was sent as OpenEnv's call-tool action."""
+    """An action. tool: None requests the list of tools. named: whether it was sent as OpenEnv's call-tool action."""
 
     tool: str | None
     args: Json = None
@@ -30,7 +30,7 @@ class OpenEnvAction:
 
 
 def read_action(environment: EnvironmentSpec, data: Mapping[str, Json]) -> OpenEnvAction:
-    """Return the action of a step. Raises RequestError for unknown fields. The session checks values."""
+    """Parse the action in a step request. Raises RequestError for unknown fields. The session checks the values."""
     single = _only_parameters(environment)
     names = () if single is None else single.get("properties", {})
     if data.get("type") == "list_tools" and "type" not in names:
@@ -49,7 +49,7 @@ def read_action(environment: EnvironmentSpec, data: Mapping[str, Json]) -> OpenE
 
 
 def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
-    """Return the JSON Schema of an action's fields."""
+    """Return the JSON Schema of the environment's actions."""
     metadata = {METADATA: {"type": "object", "description": "The client's own; nothing reads it."}}
     single = _only_parameters(environment)
     if single is not None:
@@ -60,7 +60,7 @@ def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
     for action in environment.actions.values():
         parameters = dict(action.tool.parameters)
         for name, definition in parameters.pop("$defs", {}).items():
-            if definitions.setdefault(name, definition) != definition:  # two models with the same name
+            if definitions.setdefault(name, definition) != definition:  # two different models with the same name
                 parameters = {"type": "object"}
         tool = {"const": action.name, "description": action.tool.description}
         forms.append({"properties": {"tool": tool, "args": parameters}})
@@ -75,7 +75,7 @@ def action_schema(environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 def _only_parameters(environment: EnvironmentSpec) -> Mapping[str, Any] | None:
-    """Return the JSON Schema of the arguments if the environment has one action."""
+    """Return the JSON Schema of the arguments if the environment has only one action, else None."""
     if len(environment.actions) != 1:
         return None
     return next(iter(environment.actions.values())).tool.parameters
@@ -93,10 +93,10 @@ def _check_fields(data: Mapping[str, Json], fields: tuple[str, ...]) -> None:
     unknown = [name for name in data if name not in fields and name != METADATA]
     if unknown:
         raise RequestError(
-            f"The action is invalid: it has no field {unknown[0][:64]}; expected {', '.join(fields) or 'none'}.",
+            f"The action has an unknown field {unknown[0][:64]}; expected {', '.join(fields) or 'no fields'}.",
             fields=tuple(
                 FieldProblem(("body", "action", name[:64]), "is not a field of the action", "extra_forbidden")
                 for name in unknown[:10]
             ),
-            hint="/schema describes the fields of an action.",
+            hint="The response of /schema describes the fields of actions.",
         )

@@ -1,4 +1,4 @@
-"""The OpenEnv sessions of a server, for its sockets, HTTP routes and JSON-RPC."""
+"""The OpenEnv sessions of a server. WebSockets, HTTP routes and JSON-RPC use them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from taskapp_kit.wire.field_problems import invalid_member
 
 PROTOCOL = "openenv"
 RESERVED = ("reward", "done", METADATA)
-"""Members that OpenEnv adds to the environment's observations."""
+"""The fields that OpenEnv adds to the environment's observations."""
 RESET_FIELDS = ("seed", "split", "config", "reward", "request_id", "timeout_s")
 
 
 class OpenEnvEpisodes:
-    """OpenEnv's names for a session, which provides boundaries, limits, rewards and storage.
+    """OpenEnv's calls for sessions, which provide error boundaries, limits, rewards and storage.
 
-    Every method raises what the session raises, and RequestError where OpenEnv's own server answers 422.
+    Every method raises the session's exceptions, and RequestError if OpenEnv's own server would respond with 422.
     """
 
     def __init__(self, context: RouteContext) -> None:
@@ -42,7 +42,10 @@ class OpenEnvEpisodes:
         self._episode_ids: WeakKeyDictionary[EnvironmentSession, str] = WeakKeyDictionary()
 
     def environment(self, name: str | None) -> EnvironmentSpec:
-        """Return an environment; None selects the default one. Raises RequestRefused (404)."""
+        """Return an environment.
+
+        None selects the default environment. Raises RequestRefused (404) if it does not exist.
+        """
         return self._app.default_environment if name is None else environment_of_path(self._app, name)
 
     async def open(self, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
@@ -50,18 +53,22 @@ class OpenEnvEpisodes:
         return await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
 
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
-        """Return a session of this caller, opened here or with `/sessions`. Raises SessionError, RequestError."""
+        """Return a session of this caller, which may have been opened with `/sessions`.
+
+        Raises SessionError if the caller has no such session, and RequestError if it belongs to another environment.
+        """
         session = self.sessions.find(session_id, caller)
-        check_environment(session, environment, "Use the path of the session's environment.")
+        check_environment(session, environment, "Use the path with the name of the session's environment.")
         return session
 
     # -- the verbs -------------------------------------------------------------------------------------------------
 
     async def reset(self, session: EnvironmentSession, data: Mapping[str, Json]) -> dict[str, Json]:
-        """Begin an episode with `seed`, `episode_id`, `split`, `config`, `reward` and settings of the environment's config.
+        """Begin an episode.
 
-        `split` and `index` without a seed select the task with that index, as in openenv 0.10. Other members are ignored, as in
-        OpenEnv's server, and listed in `metadata.ignored`.
+        data: may contain `seed`, `episode_id`, `split`, `config`, `reward` and fields of the environment's config.
+        Without a seed, `split` and `index` select the task with this index, as in openenv 0.10. Other fields are
+        ignored, as in OpenEnv's server, and `metadata.ignored` lists them.
         """
         episode_id = data.get("episode_id")
         if episode_id is not None and (not isinstance(episode_id, str) or len(episode_id) > MAX_EPISODE_ID):
@@ -93,7 +100,7 @@ class OpenEnvEpisodes:
             "reward_formula": start.formula,
             "ignored": ignored[:100],
         }
-        if start.end is not None:  # a limit was reached before the first step
+        if start.end is not None:  # the episode reached a limit before the first step
             metadata["episode"] = described_episode(start.end)
         reward = None if start.end is None else start.end.reward
         answer = _answer(_observed(start.observation, metadata), reward, start.end is not None, metadata)
@@ -108,7 +115,10 @@ class OpenEnvEpisodes:
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> dict[str, Json]:
-        """Run an action, or list the tools. A refused action is a step with the reason in `metadata.refused`."""
+        """Run an action, or list the tools.
+
+        A rejected action counts as a step, and `metadata.refused` contains the reason.
+        """
         action = read_action(session.environment, data)
         if action.tool is None:
             observation = {"tools": tools_of(session.environment, "input_schema")}
@@ -136,13 +146,16 @@ class OpenEnvEpisodes:
     async def finish(
         self, session: EnvironmentSession, *, request_id: str | None = None, seconds: float | None = None
     ) -> dict[str, Json]:
-        """Truncate, score and store the episode. OpenEnv itself has no such call."""
+        """Truncate, score and store the episode. OpenEnv itself does not have this call."""
         step = await session.finish(request_id=request_id, seconds=seconds)
         metadata = {"session_id": session.session_id, **step_metadata(session, step)}
         return _answer(_observed(step.observation, metadata), step.reward, True, metadata)
 
     def state(self, session: EnvironmentSession) -> dict[str, Json]:
-        """Describe the episode, without the environment's own state. It counts as using the session."""
+        """Return a description of the episode, without the environment's own state.
+
+        The call marks the session as used.
+        """
         session.touch()
         return {
             "episode_id": self._episode_ids.get(session),
@@ -168,11 +181,11 @@ class OpenEnvEpisodes:
 
 
 def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
-    """Return the JSON Schemas of action, observation and state."""
+    """Return the JSON Schemas of actions, observations and states."""
     observation = {
         "type": "object",
-        "description": "`text`, or `content` with text and pictures (data URLs), or the members that the environment returns; "
-        "as `value` where those have the name of a member below.",
+        "description": "`text`, or `content` with text and images (data URLs), or the fields that the environment returns; "
+        "or `value` with these fields if their names conflict with a field below.",
         "properties": {
             "text": {"type": "string"},
             "content": {"type": "array", "items": {"type": "object"}},
@@ -201,11 +214,14 @@ def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 NO_STATE: dict[str, Json] = {"episode_id": None, "step_count": 0}
-"""The state without a session."""
+"""The state that is returned if there is no session."""
 
 
 def _answer(observation: dict[str, Json], reward: Json, done: bool, metadata: dict[str, Json]) -> dict[str, Json]:
-    """Return the response of a reset or step. `metadata` is in both places, because each release reads another one."""
+    """Return the response of a reset or step.
+
+    `metadata` is at the top level and in the observation, because OpenEnv's releases read different ones.
+    """
     return {"observation": observation, "reward": reward, "done": done, METADATA: metadata}
 
 

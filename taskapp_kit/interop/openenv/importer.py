@@ -1,16 +1,19 @@
-"""`from_openenv`: the environment of an OpenEnv server as an environment of an app.
+"""`from_openenv` declares the environment of an OpenEnv server as an environment of an app.
 
-Written against openenv 0.10.0 and openenv-core 0.3.0 (PyPI; github.com/huggingface/OpenEnv, BSD-3), whose packages are not
-needed. It reads the server's `/schema` and `/metadata` when the app is declared, and opens a WebSocket at `/ws` for each
-episode. Guarantees:
+Written against openenv 0.10.0 and openenv-core 0.3.0 (PyPI; github.com/huggingface/OpenEnv, BSD-3), whose packages are
+not needed. It reads the server's `/schema` and `/metadata` when the app is declared, and opens a WebSocket at `/ws` for
+each episode. Guarantees:
 
 - An action is checked against the server's schema before it is sent.
-- The observation contains neither reward, done nor metadata. metadata becomes the step's info.
-- `done` means terminated, unless metadata has `truncated`. A reward of null stays undefined. An episode in which the
-  server only sends null has an undefined reward and fails, unless the author declares `rewarded=False`.
-- A timeout closes the connection, because responses have no id. A broken connection, an error frame, and a server without a
-  free session are failures of the rollout, never a reward.
-- The server's key is read from an environment variable and is in no URL, message or trace.
+- The observation does not contain the reward, `done` or `metadata`. `metadata` becomes the step's info.
+- `done` means terminated, unless `metadata` contains `truncated`. A reward of null is undefined. If the server sends
+only null
+  in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
+  `rewarded=False`.
+- A timeout closes the connection, because responses have no id. If a connection breaks, the server sends an error
+frame, or
+  no session is free, the rollout fails and has no reward.
+- The server's key is read from an environment variable. URLs, messages and traces do not contain it.
 """
 
 from __future__ import annotations
@@ -36,21 +39,21 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.trajectory import Step
 
 STEP_SECONDS = 60.0
-"""OpenEnv's own client waits as long for a response."""
+"""The time limit for a response, as in OpenEnv's own client."""
 OPEN_SECONDS = 30.0
 METADATA = "metadata"
 OWN_MEMBERS = ("reward", "done", METADATA)
-"""Members of a response that the policy does not observe."""
+"""The fields of a response that are not part of the observation."""
 NOT_REPEATABLE = ("episode_id", "session_id", "rollout_id", "episode")
-"""Members of state and metadata that differ if the same episode is repeated: random ids, and the summary with timing that
+"""The fields of states and metadata that differ when an episode is repeated: random ids and the summary with timings that
 taskapp-kit's own protocol adds."""
 CALL_TOOL = frozenset({"tool_name", "arguments"})
-"""Fields of OpenEnv's CallToolAction, which an MCP environment uses."""
+"""The fields of OpenEnv's CallToolAction, which MCP environments use."""
 TOOL_AND_ARGS = frozenset({"tool", "args"})
-"""Fields of an action in taskapp-kit's own OpenEnv protocol if the environment has several actions."""
+"""The fields of an action in taskapp-kit's own OpenEnv protocol, if the environment has several actions."""
 REFUSALS = frozenset({"invalid_args", "tool_not_found"})
 TOOL_RAISED = "execution_error"
-"""Errors of a tool call that the policy reads. Others are failures."""
+"""The errors of a tool call that the policy observes. Any other error is a failure."""
 
 
 def from_openenv(
@@ -71,33 +74,35 @@ def from_openenv(
 
         app.environment("echo", splits={"train": range(1000)}, max_steps=8)(from_openenv("http://127.0.0.1:8000"))
 
-    The server must run when the app is declared. Other mistakes are problems of the app that declares the class. An
-    environment with one action gets the tool `tool`, whose arguments are the action's fields. An MCP environment has its own
-    tools.
+    The server must be running when the app is declared. If the call contains a mistake, freezing the app that declares
+    the class raises DeclarationError. An environment with one action has a single tool, whose arguments are the
+    action's fields. An MCP environment has its own tools.
 
     Args:
-        url: The base_url of OpenEnv's clients.
-        headers: Header name to the *name* of the environment variable that contains the value: {"X-API-Key": "ECHO_KEY"}.
-        tool: The name of the tool, for an environment with one action.
-        description: The description of that tool for the model.
-        sample: `fn(rng) -> arguments`, for the policy `random`; with several tools, a mapping from tool to function.
-        noop: The arguments of the action that changes nothing, for an environment with one action.
-        configurable: Members of `reset` that a caller may set in env.config: name to default (bool, int, float, str) or to
-            (annotation, default).
-        rewarded: False if the server gives no rewards and the author's rubrics score the episode.
-        seconds: The time limit of a response.
-        open_seconds: How long an episode waits for a session if all of the server's are in use.
-        **options: Members of each `reset`. The episode's seed is always sent as `seed`.
+        url: The server's URL, as in the parameter base_url of OpenEnv's clients.
+        headers: Maps each header to the *name* of the environment variable that contains its value, such as
+            {"X-API-Key": "ECHO_KEY"}.
+        tool: The name of the tool, if the environment has one action.
+        description: The description of this tool for the model.
+        sample: `fn(rng) -> arguments`, for the policy `random`. If there are several tools, a mapping from each tool's
+            name to its function.
+        noop: The arguments of the action that changes nothing, if the environment has one action.
+        configurable: Fields of `reset` that a caller may set in env.config. It maps each name to a default (bool, int,
+            float or str) or to (annotation, default).
+        rewarded: Pass False if the server sends no rewards and the author's rubrics score the episode.
+        seconds: The time limit for a response.
+        open_seconds: How long an episode waits for a session if all sessions of the server are in use.
+        **options: Fields of each `reset`. The episode's seed is always sent as `seed`.
 
     Returns:
         A subclass of `OpenEnvEnvironment`.
 
     Raises:
-        Unavailable: A variable of `headers` is not set.
+        Unavailable: An environment variable in `headers` is not set.
     """
     parts = ClassParts("from_openenv", shown_url(url), sys._getframe(1))
     try:
-        address = server_address(parts, url, "the http(s) URL that OpenEnv's clients take")
+        address = server_address(parts, url, "an http or https URL, as for OpenEnv's clients")
         values = header_values(parts, headers or {})
         configurable = configurable or {}
         members: dict[str, Any] = {
@@ -109,7 +114,7 @@ def from_openenv(
         }
         clash = sorted({"seed"} & {*options, *configurable})
         if clash:
-            raise parts.wrong("has seed=", "members of reset", "remove it: the episode's seed is sent")
+            raise parts.wrong("has seed=", "other fields of reset", "remove it; the episode's seed is sent")
         name, about = _about(address, values)
         schema = _schema(parts, address, values)
         tools = _tools(parts, schema, members["connect"])
@@ -124,7 +129,7 @@ def from_openenv(
 
 
 class OpenEnvEnvironment(ServerEpisode):
-    """An episode at an OpenEnv server. `from_openenv` makes the subclasses that an app declares."""
+    """An episode on an OpenEnv server. `from_openenv` creates the subclasses that an app declares."""
 
     adapter, library, failure = "from_openenv", "OpenEnv", OpenEnvFailed
     _options: Mapping[str, Json]
@@ -142,7 +147,7 @@ class OpenEnvEnvironment(ServerEpisode):
         return self._observation(answer)
 
     def send(self, fields: dict[str, Json]) -> Step:
-        """Send an action. Raises OpenEnvFailed, InvalidAction."""
+        """Send an action. Raises InvalidAction if the server rejects the action, or OpenEnvFailed."""
         answer = self.opened().call("step", fields)
         metadata, observation = _metadata(answer), answer.get("observation")
         done = self.flag(answer, "done")
@@ -170,14 +175,14 @@ class OpenEnvEnvironment(ServerEpisode):
         )
 
     def final_state(self) -> dict[str, Any]:
-        """Return the server's `state`, which no policy sees. Raises OpenEnvFailed if no reward was given."""
+        """Return the server's `state`, which policies do not see. Raises OpenEnvFailed if the server sent no reward."""
         socket = self.opened()
         self.check_paid()
         state = socket.call("state", {})
         return {"state": _repeatable(state), "rewards": self.rewards}
 
     def _observation(self, answer: Mapping[str, Json]) -> Any:
-        """Return the policy's observation of a response."""
+        """Return the policy's observation from a response."""
         observation = answer.get("observation")
         if not isinstance(observation, dict):
             raise self.failed(f"sent an observation that is {kind_of(observation)}; expected an object")
@@ -200,22 +205,23 @@ class OpenEnvEnvironment(ServerEpisode):
         return None if reward is None else float(reward)
 
 
-# -- the server's description of itself ----------------------------------------------------------------------------------
+# -- the server's description of itself
+# ----------------------------------------------------------------------------------
 
 
 def _schema(parts: ClassParts, address: str, values: Mapping[str, str]) -> dict[str, Any]:
     try:
         schema = described(address, "/schema", values).get("action")
     except OpenEnvFailed as error:
-        raise unreadable(parts, error, "a server that answers /schema") from error
+        raise unreadable(parts, error, "a server that responds to /schema") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
-        raise parts.wrong(f"of {parts.name}: the action in /schema has no properties", "a JSON Schema of an object",
-                          "give its action a model with fields")  # fmt: skip
+        raise parts.wrong(f"of {parts.name}: the action in /schema has no properties", "the JSON Schema of an object",
+                          "define fields in the server's action model")  # fmt: skip
     return schema
 
 
 def _about(address: str, values: Mapping[str, str]) -> tuple[str, str]:
-    """Return the environment's name and description, with defaults for a server without `/metadata`."""
+    """Return the environment's name and description, or defaults if the server has no `/metadata`."""
     try:
         metadata = described(address, "/metadata", values)
     except OpenEnvFailed:
@@ -227,7 +233,7 @@ def _about(address: str, values: Mapping[str, str]) -> tuple[str, str]:
 def _tools(
     parts: ClassParts, schema: Mapping[str, Any], socket_of: Callable[[], OpenEnvSocket]
 ) -> list[dict[str, Any]] | None:
-    """Return the tools of an environment with tools, or None for a single typed action."""
+    """Return the environment's tools, or None if it has a single typed action instead."""
     fields = set(schema["properties"]) - {METADATA}
     if not (fields >= CALL_TOOL or fields == TOOL_AND_ARGS or not fields):
         return None
@@ -236,14 +242,14 @@ def _tools(
         observation = socket.open(None).get("observation")
     except (OpenEnvFailed, InvalidAction) as error:
         raise parts.wrong(
-            f"cannot list the tools of {parts.name}: {error}", "an answer to list_tools", "check the server"
+            f"cannot list the tools of {parts.name}: {error}", "a response to list_tools", "check the server"
         ) from error
     finally:
         socket.close()
     listed = observation.get("tools") if isinstance(observation, dict) else None
     tools = [item for item in listed if isinstance(item, dict) and item.get("name")] if isinstance(listed, list) else []
     if not tools:
-        raise parts.wrong(f"finds no tools at {parts.name}", "at least one", "check the server")
+        raise parts.wrong(f"found no tools at {parts.name}", "at least one tool", "check the server")
     return tools
 
 
@@ -255,10 +261,12 @@ def _typed(
     noop: Mapping[str, Any] | None,
     sample: Sample | Mapping[str, Sample] | None,
 ) -> Any:
-    """Return the method of an environment with one action."""
+    """Return the method for the action of an environment with one action."""
     if isinstance(sample, Mapping):
         raise parts.wrong(
-            "has a mapping as sample=, but the environment has one action", "fn(rng) -> fields", "fix sample="
+            "has a mapping as sample=, but the environment has one action",
+            "fn(rng) -> fields",
+            "pass a function as sample=",
         )
     constant = [
         name for name, item in schema["properties"].items() if {"const", "default"} <= resolved(item, schema).keys()
@@ -276,10 +284,10 @@ def _named(
     noop: Mapping[str, Any] | None,
     sample: Sample | Mapping[str, Sample] | None,
 ) -> dict[str, Any]:
-    """Return a method for each tool. mcp: whether it is called by OpenEnv's CallToolAction."""
+    """Return a method for each tool. mcp: whether tools are called with OpenEnv's CallToolAction."""
     if noop is not None or callable(sample):
         raise parts.wrong("has noop= or one sample=, but the environment has several tools",
-                          "sample= as a mapping from tool to fn(rng)", "fix them")  # fmt: skip
+                          "sample= as a mapping from tool to fn(rng)", "remove noop=, and map each tool in sample=")  # fmt: skip
 
     def send(environment: OpenEnvEnvironment, tool: str, arguments: dict[str, Json]) -> Step:
         call: dict[str, Json] = {"type": "call_tool", "tool_name": tool, "arguments": arguments}
@@ -292,7 +300,10 @@ def _named(
 
 
 def _metadata(answer: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the metadata of a response: 0.10 sends it in both places, 0.3.0's own server in neither."""
+    """Return the metadata of a response, or {}.
+
+    openenv 0.10 sends metadata at the top level and in the observation. The server of 0.3.0 sends none.
+    """
     observation = answer.get("observation")
     for metadata in (answer.get(METADATA), observation.get(METADATA) if isinstance(observation, dict) else None):
         if isinstance(metadata, dict) and metadata:
@@ -305,7 +316,7 @@ def _repeatable(members: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _result(result: Json) -> Any:
-    """Return a tool's result: the data of an MCP result, its text, or anything else."""
+    """Return a tool's result as an observation. For an MCP result, return its data or its text."""
     if isinstance(result, dict) and isinstance(result.get("content"), list):
         texts = [
             item["text"] for item in result["content"] if isinstance(item, dict) and isinstance(item.get("text"), str)

@@ -1,9 +1,10 @@
 """The JSON-RPC dialect of OpenEnv's `/mcp`: `tools/list`, `tools/call`, `openenv/session/create` and `…/close`.
 
-This is not MCP. Its clients are agents, so results have neither reward nor scorecard, and an agent cannot restart an
-episode: the first call begins the session's only episode, unless a socket at `/ws?session_id=…` did.
+This dialect is not MCP. Its clients are agents, so results do not contain rewards or scorecards. An agent cannot
+restart an episode: the first call begins the session's only episode, unless a socket at `/ws?session_id=…` has already
+begun it.
 
-Errors, here and on sockets, have one of OpenEnv's codes, a message, and the members of the kit's own error.
+Errors, also on sockets, contain one of OpenEnv's codes, a message, and the fields of the kit's error.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ CAPACITY = -32000
 
 
 def described_error(error: Exception, where: str) -> dict[str, Any]:
-    """Return the members of the kit's error, and log what the operator needs. where: the route, for the log."""
+    """Return the fields of the kit's error envelope, and log an unexpected error. where: the route, for the log."""
     members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
     return members
 
 
 def error_data(error: Exception, where: str) -> dict[str, Json]:
-    """Return the `data` of an error frame. Clients raise only `message` and `code`, so the message contains the boundary.
+    """Return the `data` of an error frame.
 
-    For a failure, `error` has code, boundary, error_id and rollout_id.
+    Clients only show `message` and `code`, so the message contains the boundary. If a rollout failed, `error` contains
+    the code, boundary, error_id and rollout_id.
     """
     members = described_error(error, where)
     data: dict[str, Json] = {"message": _sentence(members), "code": _code(error), "error": members}
@@ -66,7 +68,7 @@ def rpc_error(error: Exception, where: str) -> dict[str, Json]:
 
 
 def ends_socket(error: Exception) -> bool:
-    """Return whether an error ends a socket because its session no longer exists."""
+    """Return whether the socket must be closed after an error, because its session no longer exists."""
     return isinstance(error, SessionError) and error.code == "session_not_found"
 
 
@@ -79,7 +81,7 @@ def _code(error: Exception) -> str:
 
 
 def capacity_data(error: KitError, active: int, where: str) -> dict[str, Json]:
-    """Return the `data` of the frame that rejects a session."""
+    """Return the `data` of the frame that reports that no session is free. active: the number of open sessions."""
     return {**error_data(error, where), "code": CAPACITY_REACHED, "active_sessions": active}
 
 
@@ -99,7 +101,7 @@ MCP_MEANT = (
 
 
 def rpc_failure(code: int, message: str, request_id: Json = None) -> dict[str, Json]:
-    """Return the response to something that is not a request."""
+    """Return an error response for an invalid request."""
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
@@ -110,7 +112,7 @@ async def rpc_answer(
     request: Mapping[str, Json],
     session: EnvironmentSession | None = None,
 ) -> dict[str, Json]:
-    """Return the response to a request. session: the session of its socket, or None over HTTP."""
+    """Run a request and return the response. session: the session of the socket, or None over HTTP."""
     request_id, method, params = request.get("id"), request.get("method"), request.get("params", {})
     if not isinstance(request_id, str | int | float | None):
         request_id = None
@@ -177,7 +179,7 @@ async def _call(session: EnvironmentSession, params: Mapping[str, Json]) -> dict
 
 
 def _blocks(content: Content, observed: dict[str, Json]) -> list[dict[str, Any]]:
-    """Return an observation as MCP content blocks."""
+    """Convert an observation to MCP content blocks."""
     if isinstance(content, Mapping) or content is None or isinstance(content, str):
         text = observed["text"] if observed.keys() == {"text"} else orjson.dumps(observed).decode()
         return [{"type": "text", "text": text}]

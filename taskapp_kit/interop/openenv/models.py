@@ -1,4 +1,4 @@
-"""OpenEnv's bodies for the OpenAPI document. Routes and sockets read them with the models of sessions."""
+"""OpenEnv's bodies for the OpenAPI document. Routes and sockets parse them with the models for sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_EPISODE_ID = 255
 
 
 class OpenEnvSession(BaseModel):
-    """The session, unless a header or the query names it. Other members are ignored."""
+    """The session's id, unless a header or the query contains it. Other fields are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -21,7 +21,7 @@ class OpenEnvSession(BaseModel):
 
 
 class OpenEnvReset(ResetSession, OpenEnvSession):
-    """The episode. `index` requires a split and no seed. Additional members are the environment's own settings."""
+    """The episode to begin. `index` requires a split and no seed. Additional fields are settings of the environment."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -39,7 +39,7 @@ class OpenEnvStep(FinishSession, OpenEnvSession):
 
 
 class OpenEnvAnswer(BaseModel):
-    """An observation. `reward` is null before the first step and if it is undefined."""
+    """An observation. `reward` is null before the first step, and if the reward is undefined."""
 
     observation: JsonDict
     reward: float | None
@@ -48,7 +48,7 @@ class OpenEnvAnswer(BaseModel):
 
 
 class OpenEnvState(BaseModel):
-    """The episode, or no episode without a session."""
+    """The state of the episode. Without a session, there is no episode."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -57,7 +57,7 @@ class OpenEnvState(BaseModel):
 
 
 class OpenEnvSchemas(BaseModel):
-    """JSON Schemas."""
+    """The JSON Schemas of an environment."""
 
     action: JsonDict
     observation: JsonDict

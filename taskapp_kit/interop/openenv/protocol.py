@@ -1,7 +1,7 @@
-"""OpenEnv (https://github.com/huggingface/OpenEnv), as its releases `openenv` 0.10.0 and `openenv-core` 0.3.0 speak it.
+"""OpenEnv (https://github.com/huggingface/OpenEnv), as implemented in `openenv` 0.10.0 and `openenv-core` 0.3.0.
 
-`/openenv/{environment}` is a client's base URL; `/openenv` is the one of the app's default environment. The clients and
-servers of both releases have the same WebSocket contract.
+The base URL for clients is `/openenv/{environment}`, or `/openenv` for the app's default environment. The clients and
+servers of both releases use the same WebSocket protocol.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with GenericEnvClient(base_url=f"{scheme}://key:{{key}}@{place}").sync() as env:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the lines for a server's first environment. For others, change the name in the path."""
+    """Return the client code for a server's first environment. For other environments, users change the path."""
     scheme, _, place = url.partition("://")
     path = f"openenv/{environments[0]}"
     return [

@@ -1,4 +1,4 @@
-"""OpenEnv's HTTP routes. Unlike in OpenEnv's own server, `/reset` and `/step` share an episode, by a session's id."""
+"""OpenEnv's HTTP routes. Unlike in OpenEnv's own server, a session id lets `/reset` and `/step` share an episode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from taskapp_kit.serve.routes.sessions import FinishSession
 from taskapp_kit.wire.field_problems import invalid_member
 
 SESSION_HEADER = "X-Session-ID"
-SESSION_SENT = {SESSION_HEADER: "The id of the session, for the next requests."}
+SESSION_SENT = {SESSION_HEADER: "The session's id, for the next requests."}
 SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
     {"name": SESSION_HEADER, "in": "header", "schema": {"type": "string"}},
     {"name": "session_id", "in": "query", "schema": {"type": "string"}},
@@ -47,11 +47,11 @@ SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
 PLAYING = (400, *READING, 409, 429, 500, 502, 504)
 HEALTH = {"draining": "unhealthy", "store_failing": "degraded"}
 API_VERSION = "1.0.0"
-"""`info.version` of OpenEnv's own document."""
+"""The value of `info.version` in OpenEnv's own OpenAPI document."""
 
 
 def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of all environments, and without a name the default environment's."""
+    """Return the routes of all environments, and routes without a name for the default environment."""
     handlers = OpenEnvHandlers(context)
     routes: list[BaseRoute] = []
     for prefix, parameters in ((f"/{PROTOCOL}", ()), (f"/{PROTOCOL}/{{environment}}", ENVIRONMENT_PARAMETERS)):
@@ -93,19 +93,19 @@ class OpenEnvHandlers:
         return json_answer(schemas(self._environment(request)))
 
     async def openenv_document(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Returns a short OpenAPI document of this environment's routes, which `openenv validate` reads."""
+        """Returns a short OpenAPI document for this environment's routes, which `openenv validate` reads."""
         paths = {f"/{spec.path}": {spec.method.lower(): {"summary": spec.summary}} for spec in self.verbs()}
         info = {"title": self._environment(request).name, "version": API_VERSION}
         return json_answer({"openapi": "3.1.0", "info": info, "paths": paths})
 
     async def openenv_state(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Describes the episode of the session, or no episode."""
+        """Describes the episode of the session, if there is one."""
         self._environment(request)
         session = self._session(request)
         return json_answer(NO_STATE if session is None else self.episodes.state(session))
 
     async def openenv_reset(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Begins an episode of the session, or of a new session whose id is in metadata and a header."""
+        """Begins an episode in the session, or in a new session, whose id is in the metadata and a header."""
         environment = self._environment(request)
         body = await body_of(context, request)
         session = self._session(request, body)
@@ -146,7 +146,7 @@ class OpenEnvHandlers:
         return json_answer(self.episodes.state(session))
 
     async def openenv_mcp(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Answers OpenEnv's dialect of JSON-RPC: tools/list, tools/call, and sessions for them."""
+        """Handles OpenEnv's dialect of JSON-RPC: tools/list, tools/call, and sessions for these calls."""
         environment = self._environment(request)
         try:
             body = await body_of(context, request)
@@ -157,7 +157,7 @@ class OpenEnvHandlers:
     # -- tasks, as openenv 0.10 lists them ---------------------------------------------------------------------------
 
     async def openenv_environments(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Lists the environments of this base URL, the default one first."""
+        """Lists the environments at this base URL. The default environment is first."""
         if "environment" in request.path_params:
             return json_answer([self._environment(request).name])
         return json_answer(list(context.service.spec.environments))
@@ -181,7 +181,7 @@ class OpenEnvHandlers:
         return self.episodes.environment(request.path_params.get("environment"))
 
     def _environment_of_tasks(self, request: Request) -> EnvironmentSpec:
-        """Return the environment. A client whose base URL contains its name repeats the name after it."""
+        """Return the environment. Clients whose base URL contains the environment's name send the name twice."""
         environment = self._environment(request)
         if request.path_params.get("name", environment.name) != environment.name:
             raise RequestRefused(
@@ -192,7 +192,7 @@ class OpenEnvHandlers:
         return environment
 
     def _session(self, request: Request, body: dict[str, Any] | None = None) -> EnvironmentSession | None:
-        """Return the session named in a header, the query or the body, or None."""
+        """Return the session whose id is in a header, the query or the body, or None if there is no id."""
         body_id = (body or {}).get("session_id")
         if body_id is not None and not isinstance(body_id, str):
             raise RequestError("session_id should be a string.")
@@ -205,16 +205,16 @@ class OpenEnvHandlers:
         session = self._session(request, body)
         if session is None:
             raise RequestError(
-                "The request does not name a session.",
+                "The request does not contain a session id.",
                 fields=(FieldProblem(("body", "session_id"), "is missing"),),
-                hint=f"Send the session_id from a reset's metadata in {SESSION_HEADER}, or use the socket at /ws.",
+                hint=f"Send the session_id from a reset's metadata in {SESSION_HEADER}, or use the WebSocket at /ws.",
             )
         return session
 
     # -- the routes --------------------------------------------------------------------------------------------------
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes of an environment, with the last part of their paths."""
+        """Return the routes of an environment. Their paths are only the last part."""
         state = _about("state", self.openenv_state, "OpenEnv: describe the episode", OpenEnvState)
         close = _playing("close", self.openenv_close, "OpenEnv: close the session", OpenEnvSession)
         rpc = RouteSpec("mcp", "POST", self.openenv_mcp, "OpenEnv: call tools by JSON-RPC")
@@ -233,7 +233,7 @@ class OpenEnvHandlers:
         ]
 
     def task_verbs(self) -> list[RouteSpec]:
-        """Return the routes for an environment's tasks, with the last part of their paths."""
+        """Return the routes for an environment's tasks. Their paths are only the last part."""
         return [
             _about("splits", self.openenv_splits, "OpenEnv: the splits", list[SplitType]),
             *(

@@ -1,8 +1,8 @@
-"""A session of an OpenEnv server over its WebSocket, and the server's description of its environment over HTTP.
+"""A client for OpenEnv servers: a session over a WebSocket, and the description of the environment over HTTP.
 
-Written against openenv 0.10.0 and openenv-core 0.3.0 (huggingface/OpenEnv): `/ws`, `/schema`, `/metadata`. Frames are
-{"type", "data"}, answered in order and without an id. After a timeout or an unexpected frame, responses can no longer be
-assigned to requests, so the connection is closed.
+Written against openenv 0.10.0 and openenv-core 0.3.0 (huggingface/OpenEnv): `/ws`, `/schema`, `/metadata`. A frame has
+the fields `type` and `data`. Responses arrive in order and have no id. After a timeout or an unexpected frame,
+responses can no longer be matched to requests, so the connection is closed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 DESCRIBE_SECONDS = 30.0
-"""The time limit of `/schema` and `/metadata`, each. Some servers create an environment to answer them."""
+"""The time limit for each request to `/schema` and `/metadata`. Some servers create an environment to respond."""
 BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
-"""Between two attempts to open a session if all are in use."""
+"""The pauses between attempts to open a session while all sessions are in use."""
 UNHEARD = logging.Logger("openenv", logging.CRITICAL)
-"""A logger for websockets, whose own would log the request's headers, including the key, at level DEBUG."""
+"""A logger for the package websockets. Its default logger would log the headers, including the key, at level DEBUG."""
 ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
 CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
 ADDRESS = ". It must be the base_url of OpenEnv's own clients."
-"""Follows "Check the URL" in a hint."""
+"""The text after "Check the URL" in a hint."""
 
 
 class OpenEnvFailed(KitError):
-    """An OpenEnv server did not respond as expected. This is a failure of the rollout, never a reward."""
+    """An OpenEnv server did not respond as expected. The rollout fails and has no reward."""
 
 
 def _failed(url: str, what: str, hint: str = "") -> OpenEnvFailed:
@@ -54,14 +54,14 @@ class _Full(Exception):
 
 
 def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON object at a path of the server. Raises OpenEnvFailed."""
+    """Return the JSON object at a path of the server. Raises OpenEnvFailed if there is none."""
 
     async def get() -> dict[str, Any]:
         transport = Transport(headers)
         try:
             answer = await transport.send("GET", url + path, seconds=DESCRIBE_SECONDS)
         except NoAnswer as lost:
-            raise _failed(url, f"{lost.why} ({path})", "Start it first.") from None
+            raise _failed(url, f"{lost.why} ({path})", "Start the server first.") from None
         finally:
             await transport.aclose()
         body = answer.json_object()
@@ -74,10 +74,13 @@ def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]
 
 
 class OpenEnvSocket:
-    """A session, from `open`, which resets, to `close`. Every method raises OpenEnvFailed.
+    """A session, which lasts from `open` to `close`. Every method may raise OpenEnvFailed.
 
-    url: the server's, http or https. headers: sent with the connection's request. seconds: the time limit of a response.
-    open_seconds: how long `open` waits for a session if all are in use.
+    Args:
+        url: The server's URL, with http or https.
+        headers: The headers of the request that opens the WebSocket.
+        seconds: The time limit for a response.
+        open_seconds: How long `open` waits if all sessions are in use.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], *, seconds: float, open_seconds: float) -> None:
@@ -88,7 +91,10 @@ class OpenEnvSocket:
         self._connection = ExitStack()
 
     def open(self, data: Mapping[str, Json] | None) -> dict[str, Json]:
-        """Connect, reset and return the response. If data is None, list the tools instead, which needs no episode."""
+        """Connect and reset, and return the response.
+
+        If `data` is None, list the tools instead, which needs no episode.
+        """
         attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
             self._connect()
@@ -100,7 +106,7 @@ class OpenEnvSocket:
                 if pause is None:
                     raise OpenEnvFailed(
                         f"The OpenEnv server at {self._url} had no free session for {self._open_seconds:g} s: {full}",
-                        hint="Run fewer rollouts concurrently, or raise the server's max_concurrent_envs.",
+                        hint="Run fewer rollouts concurrently, or increase the server's max_concurrent_envs.",
                     ) from None
                 time.sleep(pause)
 
@@ -124,7 +130,7 @@ class OpenEnvSocket:
         return answer
 
     def close(self) -> None:
-        """End the session. It can be called twice."""
+        """End the session. This method may be called twice."""
         if self._socket is not None:
             with suppress(WebSocketException, OSError):
                 self._socket.send(json.dumps({"type": "close"}))
@@ -149,7 +155,7 @@ class OpenEnvSocket:
                     close_timeout=CLOSE_SECONDS,
                     max_size=MAX_FRAME_BYTES,
                     logger=UNHEARD,
-                    ping_interval=None,  # `seconds` limits each response; a busy server may not answer pings
+                    ping_interval=None,  # `seconds` limits each response, and a busy server may not answer pings
                 )
             )
         except InvalidStatus as error:
@@ -164,7 +170,7 @@ class OpenEnvSocket:
         socket = self._socket
         if socket is None:
             raise OpenEnvFailed(f"The connection to the OpenEnv server at {self._url} is closed.")
-        with suppress(ConnectionClosed):  # the server may have closed with a last frame that contains the reason
+        with suppress(ConnectionClosed):  # the server may have sent the reason in a last frame before it closed
             socket.send(json.dumps(frame, allow_nan=False))
         try:
             received = socket.recv(timeout=self._seconds)
@@ -175,7 +181,7 @@ class OpenEnvSocket:
         except TimeoutError:
             raise self._failed(
                 f"did not answer {kind!r} within {self._seconds:g} s. The connection was closed, because responses have no id",
-                "Raise seconds= of from_openenv.",
+                "Increase seconds= of from_openenv.",
             ) from None
         except (ConnectionClosed, OSError) as error:
             raise self._failed(f"closed the connection before it answered {kind!r}") from error
@@ -196,7 +202,9 @@ class OpenEnvSocket:
         if code == INVALID and kind == "step":
             raise InvalidAction(f"Nothing was done: {_fields(error) or message}")
         self.drop()
-        failed = self._failed(f"answered {kind!r} with an error ({cut(code, 40)})", "The log has its message.")
+        failed = self._failed(
+            f"answered {kind!r} with an error ({cut(code, 40)})", "The log contains the server's message."
+        )
         raise failed from ServerMessage(message)
 
     def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:
@@ -204,7 +212,7 @@ class OpenEnvSocket:
 
 
 def _fields(error: Mapping[str, Json]) -> str:
-    """Return the fields that the server rejects: `message: field required`."""
+    """Return the fields that the server rejected, such as `message: field required`, or ""."""
     listed = error.get("errors")
     items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return "; ".join(

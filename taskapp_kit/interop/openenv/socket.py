@@ -1,10 +1,11 @@
-"""OpenEnv's WebSockets: `/ws`, one session from the first frame to the last, and `/mcp`, the same in JSON-RPC.
+"""OpenEnv's WebSockets: `/ws`, where each connection is a session, and `/mcp`, which does the same with JSON-RPC.
 
     {"type": "reset" | "step" | "state" | "finish" | "close" | "mcp", "data": {…}, "request_id": "…"}     to the server
     {"type": "observation" | "state" | "mcp" | "error", "data": {…}, "request_id": "…"}                   the response
 
-Frames are answered in order. `finish` and the optional `request_id` go beyond OpenEnv. A response repeats its `request_id`,
-and a step that is repeated with the same one, over another socket with `?session_id=`, runs once.
+Responses are sent in the order of the frames. `finish` and the optional `request_id` are additions of the kit. A
+response has the `request_id` of its request. A step that is sent again with the same `request_id`, over another socket
+with `?session_id=`, runs only once.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from taskapp_kit.serve.routes.session_socket import GONE, NORMAL, read_frame
 MEMBERS = ("type", "data", "request_id")
 MAX_REQUEST_ID = 255
 TOUCHES = 3
-"""How often per idle time a connected client's session is marked as used."""
+"""How many times during the idle limit the session of a connected client is marked as used."""
 
 Answering = Callable[[EnvironmentSession, dict[str, Any]], Awaitable[dict[str, Json] | None]]
-"""Returns the response to a frame, or None if the frame ends the socket."""
+"""Handles a frame. Returns the response, or None if the frame closes the socket."""
 
 
 def socket_routes(episodes: OpenEnvEpisodes) -> list[WebSocketRoute]:
-    """Return the sockets of every environment: `ws` with OpenEnv's frames, `mcp` with JSON-RPC."""
+    """Return the WebSocket routes of every environment: `ws` with OpenEnv's frames, and `mcp` with JSON-RPC."""
 
     async def rpc(session: EnvironmentSession, frame: dict[str, Any]) -> dict[str, Json]:
         return await rpc_answer(episodes, session.environment, session.caller, frame, session)
@@ -61,7 +62,7 @@ def socket_routes(episodes: OpenEnvEpisodes) -> list[WebSocketRoute]:
 
     prefixes = (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}")
     routes = [WebSocketRoute(f"{prefix}/ws", ws) for prefix in prefixes]
-    # MCP itself has no sockets
+    # MCP itself does not use WebSockets
     return routes + [WebSocketRoute(path, mcp) for path in (*(f"{prefix}/mcp" for prefix in prefixes), *MCP_PATHS)]
 
 
@@ -71,7 +72,7 @@ async def _serve(
     answer: Answering,
     failed: Callable[[Exception, dict[str, Any]], dict[str, Json]],
 ) -> None:
-    """Accept the socket, then open its session, because a client waits only a few seconds for the connection."""
+    """Serve a WebSocket. It is accepted before its session is opened, because clients only wait a few seconds."""
     try:
         environment = episodes.environment(websocket.path_params.get("environment"))
     except KitError as error:
@@ -148,10 +149,10 @@ async def _drive(
 async def _typed(
     episodes: OpenEnvEpisodes, session: EnvironmentSession, frame: dict[str, Any]
 ) -> dict[str, Json] | None:
-    """Return the response to a frame of `/ws`, or None for `close`."""
+    """Handle a frame of `/ws`. Return the response, or None for `close`."""
     kind, data, request_id = frame.get("type"), frame.get("data", {}), frame.get("request_id")
     if any(name not in MEMBERS for name in frame):
-        raise RequestError(f"A frame can only have the members {', '.join(MEMBERS)}.")
+        raise RequestError(f"A frame can only have the fields {', '.join(MEMBERS)}.")
     if request_id is not None and (not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID):
         frame["request_id"] = None
         raise RequestError(f"request_id should be a string of 1 to {MAX_REQUEST_ID} characters.")

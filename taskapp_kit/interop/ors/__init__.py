@@ -1,4 +1,4 @@
-"""The Open Reward Standard: apps served in its protocol, and environments at its servers as ours."""
+"""The Open Reward Standard: apps served with the ORS protocol, and environments on ORS servers in apps."""
 
 from __future__ import annotations
 

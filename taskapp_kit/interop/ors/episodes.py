@@ -1,4 +1,4 @@
-"""The ORS sessions of a server, under its clients' ids, with observations as ORS's blocks."""
+"""The ORS sessions of a server, whose ids the clients choose, and the conversion of observations to ORS blocks."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from taskapp_kit.serve.route import RouteContext, parsed
 
 Block = dict[str, Json]
 SYSTEM: dict[str, Json] = {"role": "system"}
-"""The `detail` of a prompt's blocks that are instructions."""
+"""The `detail` of the blocks in a prompt that contain instructions."""
 
 
 def observed_blocks(observation: Content) -> list[Block]:
-    """Return an observation as blocks. A dict is one block of JSON text."""
+    """Convert an observation to blocks. A dict becomes one block of JSON text."""
     if not isinstance(observation, list):
         return [text_block(text_of(observation))]
     return [image_block(block.data_url()) if isinstance(block, Image) else text_block(block) for block in observation]
 
 
 def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Return the messages of a first request as a list of blocks."""
+    """Convert the messages of an episode's first request to blocks."""
     return [
         block
         for message in messages
@@ -47,7 +47,7 @@ def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
 
 
 def role_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Json]]:
-    """Return the messages of a first request in ORS's form."""
+    """Convert the messages of an episode's first request to ORS messages."""
     return [
         {"role": message["role"], "blocks": _content(message["content"], None), "detail": None} for message in messages
     ]
@@ -65,7 +65,7 @@ def image_block(data_url: str, detail: Json = None) -> Block:
 
 
 def _content(content: Any, detail: Json) -> list[Block]:
-    """Return the content of a chat message as blocks."""
+    """Convert the content of a chat message to blocks."""
     if isinstance(content, str):
         return [text_block(content, detail)]
     return [
@@ -76,7 +76,10 @@ def _content(content: Any, detail: Json) -> list[Block]:
 
 PROTOCOL = "ors"
 SETUP_SECONDS = 25.0
-"""How long a request waits for the episode to begin. Then it is answered with 503, and clients repeat it."""
+"""How long a request waits for the episode to begin.
+
+After this time, the response is 503, and clients repeat the request.
+"""
 RETRY_SECONDS = 2
 MAX_SESSION_ID = 255
 REPLAYED_CALLS = 4
@@ -84,7 +87,10 @@ REPLAYED_CALLS = 4
 
 
 class OrsSession:
-    """A session from `/create` to `/delete`, with its episode and the calls whose results can be requested again."""
+    """A session, which lasts from `/create` to `/delete`.
+
+    It stores the latest results, which clients may request again.
+    """
 
     def __init__(self, session: EnvironmentSession, begin: Callable[[], Awaitable[SessionStart]]) -> None:
         self.session = session
@@ -95,7 +101,10 @@ class OrsSession:
         self._start = self._begun()
 
     async def started(self, seconds: float) -> SessionStart:
-        """Return the start of the episode. Raises what its reset raised, and RequestRefused (503, 410)."""
+        """Return the start of the episode. Raises the exceptions of the reset.
+
+        Raises RequestRefused if the episode did not begin within `seconds` (503) or the session was deleted (410).
+        """
         if self._start.done() and not self._start.cancelled() and isinstance(self._start.exception(), Saturated):
             self._start = self._begun()
         if not self._start.done() and self._awaiting_start < MAX_WAITING:
@@ -108,7 +117,7 @@ class OrsSession:
             raise RequestRefused(
                 "session_starting",
                 "The episode has not begun yet.",
-                hint="Repeat the request.",
+                hint="Repeat the request after a few seconds.",
                 headers=starting(RETRY_SECONDS),
             )
         try:
@@ -121,7 +130,7 @@ class OrsSession:
     def call(self, work: Callable[[], Awaitable[Json]], task_id: str | None, where: str, peer: Peer) -> CallStream:
         """Return the stream of a new call, or of an earlier call with this `task_id`. Calls run in order.
 
-        peer: the connection of the request. Raises SessionError if too many calls wait.
+        peer: the connection of the request. Raises SessionError if too many calls are waiting.
         """
         earlier = None if task_id is None else self._calls.get(task_id)
         if task_id is not None and not _dropped(earlier):
@@ -153,7 +162,7 @@ class OrsSession:
 
 
 class OrsEpisodes:
-    """ORS's names for sessions, which provide boundaries, limits, rewards and storage."""
+    """ORS's calls for sessions, which provide error boundaries, limits, rewards and storage."""
 
     def __init__(self, context: RouteContext) -> None:
         self.context = context
@@ -166,13 +175,14 @@ class OrsEpisodes:
         self._open: dict[tuple[str | None, str], OrsSession] = {}
 
     def known(self, name: str) -> EnvironmentSpec | None:
-        """Return an environment by its name, ignoring case."""
+        """Return the environment with this name, ignoring case, or None if it does not exist."""
         return self._by_name.get(name) or self._by_name.get(name.lower())
 
     def environment(self, name: str | None, deployment: str | None = None) -> EnvironmentSpec:
-        """Return an environment. Raises RequestRefused (404).
+        """Return an environment. Raises RequestRefused (404) if `name` is unknown.
 
-        deployment: the name that `openreward` sends if the path has no name. An unknown name selects the default environment.
+        name: the name in the path, or None. deployment: the name that `openreward` sends in a header, which is used if
+        `name` is None. If it is unknown, the default environment is returned.
         """
         if name is None:
             return self.known(deployment or "") or self._app.default_environment
@@ -181,9 +191,10 @@ class OrsEpisodes:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     async def create(self, environment: EnvironmentSpec, sid: str, caller: Caller, creation: CreateSession) -> None:
-        """Open the session `sid` and begin its episode, without waiting for it.
+        """Open the session `sid` and begin its episode, without waiting for the first observation.
 
-        Raises RequestError (422), Saturated, and RequestRefused (400): the session exists, or the split or index does not.
+        Raises RequestError (422), Saturated, or RequestRefused (400) if the session already exists or the split or
+        index does not exist.
         """
         task_spec: Mapping[str, Any] | None = creation.task_spec
         if task_spec is None:
@@ -210,16 +221,17 @@ class OrsEpisodes:
         session.attach(leave)
 
     def find(self, sid: str, caller: Caller, environment: EnvironmentSpec | None) -> OrsSession:
-        """Return the caller's session and mark it as used. environment: the one in the path, if any.
+        """Return the caller's session and mark it as used. environment: the environment in the path, or None.
 
-        Raises RequestRefused (404), and RequestError if the session belongs to another environment.
+        Raises RequestRefused (404) if the session does not exist, and RequestError if it belongs to another
+        environment.
         """
         ors_session = self._open.get((caller.key_label, sid))
         if ors_session is None:
             raise RequestRefused(
                 "not_found",
-                "No session has this X-Session-ID.",
-                hint="It was deleted, it expired, or /create was not called. Create another session.",
+                "There is no session with this X-Session-ID.",
+                hint="It was deleted, has expired or was never created. Create another session with /create.",
             )
         ors_session.session.touch()
         if environment is not None:
@@ -234,7 +246,7 @@ class OrsEpisodes:
             await ors_session.session.close()
 
     async def call(self, ors_session: OrsSession, call: OrsCall, peer: Peer) -> CallStream:
-        """Return the stream of a call."""
+        """Start a call of a tool, and return the stream of the result."""
         await ors_session.started(self.setup_seconds)
 
         async def work() -> Json:
@@ -251,7 +263,7 @@ class OrsEpisodes:
     # -- descriptions of an environment -----------------------------------------------------------------------------
 
     def tools(self, environment: EnvironmentSpec) -> dict[str, Json]:
-        """Return the tools, which are equal for every task."""
+        """Return the tools, which are the same for every task."""
         return {
             "tools": tools_of(environment, "input_schema"),
             "terminal_tool": None,
@@ -266,7 +278,7 @@ class OrsEpisodes:
         return bool(group_judges(self._app, environment.name))
 
     def score_group(self, ors_session: OrsSession, group: ScoreGroup, peer: Peer) -> CallStream:
-        """Return a stream with a score for each candidate. Raises RequestRefused (404) without a group judge."""
+        """Return a stream with a score for each candidate. Raises RequestRefused (404) if there is no group judge."""
         environment = ors_session.session.environment
         if not self.scores_groups(environment):
             raise RequestRefused("group_scoring_unsupported", f"Environment {environment.name!r} has no group judge.")
@@ -274,7 +286,7 @@ class OrsEpisodes:
         async def work() -> Json:
             ids = [(candidate.metadata or {}).get("rollout_id") for candidate in group.candidates]
             if not all(isinstance(name, str) for name in ids):
-                message = "should have metadata.rollout_id, as in the metadata of its session's calls"
+                message = "should have metadata.rollout_id, from the metadata of the session's calls"
                 raise RequestError(f"A candidate {message}.", fields=(FieldProblem(("body", "candidates"), message),))
             ranked: Any = await self.context.service.score_group(
                 rollout_ids=[str(name) for name in ids], caller=ors_session.session.caller
@@ -291,12 +303,12 @@ class OrsEpisodes:
 
 
 def starting(seconds: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers that make clients repeat a request. Nothing was done."""
+    """Return the headers of a response that make clients repeat the request after `seconds`."""
     return [(b"x-backend-state", b"starting"), (b"retry-after", b"%d" % seconds)]
 
 
 def sentence(error: Exception, where: str) -> str:
-    """Return an error as one line, and log what the operator needs. where: the route, for the log."""
+    """Return an error as one line of text, and log an unexpected error. where: the route, for the log."""
     members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
     named = [f"{name} {members[name]}" for name in ("boundary", "code", "error_id", "rollout_id") if name in members]
     return " ".join(f"{members['message']} [{', '.join(named)}]".split())
@@ -305,8 +317,8 @@ def sentence(error: Exception, where: str) -> str:
 def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
     """Return the result of a call.
 
-    A refused action is ORS's malformed call, which has no reward. If it has a reward or ended the episode, it is a result with
-    `metadata.refused`.
+    A rejected action becomes a malformed call of ORS, which has no reward. But if the action had a reward or ended the
+    episode, it becomes a result with `metadata.refused`.
     """
     metadata = step_metadata(session, step)
     refused = metadata["refused"]
@@ -326,7 +338,7 @@ def _refused(why: str, reason: str) -> Json:
 
 
 def _dropped(call: asyncio.Task[str] | None) -> bool:
-    """Return whether a call was dropped before it began, so that it can still run."""
+    """Return whether a call was dropped before it began, and can therefore run again."""
     return call is not None and call.done() and isinstance(call.exception(), SessionError)
 
 
@@ -335,6 +347,6 @@ async def _unknown() -> str:
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception. Otherwise asyncio logs it if the client has disconnected."""
+    """Retrieve the task's exception, which asyncio would otherwise log if the client has disconnected."""
     if not task.cancelled():
         task.exception()

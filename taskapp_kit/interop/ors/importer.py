@@ -1,14 +1,19 @@
-"""`from_ors`: an environment of an ORS server as an environment of an app.
+"""`from_ors` declares an environment on an ORS server as an environment of an app.
 
-Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io), whose packages
-are not needed. Guarantees:
+Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io), whose
+packages are not needed. Guarantees:
 
-- A task of a split is a seed, its prompt is the first observation, and a tool is an action, checked against its schema.
-- The reward of an episode is the sum of its calls' rewards. A reward of null stays undefined. An episode in which the
-  server only sends null has an undefined reward and fails, unless the author declares `rewarded=False`.
-- `finished` means terminated, unless the call's metadata has `truncated`. A malformed call is a refused action.
-- A tool that raises, a timeout, a broken connection and a server that stays full are failures of the rollout, never a reward.
-- The server's key is read from an environment variable and is in no URL, message or trace. X-Secrets is not sent.
+- Each task of a split is a seed, and the task's prompt is the first observation. Each tool is an action, whose
+arguments are
+  checked against the tool's schema.
+- The reward of an episode is the sum of the rewards of its calls. A reward of null is undefined. If the server sends
+only null
+  in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
+  `rewarded=False`.
+- `finished` means terminated, unless the call's metadata contains `truncated`. A malformed call is a rejected action.
+- If a tool raises, a call times out, the connection breaks or the server remains full, the rollout fails and has no
+reward. - The server's key is read from an environment variable. URLs, messages and traces do not contain it. X-Secrets
+is not sent.
 """
 
 from __future__ import annotations
@@ -34,11 +39,11 @@ from taskapp_kit.records.trajectory import Step
 
 CALL_SECONDS = 600.0
 OPEN_SECONDS = 600.0
-"""openreward's own client waits as long for a starting server."""
+"""How long an episode waits for a server that is starting, as in openreward's own client."""
 REFUSED = ("not_found", "name_collision", "input_validation", None)
-"""Reasons of malformed calls that the policy reads. Older servers send no reason."""
+"""The reasons of malformed calls that become rejected actions. Older servers send no reason."""
 NOT_REPEATABLE = ("rollout_id", "episode")
-"""Members of a call's metadata that differ if the same episode is repeated, in taskapp-kit's own ORS protocol."""
+"""The fields of a call's metadata, in taskapp-kit's own ORS protocol, that differ when an episode is repeated."""
 
 
 def from_ors(
@@ -56,26 +61,28 @@ def from_ors(
         Env = from_ors("http://127.0.0.1:8080", headers={"X-API-Key": "ORS_KEY"})
         app.environment("counter", splits=Env.splits)(Env)
 
-    The server must run when the app is declared. Other mistakes are problems of the app that declares the class.
+    The server must be running when the app is declared. If the call contains a mistake, freezing the app that declares
+    the class raises DeclarationError.
 
     Args:
         url: The server's URL.
         environment: The name of an environment. Defaults to the server's first.
-        headers: Header name to the *name* of the environment variable that contains the value.
-        sample: Tool to `fn(rng) -> arguments`, for the policy `random`.
-        rewarded: False if the server gives no rewards and the author's rubrics score the episode.
-        seconds: The time limit of a call.
+        headers: Maps each header to the *name* of the environment variable that contains its value.
+        sample: Maps each tool's name to `fn(rng) -> arguments`, for the policy `random`.
+        rewarded: Pass False if the server sends no rewards and the author's rubrics score the episode.
+        seconds: The time limit for a call.
         open_seconds: How long an episode waits while the server is full or starting.
 
     Returns:
-        A subclass of `OrsEnvironment`. Its `splits` have a seed for each task; the first split begins at 0.
+        A subclass of `OrsEnvironment`. Its `splits` contain a seed for each task. The seeds of the first split begin at
+        0.
 
     Raises:
-        Unavailable: A variable of `headers` is not set.
+        Unavailable: An environment variable in `headers` is not set.
     """
     parts = ClassParts("from_ors", shown_url(url), sys._getframe(1))
     try:
-        address = server_address(parts, url, "the http(s) URL of an ORS server")
+        address = server_address(parts, url, "the http or https URL of an ORS server")
         values = header_values(parts, headers or {})
 
         def connected() -> OrsConnection:
@@ -86,10 +93,10 @@ def from_ors(
             members = _described(parts, connection, environment, sample or {})
         except (KeyError, TypeError) as error:
             raise parts.wrong(
-                f"cannot read the response of {parts.name}: {type(error).__name__}", "a server of ORS", "check the URL"
+                f"cannot read the response of {parts.name}: {type(error).__name__}", "an ORS server", "check the URL"
             ) from error
         except OrsFailed as error:
-            raise unreadable(parts, error, "a server of ORS") from error
+            raise unreadable(parts, error, "an ORS server") from error
         finally:
             connection.close()
         members |= {
@@ -105,19 +112,19 @@ def from_ors(
 
 
 class OrsEnvironment(ServerEpisode):
-    """An episode at an ORS server. `from_ors` makes the subclasses that an app declares."""
+    """An episode on an ORS server. `from_ors` creates the subclasses that an app declares."""
 
     adapter, library, failure, step_name = "from_ors", "ORS", OrsFailed, "calls"
     environment: str
     splits: ClassVar[dict[str, range]] = {}
 
     def reset(self, seed: int) -> Any:
-        """Open a session with the seed's task and return its prompt. Raises OrsFailed."""
+        """Open a session with the seed's task, and return the task's prompt. Raises OrsFailed."""
         split, seeds = next((name, seeds) for name, seeds in self.splits.items() if seed in seeds)
         return self._observation(self.begin().open(self.environment, split, seed - seeds.start))
 
     def send(self, tool: str, arguments: dict[str, Json]) -> Step:
-        """Call a tool. Raises OrsFailed, InvalidAction."""
+        """Call a tool. Raises InvalidAction if the server rejects the call, or OrsFailed."""
         answer = self.opened().call(tool, arguments)
         if not answer["ok"]:
             reason = answer.get("reason")
@@ -126,7 +133,7 @@ class OrsEnvironment(ServerEpisode):
             raise InvalidAction(str(answer.get("error"))[:2000])
         output = answer.get("output")
         if not isinstance(output, dict):
-            raise self.failed(f"answered {tool!r} without an output")
+            raise self.failed(f"answered the call of {tool!r} without an output")
         reward, finished = output.get("reward"), self.flag(output, "finished")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             raise self.failed("sent a reward that is not a number")
@@ -144,12 +151,15 @@ class OrsEnvironment(ServerEpisode):
         )
 
     def final_state(self) -> dict[str, Any]:
-        """Return how many calls had a reward. Raises OrsFailed if none had."""
+        """Return how many calls had a reward. Raises OrsFailed if no call had a reward."""
         self.check_paid()
         return {"calls": self.steps, "rewards": self.rewards}
 
     def _observation(self, blocks: Json) -> Any:
-        """Return blocks as an observation: a string, or a list of text and images."""
+        """Convert ORS blocks to an observation: a string, or a list of text and images.
+
+        Raises OrsFailed for other blocks.
+        """
         observed = [_block(block) for block in blocks] if isinstance(blocks, list) else [None]
         if None in observed:
             raise self.failed("sent blocks that are neither text nor PNG images")
@@ -158,7 +168,7 @@ class OrsEnvironment(ServerEpisode):
 
 
 def _block(block: Any) -> Any:
-    """Return a block of ORS as an observation's block, or None if it is invalid."""
+    """Convert an ORS block to a block of an observation, or return None if it is invalid."""
     if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
         return Text(block["text"])
     if isinstance(block, dict) and block.get("type") == "image" and block.get("mimeType") == "image/png":
@@ -169,16 +179,17 @@ def _block(block: Any) -> Any:
     return None
 
 
-# -- the server's description of itself ----------------------------------------------------------------------------------
+# -- the server's description of itself
+# ----------------------------------------------------------------------------------
 
 
 def _described(
     parts: ClassParts, connection: OrsConnection, environment: str | None, sample: Mapping[str, Sample]
 ) -> dict[str, Any]:
-    """Return the members of the class that depend on the server. Raises OrsFailed, DeclarationError."""
+    """Return the attributes of the class that depend on the server. Raises OrsFailed or DeclarationError."""
     names = connection.ask("/list_environments")
     if not isinstance(names, list) or not names:
-        raise parts.wrong(f"finds no environments at {parts.name}", "at least one", "check the server")
+        raise parts.wrong(f"found no environments at {parts.name}", "at least one environment", "check the server")
     chosen = str(names[0]) if environment is None else environment
     if chosen not in names:
         raise parts.wrong(f"has environment={chosen!r}", f"one of {', '.join(map(str, names))}", "fix the name")
@@ -191,12 +202,12 @@ def _described(
             start += count
     if not splits:
         raise parts.wrong(
-            f"finds no tasks in {chosen!r} at {parts.name}", "at least one split with tasks", "check the server"
+            f"found no tasks in {chosen!r} at {parts.name}", "at least one split with tasks", "check the server"
         )
     tools = connection.ask(f"/{chosen}/tools")["tools"]
     unknown = sorted(set(sample) - {tool["name"] for tool in tools})
     if unknown or not tools:
-        problem = f"has sample= for {unknown[0]!r}" if unknown else f"finds no tools in {chosen!r} at {parts.name}"
+        problem = f"has sample= for {unknown[0]!r}" if unknown else f"found no tools in {chosen!r} at {parts.name}"
         raise parts.wrong(problem, "tools that the environment lists for every task", "check the server")
     methods = tool_methods(parts, tools, OrsEnvironment.send, sample)
     return {**methods, "environment": chosen, "splits": splits}

@@ -1,4 +1,4 @@
-"""The bodies of ORS's requests, and its responses for the OpenAPI document."""
+"""The bodies of ORS requests, and of ORS responses for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OrsTool(BaseModel):
 
 
 class OrsTools(BaseModel):
-    """The tools, which are equal for every task."""
+    """The tools, which are the same for every task."""
 
     tools: list[OrsTool]
     terminal_tool: None
@@ -38,7 +38,7 @@ class OrsBlock(BaseModel):
 
 
 class OrsMessage(BaseModel):
-    """A message of the first request."""
+    """A message in the first prompt."""
 
     role: str
     blocks: list[OrsBlock]
@@ -64,7 +64,7 @@ class OrsBody(BaseModel):
 
 
 class CreateSession(OrsBody):
-    """The task: as returned by `/task`, or a split and an index. `toolset_name` must be absent or null."""
+    """The task: an object that `/task` returned, or a split and an index. `toolset_name` must be absent or null."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=forms(("task_spec",), ("split", "index")))
 
@@ -82,7 +82,7 @@ class CreateSession(OrsBody):
 
 
 class TaskSpec(OrsBody):
-    """A task. `config` is `env.config` of `POST /rollout`. `row` is the row from `/task`; it is ignored."""
+    """A task. `config` is `env.config` of `POST /rollout`. `row` is the row from `/task`, and is ignored."""
 
     split: StrictStr | None = None
     seed: StrictInt = Field(ge=0, lt=SEED_LIMIT)
@@ -91,7 +91,10 @@ class TaskSpec(OrsBody):
 
 
 class OrsCall(OrsBody):
-    """A call of a tool. With the `task_id` of a call whose stream broke, its result is sent again and nothing is repeated."""
+    """A call of a tool.
+
+    With the `task_id` of an earlier call, the earlier result is sent again and the tool does not run.
+    """
 
     name: StrictStr = Field(max_length=512)
     input: Any = Field(default_factory=dict)
@@ -99,7 +102,10 @@ class OrsCall(OrsBody):
 
 
 class GroupCandidate(OrsBody):
-    """A rollout of a group, named in `metadata.rollout_id` as in the metadata of its calls. Messages are ignored."""
+    """A rollout of a group.
+
+    `metadata.rollout_id` is the id from the metadata of the rollout's calls. Messages are ignored.
+    """
 
     messages: list[Any] = Field(default_factory=list)
     metadata: JsonDict | None = None

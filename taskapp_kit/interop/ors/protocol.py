@@ -1,7 +1,7 @@
-"""The Open Reward Standard (ORS, openrewardstandard.io), as `openreward` 0.1.167 and `ors-sdk` 0.1.0 speak it.
+"""The Open Reward Standard (ORS, openrewardstandard.io), as implemented in `openreward` 0.1.167 and `ors-sdk` 0.1.0.
 
-It is served at `/ors` and, with the same paths, at the server's root, because both clients ignore the path of their base
-URL. It was read from the code of these clients and their servers (PyPI).
+The routes are at `/ors` and also at the server's root, because both clients ignore the path of their base URL. This
+package was written against the code of these clients and their servers (PyPI).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ with env.session(task=env.get_task("{split}", 0)) as session:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the lines for a server's first environment. For others, change the name."""
+    """Return the client code for a server's first environment. For other environments, users change the name."""
     values = {"url": url, "environment": environments[0], "split": "train"}
     return [
         ClientLines("openreward 0.1", "python", OPENREWARD.format(**values)),

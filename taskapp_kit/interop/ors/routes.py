@@ -1,4 +1,4 @@
-"""ORS's routes at `/ors` and at the root, each with and without an environment's name. They never redirect."""
+"""ORS's routes, at `/ors` and at the root, each with and without an environment's name. No route redirects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ from taskapp_kit.version import __version__
 
 SESSION_HEADER = "X-Session-ID"
 DEPLOYMENT_HEADER = "X-Deployment"
-"""openreward sends its caller's name for the environment here, and in the path only if the caller passed `variant`."""
+"""The header in which openreward sends the environment's name.
+
+The path contains the name only if the caller passed `variant`.
+"""
 SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
     {
         "name": SESSION_HEADER,
@@ -60,15 +63,15 @@ EVENT_STREAM = "text/event-stream"
 SLASHED_PING = "openreward's, whose base URL ends with a slash"
 SECOND_NAMES = ("//ping", "/delete_session")
 KITS_OWN = "/health"
-"""A path at the root where the kit's own route reports the same."""
+"""A path at the root that is omitted, because the kit's own route returns the same."""
 SHARED = "/score_group"
-"""A path at the root that the kit also uses. ORS's requests name a session."""
+"""A path at the root that the kit also uses. Only requests with a session id are ORS requests."""
 
 Answer = Callable[[RouteContext, Request], Awaitable[EncodedResponse]]
 
 
 def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of all environments, and without a name the default environment's."""
+    """Return the routes of all environments, and routes without a name for the default environment."""
     handlers = OrsHandlers(context)
     routes: list[BaseRoute] = []
     for prefix in (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}", "", "/{environment}"):
@@ -101,7 +104,7 @@ class OrsHandlers:
     # -- the server ------------------------------------------------------------------------------------------------
 
     async def ors_health(self, _: RouteContext, __: Request) -> EncodedResponse:
-        """Reports that the server answers."""
+        """Reports that the server is running."""
         return json_answer({"status": "ok"})
 
     async def ors_version(self, _: RouteContext, __: Request) -> EncodedResponse:
@@ -109,7 +112,7 @@ class OrsHandlers:
         return json_answer({"version": f"taskapp-kit {__version__}", "build_sha": None})
 
     async def ors_environments(self, context: RouteContext, _: Request) -> EncodedResponse:
-        """Lists the environments' names, the default one first."""
+        """Lists the names of the environments. The default environment is first."""
         return json_answer(list(context.service.spec.environments))
 
     # -- tasks and tools -------------------------------------------------------------------------------------------
@@ -147,7 +150,7 @@ class OrsHandlers:
             await self.episodes.create(environment, sid, caller_of(request.scope), creation)
         except Saturated as full:
             answer = error_answer(full, where=f"/{PROTOCOL}/create")
-            if answer.status == 503:  # the clients repeat it until a session is free
+            if answer.status == 503:  # clients repeat the request until a session is free
                 answer.headers = [*answer.headers[:-1], *starting(full.retry_after_seconds)]
             return answer
         return json_answer({"sid": sid})
@@ -191,7 +194,7 @@ class OrsHandlers:
     # -- parts of a request --------------------------------------------------------------------------------------
 
     def _named(self, request: Request) -> EnvironmentSpec | None:
-        """Return the environment in the path."""
+        """Return the environment that the path names, or None."""
         name = request.path_params.get("environment")
         return None if name is None else self.episodes.environment(name)
 
@@ -207,7 +210,7 @@ class OrsHandlers:
     # -- the routes ------------------------------------------------------------------------------------------------
 
     def server_verbs(self) -> list[RouteSpec]:
-        """Return the routes for the server, with the last part of their paths."""
+        """Return the routes for the server. Their paths are only the last part."""
         return [
             _spec("health", "GET", self.ors_health, "whether the server answers", dict[str, str]),
             _spec("version", "GET", self.ors_version, "the server's version", dict[str, Any]),
@@ -215,7 +218,7 @@ class OrsHandlers:
         ]
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes without a session, with the last part of their paths."""
+        """Return the routes that need no session. Their paths are only the last part."""
         return [
             _spec("splits", "GET", self.ors_splits, "the splits", list[SplitType], failures=(404,)),
             _spec("tools", "GET", self.ors_tools, "the tools", OrsTools, failures=(404,)),
@@ -229,7 +232,7 @@ class OrsHandlers:
         ]
 
     def session_verbs(self) -> list[RouteSpec]:
-        """Return the routes of a session, with the last part of their paths."""
+        """Return the routes of a session. Their paths are only the last part."""
         creating = {"request_model": CreateSession, "failures": (400, *READING, 429)}
         calling = {"request_model": OrsCall, "media_type": EVENT_STREAM, "failures": (*BEGUN, 408, 413, 415)}
         scoring = {
@@ -262,13 +265,13 @@ def _sid(request: Request) -> str:
         raise RequestRefused(
             "session_header_missing",
             f"The request needs the header {SESSION_HEADER}.",
-            hint="/create_session returns an id as its task_id.",
+            hint="Use the task_id that /create_session returns.",
         )
     return sid
 
 
 def _failing(answer: Answer) -> Answer:
-    """Answer a failed episode with 500, because clients repeat requests with other 5xx statuses."""
+    """Respond with 500 if the episode failed, because clients repeat requests after other 5xx statuses."""
 
     async def answered(context: RouteContext, request: Request) -> EncodedResponse:
         try:
@@ -281,7 +284,7 @@ def _failing(answer: Answer) -> Answer:
 
 
 class _OfSession(SharedPathRoute):
-    """A route that only exists for requests that name a session."""
+    """A route that only matches requests with a session id."""
 
     def __init__(self, route: DirectRoute) -> None:
         self._route = route
@@ -289,14 +292,14 @@ class _OfSession(SharedPathRoute):
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as the route does, if the header is present."""
+        """Match like the route if the header is present, and not at all otherwise."""
         if scope["type"] == "http" and any(name == SESSION_HEADER.lower().encode() for name, _ in scope["headers"]):
             return self._route.matches(scope)
         return Match.NONE, {}
 
 
 class _OfEnvironment(BaseRoute):
-    """A route at the root that only exists for names of environments."""
+    """A route at the root that only matches names of environments."""
 
     def __init__(self, route: DirectRoute, episodes: OrsEpisodes) -> None:
         self.named = route
@@ -305,7 +308,7 @@ class _OfEnvironment(BaseRoute):
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as the route does, unless the name is not an environment's."""
+        """Match like the route if the name belongs to an environment, and not at all otherwise."""
         match, child = self.named.matches(scope)
         if match is not Match.NONE and self._episodes.known(child["path_params"]["environment"]) is None:
             return Match.NONE, {}

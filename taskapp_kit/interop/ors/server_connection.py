@@ -1,7 +1,7 @@
-"""A session of an ORS server over HTTP, and the server's description of its environments.
+"""A client for ORS servers: a session over HTTP, and the descriptions of the environments.
 
-Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI). All paths except `/create_session`, `/create` and `/delete` have
-the environment's name as a prefix, because both servers answer other paths with a redirect.
+Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI). All paths except `/create_session`, `/create` and `/delete`
+begin with the environment's name, because both servers redirect paths without the name.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from taskapp_kit.records.content import Json
 
 MAX_BODY_BYTES = 100 * 1024 * 1024
 DESCRIBE_SECONDS = 30.0
-"""The time limit of each request that describes an environment."""
+"""The time limit for each request for a description."""
 CLOSE_SECONDS = 5.0
 BACKOFF = Backoff(first_seconds=0.25)
-"""Between two requests to a server that is not ready."""
+"""The pauses between requests to a server that is not ready."""
 NOT_READY = (429, 503)
 
 
 class OrsFailed(KitError):
-    """An ORS server did not respond as expected. This is a failure of the rollout, never a reward."""
+    """An ORS server did not respond as expected. The rollout fails and has no reward."""
 
 
 class OrsConnection:
-    """Connections to a server, with at most one session. Every method blocks, and raises OrsFailed.
+    """Connections to a server, with at most one session. Methods block the calling thread and may raise OrsFailed.
 
-    url: the server's, without a trailing slash. headers: sent with each request. seconds: the time limit of a call.
-    open_seconds: how long `open` waits for a server that is full or starting.
+    Args:
+        url: The server's URL, without a trailing slash.
+        headers: The headers of each request.
+        seconds: The time limit for a call.
+        open_seconds: How long `open` waits for a server that is full or starting.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], *, seconds: float, open_seconds: float) -> None:
@@ -52,11 +55,14 @@ class OrsConnection:
         self._environment = ""
 
     def ask(self, path: str, body: Mapping[str, Json] | None = None) -> Any:
-        """Return the JSON of a response that needs no session. A body of None sends GET."""
+        """Send a request that needs no session, and return the JSON of the response.
+
+        If `body` is None, the method is GET.
+        """
         return self._read(self._sent(path, body, DESCRIBE_SECONDS), path)
 
     def open(self, environment: str, split: str, index: int) -> list[dict[str, Json]]:
-        """Begin the episode of task `index` of a split, and return the blocks of its prompt."""
+        """Begin an episode with the task `index` of a split, and return the blocks of the task's prompt."""
         task = self.ask(f"/{quote(environment)}/task", {"split": split, "index": index})
         if not isinstance(task, dict) or not isinstance(task.get("task"), dict):
             raise self._failed("answered /task without a task")
@@ -79,9 +85,9 @@ class OrsConnection:
         pieces = []
         for kind, data in self._frames(self._sent(path, {"name": tool, "input": dict(arguments)}, self._seconds), path):
             if kind == "error":
-                raise self._failed(f"could not run {tool!r}", "The log has its message.") from ServerMessage(
-                    quoted(data, self._headers)
-                )
+                raise self._failed(
+                    f"could not run {tool!r}", "The log contains the server's message."
+                ) from ServerMessage(quoted(data, self._headers))
             if kind in ("chunk", "end"):
                 pieces.append(data)
             if kind == "end":
@@ -92,7 +98,7 @@ class OrsConnection:
         raise self._failed(f"closed the stream before {tool!r} had a result")
 
     def close(self) -> None:
-        """End the session. It can be called twice."""
+        """End the session. This method may be called twice."""
         sid, self._sid = self._sid, None
         with suppress(OrsFailed):
             for path in ("/delete", "/delete_session") if sid is not None else ():
@@ -100,7 +106,10 @@ class OrsConnection:
         _loop().run(self._transport.aclose())
 
     def _ready(self, path: str, body: Mapping[str, Json] | None) -> Any:
-        """Return the JSON of a response, repeating the request while the server is full or the episode has not begun."""
+        """Return the JSON of a response.
+
+        The request is repeated while the server is full or the episode has not begun.
+        """
         attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
             answer = self._sent(path, body, max(0.1, min(self._seconds, attempts.left)))
@@ -110,7 +119,7 @@ class OrsConnection:
             if pause is None:
                 raise self._failed(
                     f"was not ready for {self._open_seconds:g} s ({path}: HTTP {answer.status})",
-                    "Run fewer rollouts concurrently, or raise open_seconds= of from_ors.",
+                    "Run fewer rollouts concurrently, or increase open_seconds= of from_ors.",
                 )
             time.sleep(pause)
 
@@ -149,7 +158,7 @@ class OrsConnection:
         return [(frame.event, frame.data) for frame in frames]
 
     def _refused(self, answer: HttpResponse, path: str) -> OrsFailed:
-        hint = status_hint(answer.status, ", which must not have a path, and environment=.")
+        hint = status_hint(answer.status, ", which must not contain a path, and environment=.")
         failed = self._failed(f"answered {path} with HTTP {answer.status}", hint)
         failed.__cause__ = ServerMessage(
             quoted(answer.body[: 4 * MAX_QUOTED].decode("utf-8", "replace"), self._headers)
@@ -171,7 +180,7 @@ _making = threading.Lock()
 
 
 def _loop() -> DaemonLoop:
-    """Return the event loop of all connections in this process."""
+    """Return the event loop that all connections in this process share."""
     with _making:
         return _made_loop()
 

@@ -1,4 +1,4 @@
-"""ORS's event stream of a call: `task_id` immediately, then the result in pieces, or `error`.
+"""The event stream of an ORS call: `task_id` is sent immediately, then the result in pieces, or `error`.
 
 event: task_id
 data: 5b1f…
@@ -27,22 +27,25 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 CHUNK = 4096
-"""Characters per piece."""
+"""The number of characters in a piece."""
 PING_SECONDS = 10.0
 PING = b": ping\n\n"
 
 
 class CallFailed(Exception):
-    """A call without a result. Its text is sent as the `error` event."""
+    """A call failed and has no result. The exception's message is sent as the event `error`."""
 
 
 def event(name: str, data: str) -> bytes:
-    """Return an event. data: without line ends."""
+    """Return an encoded event. data: a string without line breaks."""
     return event_frames([(name, data.encode())])[0]
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cut a result for its events. Only the first piece may begin with a space, because clients strip the start of a line."""
+    """Cut a result into pieces.
+
+    Only the first piece may begin with a space, because clients strip leading white space.
+    """
     start = 0
     while len(text) - start > CHUNK:
         end = start + CHUNK
@@ -59,9 +62,9 @@ def pieces(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class CallStream(EncodedResponse):
-    """The stream of a running or completed call. The call continues when the client disconnects.
+    """The stream of a running or completed call. The call continues if the client disconnects.
 
-    call: returns the result as JSON, or raises CallFailed.
+    call: the task that returns the result as JSON or raises CallFailed.
     """
 
     task_id: str = ""
@@ -77,11 +80,11 @@ class CallStream(EncodedResponse):
         try:
             *parts, last = pieces(self.call.result())
             body = b"".join((*(event("chunk", part) for part in parts), event("end", last)))
-        except (CallFailed, SessionError) as failed:  # SessionError: dropped before it began
+        except (CallFailed, SessionError) as failed:  # SessionError: the call was dropped before it began
             body = event("error", str(failed))
         await send({"type": "http.response.body", "body": body})
 
 
 def whole_stream(*events: bytes) -> EncodedResponse:
-    """Return a complete stream."""
+    """Return a response with a complete stream of events."""
     return EncodedResponse(200, b"".join(events), STREAM_HEADERS)
