@@ -1,1 +1,1 @@
-"""The viewer: web pages of rollouts, at `/ui` of a server and by `taskapp view`, and self-contained HTML files."""
+"""The viewer: web pages that show rollouts at `/ui` of a server or with `taskapp view`, and self-contained HTML files."""

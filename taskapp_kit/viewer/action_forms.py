@@ -1,7 +1,7 @@
-"""Buttons and forms for people, from the JSON Schemas of an action's arguments and of an environment's config.
+"""Buttons and forms for people, made from the JSON Schemas of an action's arguments and an environment's config.
 
-A form's controls are named by position (`f0`, `f1`), because a parameter's name may be any text. Input is parsed as
-`taskapp play` parses it, and then checked by the action itself.
+A form's controls are named by position (`f0`, `f1`), because a parameter's name may be any string. Input is parsed like the
+input of `taskapp play`, and then checked by the action.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.json_schema import Schema, read_schema, typed_argument, typed_value
 
 MOST_BUTTONS = 40
-"""An argument with more choices is shown as a list instead of buttons."""
+"""An argument with more choices than this is shown as a list instead of buttons."""
 MOST_NUMBERS = 12
 """An integer with at most this many values is shown as a choice."""
 DIRECTIONS = (
@@ -31,7 +31,7 @@ Kind = Literal["choice", "number", "text", "words", "json"]
 
 
 class BadFields(ValueError):
-    """Some fields of a form cannot be read. `problems`: for each control's name, what is wrong."""
+    """Raised if fields of a form cannot be read. `problems` contains a message for the name of each such control."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(problems.values()))
@@ -43,18 +43,18 @@ class Field:
     """One control of a form.
 
     Attributes:
-        control: Its name in the form.
+        control: The control's name in the form.
         name: The parameter's name.
-        kind: `words` is a sequence of choices; `json` is any value without a dedicated control.
+        kind: The kind of input. `words` is a sequence of choices. `json` is any value for which there is no other kind.
         description: The parameter's description.
         options: The options of a choice, as (JSON, label).
         low: The minimum of a number.
         high: The maximum of a number.
         step: The step of a number.
         default: The initial value.
-        required: Whether it must not be empty.
-        long: Whether a string may have several lines.
-        hint: What to enter.
+        required: Whether the control must not be empty.
+        long: Whether the control accepts several lines.
+        hint: A short text on what to enter.
     """
 
     control: str
@@ -73,7 +73,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """An action with arguments that one press sends. args: as JSON. keys: browsers' names of the keys that press it."""
+    """A button that sends an action with fixed arguments.
+
+    Attributes:
+        label: The button's text.
+        args: The arguments, as JSON.
+        keys: The keys that press the button, by their names in browsers.
+    """
 
     label: str
     args: str
@@ -81,13 +87,19 @@ class Button:
 
     @property
     def key_words(self) -> list[str]:
-        """Return the keys as a person reads them."""
+        """Return the names of the keys for display."""
         return [KEY_WORDS.get(key, key) for key in self.keys]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionForm:
-    """An action as it is shown. index: its position in the environment's actions. fields: empty if buttons are enough."""
+    """The controls of one action.
+
+    Attributes:
+        index: The action's position among the environment's actions.
+        text: Whether the action accepts plain text.
+        fields: The form's controls. Empty if buttons are sufficient.
+    """
 
     index: int
     name: str
@@ -98,7 +110,7 @@ class ActionForm:
 
 
 def action_forms(actions: Sequence[ActionSpec], available: Sequence[str]) -> list[ActionForm]:
-    """Return the forms of the available actions, with keyboard keys for the buttons."""
+    """Return the forms of the available actions, and assign keys to their buttons."""
     made = [_form(index, action) for index, action in enumerate(actions) if action.name in available]
     taken = {key for form in made for button in form.buttons for key in button.keys}
     free = [str(digit) for digit in range(1, 10) if str(digit) not in taken]
@@ -117,7 +129,7 @@ def action_forms(actions: Sequence[ActionSpec], available: Sequence[str]) -> lis
 
 
 def fields_of(schema: Mapping[str, Any], *, values: Mapping[str, Json] | None = None) -> list[Field]:
-    """Return the controls of an object's members. values: initial values, instead of the defaults."""
+    """Return a control for each field of an object. values: Initial values, which take precedence over the defaults."""
     if _is_union(schema):
         return [Field("f0", "arguments", "json", required=True, long=True, hint="a JSON object")]
     whole, shown_first = read_schema(schema), values or {}
@@ -128,12 +140,15 @@ def fields_of(schema: Mapping[str, Any], *, values: Mapping[str, Json] | None = 
 
 
 def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Json]:
-    """Return the object that the form describes, without optional members that are empty. Raises BadFields."""
+    """Return the object that the form describes. Empty optional fields are omitted.
+
+    Raises BadFields if a required field is empty or JSON is invalid.
+    """
     if _is_union(schema):
         try:
             read = json.loads(form.get("f0", ""))
         except ValueError as error:
-            raise BadFields({"f0": f"is not JSON: {error}"}) from None
+            raise BadFields({"f0": f"is not valid JSON: {error}"}) from None
         if not isinstance(read, dict):
             raise BadFields({"f0": "is not a JSON object"})
         return read
@@ -147,12 +162,12 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
             arguments[control.name] = text
         elif not text.strip():
             if control.required:
-                problems[control.control] = "needs a value"
+                problems[control.control] = "must not be empty"
         elif control.kind == "json":
             try:
                 arguments[control.name] = json.loads(text)
             except ValueError as error:
-                problems[control.control] = f"is not JSON: {error}"
+                problems[control.control] = f"is not valid JSON: {error}"
         elif control.kind == "words":
             arguments[control.name] = typed_argument(text.strip(), part)
         else:
@@ -169,7 +184,7 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
 
 
 def _is_union(schema: Mapping[str, Any]) -> bool:
-    """Return whether the object is a union, which has no members to show."""
+    """Return whether the object is a union, which has no fields to show."""
     return not schema.get("properties") and any(word in schema for word in ("anyOf", "oneOf", "$ref"))
 
 
@@ -207,7 +222,7 @@ def _keys(action: ActionSpec, args: Json) -> tuple[str, ...]:
 
 
 def _direction(label: str, taken: set[str]) -> str | None:
-    """Return the arrow key of a button whose label names one direction."""
+    """Return the arrow key for a button whose label names exactly one direction, or None if the key is taken."""
     words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", label).lower()))
     arrows = [key for key, names in DIRECTIONS if words.intersection(names)]
     return arrows[0] if len(arrows) == 1 and arrows[0] not in taken else None
@@ -238,7 +253,7 @@ def _field(control: str, name: str, schema: Schema, default: Any, required: bool
 
 
 def _without_null(schema: Schema) -> tuple[Schema, bool]:
-    """Return the schema of values other than null, and whether null is allowed. A real union has an empty schema."""
+    """Return the schema without null, and whether null is allowed. The schema of a union of several types is empty."""
     branches = [] if schema.choices else schema.branches
     rest = [branch for branch in branches if branch.kind != "null"]
     nullable = len(rest) < len(branches)
@@ -266,8 +281,8 @@ def _is_long(part: Schema) -> bool:
 def _how_many(part: Schema) -> str:
     low, high = part.keywords.get("minItems"), part.keywords.get("maxItems")
     if low is not None and high is not None:
-        return f"several: {low} to {high}, with spaces between"
-    return f"several: up to {high}, with spaces between" if high is not None else "several, with spaces between"
+        return f"{low} to {high} values, separated by spaces"
+    return f"up to {high} values, separated by spaces" if high is not None else "values, separated by spaces"
 
 
 def _range(low: float | None, high: float | None) -> str:

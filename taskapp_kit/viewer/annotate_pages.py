@@ -1,4 +1,4 @@
-"""The pages where a person scores rollouts on the rubric's scales. The scores are annotations, which calibration reads."""
+"""The pages on which a person scores rollouts. The scores are stored as annotations, which calibration reads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from taskapp_kit.viewer.pages import rewards_of
 from taskapp_kit.viewer.source import Scale
 
 QUEUE = 500
-"""The maximum number of rollouts to annotate one after the other."""
+"""The maximum number of rollouts in the queue to annotate."""
 MAX_NOTE = 2000
 SCORE = "score:"
-"""Prefix of the form's score fields, followed by the name of the criterion."""
+"""The prefix of the names of score fields. The criterion's name follows."""
 
 
 async def annotate(request: PageRequest) -> Page:
-    """Return one rollout to score, and its position among the rollouts that match the filters and did not fail."""
+    """Return a page to score one of the rollouts that match the filters and did not fail."""
     if not request.source.annotates:
         raise not_found("store for annotations")
     order = request.order()
@@ -81,19 +81,26 @@ async def annotate(request: PageRequest) -> Page:
 
 
 def _position(rows: Sequence[RolloutRow], wanted: str | None, done: set[str]) -> int | None:
-    """Return the position of the requested rollout, else of the first without a score, else of the first."""
+    """Return the position of the rollout to show.
+
+    If a rollout is requested, this is its position, or None if it is not in `rows`. Otherwise, it is the first rollout
+    without a score, or else the first rollout. None if there are no rows.
+    """
     if wanted is not None:
         return next((at for at, row in enumerate(rows) if row.rollout_id == wanted), None)
     return next((at for at, row in enumerate(rows) if row.rollout_id not in done), 0 if rows else None)
 
 
 def _plain(row: RolloutRow) -> list[Scale]:
-    """Return scales from 0 to 1 for the recorded criteria, where no app declares scales."""
+    """Return scales from 0 to 1 for the recorded criteria. They are used if no app declares scales."""
     return [Scale(name, "") for name in row.criteria] or [Scale("score", "How good is this rollout?")]
 
 
 async def store_annotation(request: PageRequest) -> EncodedResponse:
-    """Store the scores in the form, then continue with the next rollout."""
+    """Store the scores in the form, and redirect to the next rollout.
+
+    Raises RequestError if a score is not on its scale or a criterion is unknown.
+    """
     rollout_id = request.form.get("rollout_id", "")
     stored = await request.source.load(rollout_id, request.caller) if request.source.annotates else None
     if stored is None:
@@ -123,15 +130,14 @@ def _score(scale: Scale | None, criterion: str, text: str) -> float:
         score = float("nan")
     if not scale.low <= score <= scale.high:
         words = f"must be a number from {scale.low:g} to {scale.high:g}"
-        raise RequestError(f"The score {words}.", fields=(FieldProblem(loc, words),))
+        raise RequestError(f"A score {words}.", fields=(FieldProblem(loc, words),))
     return score
 
 
 async def annotations_file(request: PageRequest) -> EncodedResponse:
-    """Return every annotation that the caller may see as JSON Lines, as `taskapp judge calibrate --labels` reads them.
+    """Return people's scores for the app's judges as JSON Lines, for `taskapp judge calibrate --labels`.
 
-    Calibration uses only scores of judges. `criterion`, `annotator`, `note` and `created_at` are not part of a label; the
-    page's JSON has them.
+    Only annotations that the caller may see are included. The JSON of the annotations page contains all their fields.
     """
     judges = {scale.name for scale in request.source.scales if scale.judge}
     lines = [
@@ -149,7 +155,7 @@ async def annotations_file(request: PageRequest) -> EncodedResponse:
 
 
 async def annotation_list(request: PageRequest) -> Page:
-    """Return every annotation that the caller may see."""
+    """Return the page with all annotations that the caller may see."""
     found = await request.source.annotations(request.caller)
     data = {"annotations": [asdict(item) for item in found]}
     return Page("annotations.html", "Annotations", data, {"found": found}, "annotate")

@@ -1,4 +1,4 @@
-"""The pages of a running app's environments: actions, rewards, the lines that clients need, and the form to play."""
+"""The pages of a running app's environments, with actions, rewards, lines for clients, and a form to start playing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from taskapp_kit.viewer.page import Page, PageRequest, not_found, redirect
 from taskapp_kit.viewer.play_pages import begin, sitting_of, sittings
 
 CONFIG = "config:"
-"""Prefix of the form's controls for members of `env.config`."""
+"""The prefix of the names of controls for fields of `env.config`."""
 PICTURES = "image"
-"""A switch of this name is on in the form: a person looks at images, while a model's request must ask for them."""
+"""The config field that is preset to true in the form, because people look at images. Models must request images."""
 
 
 async def environments(request: PageRequest) -> Page:
-    """Return all environments, and the caller's open sessions."""
+    """Return the page with all environments and the caller's open sessions."""
     spec, sessions = _playable(request)
     found = list(spec.environments.values())
     mine = [
@@ -37,17 +37,17 @@ async def environments(request: PageRequest) -> Page:
 
 
 async def environment(request: PageRequest) -> Page:
-    """One environment."""
+    """Return the page of one environment."""
     return _page(request, request.query, {}, "")
 
 
 async def start(request: PageRequest) -> Page | EncodedResponse:
-    """Open a session and begin an episode. The same form sent twice opens only one session."""
+    """Open a session, begin an episode and redirect to its page. Sending the form twice opens only one session."""
     spec, sessions = _playable(request)
     found = _environment(spec, request.form)
     sitting = request.form.get("sitting", "")
     if len(sitting) != 16 or not set(sitting) <= set("0123456789abcdef"):
-        raise RequestError("The form does not belong to this page.", hint="Open the page again.")
+        raise RequestError("The form is not valid for this page.", hint="Reload the page.")
     address = f"{request.link(f'play/{sitting}')}#now"
     if any(sitting_of(session) == sitting for session in sittings(sessions, request.caller)):
         return redirect(address)
@@ -59,10 +59,10 @@ async def start(request: PageRequest) -> Page | EncodedResponse:
         problems = {CONFIG + name: text for name, text in error.problems.items()}
     seed = request.form.get("seed", "").strip()
     if seed and (not seed.isascii() or not seed.isdigit() or len(seed) > 20):
-        problems["seed"] = "is not an integer from 0"
+        problems["seed"] = "must be an integer of at least 0"
     if problems:
-        return _page(request, request.form, problems, "The episode could not begin: some fields are invalid.")
-    for session in sittings(sessions, request.caller):  # sessions whose episode has ended no longer need their places
+        return _page(request, request.form, problems, "The episode did not start, because some fields are invalid.")
+    for session in sittings(sessions, request.caller):  # close sessions whose episode has ended
         if session.state == "over":
             await session.close()
     try:
@@ -76,7 +76,7 @@ async def start(request: PageRequest) -> Page | EncodedResponse:
             problems[control if control in ("seed", "split") or last in named else "config"] = problem.message
         return _page(request, request.form, problems, error.message)
     except (RolloutFailed, SessionError):
-        pass  # the session's page shows how the episode failed
+        pass  # the session's page shows the failure
     return redirect(address)
 
 

@@ -1,8 +1,8 @@
-"""The checks of every request to the viewer: Host, Origin, then a key or a session. The login needs only the first two.
+"""The checks of every request to the viewer: the Host, the Origin, then a key or a session.
 
-A page of another site must not read or change anything here, even if the browser sends the cookie or a name of that site
-resolves to this machine (DNS rebinding). So for every method the Host must be a name of this server, and the Origin, if
-present, must equal the Host.
+The login page needs no key or session. A page of another site must not read or change anything in the viewer, even if the
+browser sends the cookie, or if a host name of the other site resolves to this machine (DNS rebinding). Therefore the Host
+must be a name of this server for every method, and the Origin, if present, must equal the Host.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from taskapp_kit.viewer.session import SESSION_SECONDS, Sessions
 
 COOKIE = "taskapp_ui"
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp"')]
-"""Without Basic, for which a browser would open a password dialog."""
+"""The authentication challenge. It omits Basic, because browsers would open a password dialog for it."""
 SAFE = frozenset(("GET", "HEAD"))
 KEY_HEADERS = frozenset((b"x-api-key", b"x-api-keys", b"authorization"))
 
 
 class UiGate:
-    """Checks requests. hosts: names under which the viewer may be called, in addition to the server's bound address."""
+    """A gate that checks the requests to the viewer.
+
+    hosts: Host names that requests may use, in addition to the server's bound address.
+    """
 
     def __init__(self, keys: Keys, sessions: Sessions, hosts: Sequence[str]) -> None:
         self._keys = keys
@@ -35,7 +38,7 @@ class UiGate:
         self._sites = SiteRules(hosts)
 
     def check_site(self, scope: Scope) -> None:
-        """Raise RequestRefused for a host that is not this server's (421) and for a request from another site (403)."""
+        """Raise RequestRefused if the Host is not a name of this server (421) or another site sent the request (403)."""
         refusal = self._sites.refusal(scope)
         if refusal is not None:
             raise refusal
@@ -44,14 +47,15 @@ class UiGate:
         if site not in (b"none", b"same-origin") and (mode != b"navigate" or scope["method"] not in SAFE):
             raise RequestRefused(
                 "origin_not_allowed",
-                "Another site sent this request.",
-                hint="Open the viewer itself and use its pages.",
+                "Another website sent this request.",
+                hint="Open the viewer in the browser and use its pages.",
             )
 
     def caller(self, scope: Scope) -> Caller:
-        """Return the caller, identified by a key in the headers or by a session, and note the caller in the scope.
+        """Return the caller, identified by a key in the headers or by a session. The caller is also stored in the scope.
 
-        Raises RequestRefused: 401, 503 if no key is configured, 403 for a change with a cookie and without an Origin.
+        Raises RequestRefused if there is no valid key or session (401), if no key is configured (503), or if a request with
+        a cookie changes something and has no Origin header (403).
         """
         if not self._keys.configured():
             raise no_key_configured()
@@ -66,7 +70,7 @@ class UiGate:
             raise RequestRefused(
                 "unauthorised",
                 "Not logged in, or API key missing or invalid",
-                hint="Log in at /ui/login, or send the key in the X-API-Key header.",
+                hint="Log in at /ui/login, or send an API key in the X-API-Key header.",
                 headers=CHALLENGE,
             )
         peer_of(scope).keyed = True
@@ -75,13 +79,13 @@ class UiGate:
 
 
 def cookie_name(scope: Scope) -> str:
-    """Return the cookie's name, which contains the port: browsers share cookies between all ports of a host."""
+    """Return the cookie's name. It contains the port, because browsers share cookies between all ports of a host."""
     host = read_host([value for name, value in scope["headers"] if name == b"host"])
     return COOKIE if host is None or host.port is None else f"{COOKIE}_{host.port}"
 
 
 def session_id(scope: Scope) -> str:
-    """Return the session's id from the cookie, "" without a cookie."""
+    """Return the session's id from the cookie, or an empty string if there is no cookie."""
     name = cookie_name(scope)
     for header, value in scope["headers"]:
         if header == b"cookie":
@@ -95,9 +99,9 @@ def session_id(scope: Scope) -> str:
 
 
 def set_cookie(scope: Scope, value: str, base: str) -> tuple[bytes, bytes]:
-    """Return the header that sets the session's cookie; an empty value removes it. base: the path of the viewer.
+    """Return the header that sets the session's cookie. An empty value removes the cookie. base: The viewer's path.
 
-    Over https the cookie is `Secure`. If TLS ends at a proxy, the browser's Origin shows that it is https.
+    The cookie is `Secure` if the browser uses https. If a proxy terminates TLS, the Origin header shows this.
     """
     seconds = int(SESSION_SECONDS) if value else 0
     over_tls = scope["scheme"] == "https" or any(

@@ -1,4 +1,4 @@
-"""The pages of a backend's jobs: the list, and one job with its rewards and rollouts by iteration."""
+"""The pages of a backend's jobs: the list, and one job with rewards and rollouts by iteration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFRESH_SECONDS = 2
 
 
 async def jobs(request: PageRequest) -> Page:
-    """Return the newest jobs."""
+    """Return the page with the newest jobs."""
     if not request.source.runs_jobs:
         raise not_found("backend here")
     found = await request.source.jobs(request.caller, MOST)
@@ -28,7 +28,7 @@ async def jobs(request: PageRequest) -> Page:
 
 
 async def job(request: PageRequest) -> Page:
-    """Return one job, with the rollouts of the iteration in the query, by default the last."""
+    """Return the page of one job, with the rollouts of the iteration in the query. The default is the last iteration."""
     found = await request.source.job(request.path["job_id"], request.caller)
     if found is None:
         raise not_found("job")
@@ -53,7 +53,7 @@ async def job(request: PageRequest) -> Page:
     }
     named, others = curve_groups(found.points)
     data["curves"] = [asdict(group) for group in (*named, *others)]
-    # from the rollouts, so that a running iteration shows; its metrics arrive at its end
+    # computed from rollouts, because a running iteration has no metrics yet
     curves = [CurveGroup(REWARD, "reward", rewards), *(group for group in named if group.title != REWARD)]
     view: dict[str, Any] = {
         "best": best_checkpoint(found.view),

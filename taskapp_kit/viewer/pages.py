@@ -1,7 +1,7 @@
-"""HTML of rollouts and reports: Jinja templates with autoescape, and self-contained files.
+"""HTML of rollouts and reports, rendered with Jinja templates and autoescape.
 
-Text of a model, a judge or an environment is escaped by Jinja, and `shown` makes its control characters and direction marks
-visible, so a page displays the text and never executes it. No template marks data as safe.
+Jinja escapes the text of models, judges and environments, and `shown` makes its control characters and direction marks
+visible. A page therefore displays such text and never executes it. No template marks data as safe.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from taskapp_kit.viewer.plots import StripStep, strip
 
 FOLDER = Path(__file__).parent
 TEXT_LIMIT = 20_000
-"""How many characters of a text a page shows unfolded."""
+"""How many characters of a text are shown before the rest is folded."""
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line end
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks, which could reorder the text and what follows it
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks, which could reorder the text and any text after it
     "\ud800-\udfff]"
 )
 
 
 def standalone_rollout(details: RolloutDetails, blobs: Mapping[str, bytes]) -> str:
-    """Return one rollout as an HTML file that needs no script and no network.
+    """Return one rollout as an HTML file that needs neither scripts nor the network.
 
-    blobs: PNG bytes of its images by SHA-256; an image without bytes is shown as its size.
+    blobs: PNG bytes of the rollout's images by SHA-256. For an image that is missing, only its size is shown.
     """
 
     def picture(sha256: str | None) -> str | None:
@@ -48,31 +48,39 @@ def standalone_rollout(details: RolloutDetails, blobs: Mapping[str, bytes]) -> s
 
 
 def standalone(title: str, body: Markup) -> str:
-    """Return an HTML file in the style of the pages, light and dark, that needs no script and no network.
+    """Return an HTML file in the style of the viewer's pages. It needs neither scripts nor the network.
 
-    title: plain text. body: HTML from `render`, `html` or the plots. Raises TypeError for a plain str, which may contain
-    unescaped text.
+    Args:
+        title: The title, as plain text.
+        body: HTML from `render`, `html` or the plots.
+
+    Raises:
+        TypeError: `body` is a plain string, which may contain unescaped text.
     """
     if not isinstance(body, Markup):
-        raise TypeError("The body of a page must be Markup from a template or a plot, not a plain str.")
+        raise TypeError("`body` must be Markup from a template or a plot, not a plain string.")
     return str(render("standalone.html", title=title, body=body))
 
 
 def html(source: str, **values: Any) -> Markup:
-    """Render a short template given as a string; every value is escaped unless it is Markup.
+    """Render a template that is passed as a string. Every value is escaped unless it is Markup.
 
-    It can use the filters of the pages: `num`, `secs`, `count`, `money`, `when`, `signed`, `pretty`, `shown`.
+    The template can use the filters of the viewer's pages: `num`, `secs`, `count`, `money`, `when`, `signed`, `pretty` and
+    `shown`.
     """
     return Markup(_environment().from_string(source).render(values))  # noqa: S704 - made by a template with autoescape
 
 
 def render(name: str, **values: Any) -> Markup:
-    """Render a template of the pages; every value is escaped unless it is Markup."""
+    """Render one of the viewer's templates. Every value is escaped unless it is Markup."""
     return Markup(_environment().get_template(name).render(values))  # noqa: S704 - made by a template with autoescape
 
 
 def rewards_of(details: RolloutDetails, address: str = "") -> Markup:
-    """Return the rewards of a rollout's steps as a strip. Each links to its turn on the page at `address` (default: this)."""
+    """Draw the rewards of a rollout's steps as a strip. Each step links to its turn.
+
+    address: The address of the page with the turns. Defaults to the page that contains the strip.
+    """
     return strip(
         [
             StripStep(
@@ -91,7 +99,7 @@ def style_sheet() -> str:
 
 
 def style_hash() -> str:
-    """Return the style sheet's hash for a Content-Security-Policy."""
+    """Return the style sheet's hash, for a Content-Security-Policy header."""
     return "sha256-" + base64.b64encode(hashlib.sha256(style_sheet().encode()).digest()).decode()
 
 
@@ -116,28 +124,28 @@ def _environment() -> Environment:
 
 
 def shown(text: Any) -> str:
-    """Return the text with control characters and direction marks made visible; line ends and tabs stay."""
+    """Return the text with visible control characters and direction marks. Line ends and tabs are not changed."""
     return _INVISIBLE.sub(_sign, str(text).replace("\r\n", "\n"))
 
 
 def _sign(found: re.Match[str]) -> str:
-    return f"⟨U+{ord(found[0]):04X}⟩"  # few fonts have the symbols for control characters (from U+2400)
+    return f"⟨U+{ord(found[0]):04X}⟩"  # few fonts contain the symbols for control characters (U+2400 and following)
 
 
 def number(value: float | None) -> str:
-    """Format a number with at most 4 digits; `–` for None."""
+    """Format a number with at most 4 significant digits. None is formatted as `–`."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def signed(value: float) -> str:
-    """Format a number with its sign."""
+    """Format a number with a plus or minus sign."""
     return f"{value:+.4g}"
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration: `under 0.1 ms`, `12 ms`, `3.1 s`, `4 min 05 s`; `–` for None."""
+    """Format a duration as `under 0.1 ms`, `12 ms`, `3.1 s` or `4 min 05 s`. None is formatted as `–`."""
     if value is None:
         return "–"
     if value < 1e-4:
@@ -148,17 +156,17 @@ def seconds(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Format an integer with a space between thousands; `–` for None."""
+    """Format an integer with spaces between groups of thousands. None is formatted as `–`."""
     return "–" if value is None else f"{int(value):,}".replace(",", "\u202f")
 
 
 def money(value: float | None) -> str:
-    """Format US dollars; `–` for None."""
+    """Format US dollars. None is formatted as `–`."""
     return "–" if value is None else dollars(value)
 
 
 def when(value: float | None) -> str:
-    """Format a unix time as `2026-03-01 11:00:00`, in UTC; `–` for None."""
+    """Format a Unix time in UTC as `2026-03-01 11:00:00`. None is formatted as `–`."""
     return "–" if value is None else utc_time(value).strftime("%Y-%m-%d %H:%M:%S")
 
 

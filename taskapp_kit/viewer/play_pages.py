@@ -1,8 +1,8 @@
-"""The page where a person plays an episode of any environment, with forms made from the actions' schemas.
+"""The page on which a person plays an episode of any environment, with forms made from the actions' schemas.
 
 The viewer opens a session for the caller's key, so an episode is limited, scored and stored like any other rollout. Such a
-session is a sitting. Its 16 hex digits are in the page's address and in the `run_id` of its rollouts, which can be found
-after the session has ended.
+session is called a sitting. The page's address and the `run_id` of the rollouts contain the sitting's 16 hex digits, so the
+rollouts can be found after the session has ended.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ VIEWER = "viewer"
 """The protocol that is stored with the rollouts of these sessions."""
 RUN = "play-"
 LATEST_TURNS = 10
-"""How many of the latest turns the page shows; the stored rollout shows all."""
+"""How many of the latest turns the page shows. The page of the stored rollout shows all turns."""
 MOVED = "moved"
 NOTES = {
-    MOVED: "The episode had changed since your page was loaded, so nothing was done. This is its current state.",
-    "full": "No episode can begin now, because the server is full or its store fails. Try again later.",
-    "busy": "The previous action was still running, so nothing was done.",
+    MOVED: "Nothing was done, because the episode changed after your page was loaded. This is the current state.",
+    "full": "No episode can start now, because the server is full or its store is failing. Try again later.",
+    "busy": "Nothing was done, because the previous action was still running.",
 }
-"""The note on a page after a redirect, by the name in its query."""
+"""The notes that a page shows after a redirect, by the name in the page's query."""
 
 
 def sittings(sessions: EnvironmentSessions, caller: Caller) -> list[EnvironmentSession]:
-    """Return the open sessions that the caller plays in the viewer, in the order in which they were opened."""
+    """Return the caller's open sessions in the viewer, in the order in which they were opened."""
     return [
         session
         for session in sessions.listed(caller)
@@ -49,7 +49,7 @@ def sittings(sessions: EnvironmentSessions, caller: Caller) -> list[EnvironmentS
 
 
 def sitting_of(session: EnvironmentSession) -> str:
-    """Return the digits of a session that these pages opened."""
+    """Return the 16 hex digits of a session that these pages opened."""
     return session.run_id.removeprefix(RUN)
 
 
@@ -63,9 +63,10 @@ async def begin(
     split: str | None,
     config: Mapping[str, Json],
 ) -> None:
-    """Open a session with these digits, and begin an episode. Raises as `EnvironmentSession.reset`.
+    """Open a session with the digits `sitting`, and begin an episode. Raises the errors of `EnvironmentSession.reset`.
 
-    If the episode fails to begin, the session stays open, and its page shows the failure. Any other error closes it.
+    If the first reset fails with RolloutFailed, the session stays open, and its page shows the failure. Any other error
+    closes the session.
     """
     session = await sessions.open(environment, caller=caller, protocol=VIEWER, run_id=RUN + sitting, policy=PERSON)
     try:
@@ -78,7 +79,7 @@ async def begin(
 
 
 async def play(request: PageRequest) -> Page | EncodedResponse:
-    """Return the current state of the episode."""
+    """Return the page with the current state of the episode."""
     session = _session(request)
     if session is None:
         return await _ended(request)
@@ -88,8 +89,8 @@ async def play(request: PageRequest) -> Page | EncodedResponse:
 async def act(request: PageRequest) -> Page | EncodedResponse:
     """Handle a form of the page: an action, `finish`, another episode, or the end of the session.
 
-    `at` in the form is the state of the episode when the page was made, and also the request's id: sending the same form
-    again returns the same answer, and a form of an earlier page does nothing.
+    The form's field `at` is the state of the episode when the page was rendered. It is also the request's id, so sending the
+    same form again returns the same response. A form of an earlier page does nothing.
     """
     session = _session(request)
     here = request.link(f"play/{request.path['sitting']}")
@@ -123,7 +124,7 @@ async def act(request: PageRequest) -> Page | EncodedResponse:
     except Saturated:
         return redirect(f"{here}?note=full#now")
     except (RolloutFailed, StoreError):
-        pass  # the page shows how the episode failed
+        pass  # the page shows the failure
     return redirect(f"{here}#now")
 
 
@@ -131,7 +132,7 @@ async def act(request: PageRequest) -> Page | EncodedResponse:
 
 
 def _session(request: PageRequest) -> EnvironmentSession | None:
-    """Return the session in the page's address and mark it as used; None if it is not open for the caller."""
+    """Return the session in the page's address and reset its idle time. Return None if the caller has no such session."""
     sessions = request.source.sessions
     if sessions is None:
         raise not_found("environment")
@@ -143,28 +144,31 @@ def _session(request: PageRequest) -> EnvironmentSession | None:
 
 
 def _at(session: EnvironmentSession) -> str:
-    """Return the state of a session: its episode, turn and status."""
+    """Return a string that identifies the state of a session: its episode, turn and status."""
     return f"{session.rollout_id}-{session.turn}-{session.state}"
 
 
 async def _reset(session: EnvironmentSession, at: str, *, same: bool) -> None:
-    """Begin an episode like the current one, with the same or another seed. Raises as `EnvironmentSession.reset`."""
+    """Begin another episode with the same settings, and the same or another seed.
+
+    Raises the errors of `EnvironmentSession.reset`, and SessionError if no episode has begun.
+    """
     rollout = session.rollout
     if rollout is None:
-        raise SessionError("no_episode", "No episode has begun, so none can begin again.")
+        raise SessionError("no_episode", "The episode cannot be played again, because no episode has begun.")
     plan = rollout.plan
     await session.reset(plan.seed if same else None, split=plan.split, config=plan.config, request_id=at)
 
 
 def _decision(session: EnvironmentSession, form: Mapping[str, str]) -> tuple[list[tuple[str, Json]], str | None]:
-    """Return the call or the text in the form of an action. Raises BadFields before anything is sent.
+    """Return the call or the text of an action's form. Raises BadFields if the form is invalid.
 
-    Arguments are checked here, as `taskapp play` does, so that a typing error costs no turn.
+    Like in `taskapp play`, the arguments are checked before they are sent, so that a typo costs no turn.
     """
     specs = list(session.environment.actions.values())
     index = form.get("which", "")
     if not (index.isascii() and index.isdigit() and len(index) < 5 and int(index) < len(specs)):
-        raise BadFields({"": "The environment does not have this action."})
+        raise BadFields({"": "The environment has no such action."})
     spec = specs[int(index)]
     if spec.tool.text:
         text = form.get("text", "").replace("\r\n", "\n")
@@ -211,7 +215,7 @@ async def _page(
         "turn": session.turn,
         "environment": name,
     }
-    if stored is None or not stored.events:  # the first episode is still starting
+    if stored is None or not stored.events:  # the first episode is starting
         waiting = {"refresh": 1}
         return Page("play_waiting.html", f"Play {name}", {**state, "episode": None}, waiting, "environments")
     details = await read_details(stored)
@@ -272,7 +276,7 @@ def _idle_minutes(request: PageRequest) -> float:
 
 
 def _limits_left(session: EnvironmentSession, details: RolloutDetails) -> list[tuple[str, str]]:
-    """Return how much of the limits is used: turns, steps, and refused answers in a row."""
+    """Return how much of each limit is used: turns, steps, and consecutive turns without an accepted action."""
     limits = session.limits
     in_a_row = 0
     for turn in reversed(details.turns if session.state == "playing" else ()):
@@ -283,16 +287,16 @@ def _limits_left(session: EnvironmentSession, details: RolloutDetails) -> list[t
     for words, used, name in (
         ("turn", session.turn, "max_turns"),
         ("step", details.stored.length if details.stored.status != "running" else len(details.steps), "max_steps"),
-        ("refused in a row", in_a_row, "max_refusals"),
+        ("consecutive refusals", in_a_row, "max_refusals"),
     ):
         most = limits.get(name)
-        if words != "refused in a row" or used:
+        if words != "consecutive refusals" or used:
             found.append((words, f"{used}" if most is None else f"{used} of {most:g}"))
     return found
 
 
 def _refill(forms: list[ActionForm], details: RolloutDetails) -> dict[str, str]:
-    """Return the latest multi-line strings sent before, by parameter, so that a program is edited, not typed again."""
+    """Return the last multi-line string that was sent for each parameter, so that a person can edit it."""
     names = {one.name for form in forms for one in form.fields if one.kind == "text" and one.long}
     found: dict[str, str] = {}
     for step in details.steps:
@@ -302,7 +306,7 @@ def _refill(forms: list[ActionForm], details: RolloutDetails) -> dict[str, str]:
 
 
 async def _ended(request: PageRequest) -> Page | EncodedResponse:
-    """Return the page of a session that was closed or has expired: its last rollout, and how it ended."""
+    """Return the page of a session that was closed or has expired. The page shows the session's last rollout."""
     try:
         wanted = RolloutQuery(run_id=RUN + request.path["sitting"], limit=1)
         rows = await request.source.rows(wanted, "newest", request.caller)

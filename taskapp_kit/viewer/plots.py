@@ -1,8 +1,8 @@
-"""Plots as inline SVG: numbers in, one `<svg>` element out, without scripts and colors.
+"""Functions that draw numbers as inline SVG. Each plot is one `<svg>` element without scripts.
 
-The style sheet (`static/style.css`) colors them by class (`series-1` to `series-6`), for light and dark. Every plot has a
-title and a description for screen readers, and each mark has its numbers in a tooltip. All text is escaped.
-`result_plots` draws the results by policy, for a run's page and an evaluation's report.
+The style sheet (`static/style.css`) sets the colors by class (`series-1` to `series-6`), for light and dark mode. Every plot
+has a title and a description for screen readers, and each mark has a tooltip with its numbers. All text is escaped.
+`result_plots` draws results by policy, for a run's page and an evaluation's report.
 """
 
 from __future__ import annotations
@@ -16,29 +16,37 @@ from markupsafe import Markup, escape
 from taskapp_kit.records.formatting import cut
 
 WIDTH, HEIGHT = 440, 240
-"""The size of a plot in SVG units; the style sheet lets it grow to 480 pixels and shrink with the page."""
+"""The size of a plot in SVG units. The style sheet scales it to the page's width, up to 480 pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 40
-"""Space around the axes, for tick labels and names."""
+"""The space around the axes, for tick labels and axis names."""
 SERIES = 6
-"""The number of colors; further series begin with the first color again."""
+"""The number of colors. Further series reuse the colors in the same order."""
 MAX_BINS = 40
 MAX_LABEL = 26
-"""The maximum length of a bar's label in characters; the tooltip has the whole label."""
+"""The maximum length of a bar's label, in characters. The tooltip contains the whole label."""
 MAX_POINTS = 4000
-"""The maximum number of points in a plot. Of more points, evenly spaced ones are drawn, as the description states."""
+"""The maximum number of points in a plot. If there are more, only every n-th point is drawn."""
 MANY_POINTS = 80
-"""A curve with more points has smaller marks."""
+"""A curve with more points than this has smaller marks."""
 BAR_HEIGHT = 24
 BESIDE = 0.03
-"""The share of a scatter plot's x axis that is empty on either side."""
+"""The share of a scatter plot's x axis that stays empty on each side."""
 STRIP_WIDTH, STRIP_HEIGHT = 1000, 56
 CHARACTER = 6.6
-"""The approximate width of a character at size 12."""
+"""The approximate width of a character at font size 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar. value: None draws no bar, only `none`. low, high: the interval. note: next to it, such as `n = 20`."""
+    """One bar.
+
+    Attributes:
+        label: The label on the left.
+        value: The length of the bar. If it is None, `none` is written instead of a bar.
+        low: The lower end of the interval.
+        high: The upper end of the interval.
+        note: Text next to the value, such as `n = 20`.
+    """
 
     label: str
     value: float | None
@@ -59,10 +67,10 @@ def histogram(
     low: float | None = None,
     high: float | None = None,
 ) -> Markup:
-    """Draw how many values fall into each of equal bins. Undefined values are omitted, and counted in the description.
+    """Draw how many values fall into each bin. Undefined values are omitted. The description states their number.
 
     Args:
-        values: The numbers; None and numbers that are not finite are undefined.
+        values: The numbers. None and numbers that are not finite are undefined.
         title: The plot's title.
         x_label: The name of the x axis.
         bins: The number of bins. Defaults to a number that fits the number of values, at most 40.
@@ -72,7 +80,7 @@ def histogram(
     given = list(values)
     numbers = [float(value) for value in given if value is not None and math.isfinite(value)]
     left_out = len(given) - len(numbers)
-    note = f"{len(numbers)} values" + (f", {left_out} undefined and left out" if left_out else "")
+    note = f"{len(numbers)} values" + (f", {left_out} undefined and omitted" if left_out else "")
     if not numbers:
         return _empty(title, note)
     start, end = _widened(min(numbers) if low is None else low, max(numbers) if high is None else high)
@@ -97,7 +105,7 @@ def histogram(
 def bars(
     rows: Sequence[Bar], *, title: str, x_label: str = "", low: float | None = None, high: float | None = None
 ) -> Markup:
-    """Draw horizontal bars from 0, each with its value as text and a line for its interval."""
+    """Draw horizontal bars that start at 0. Each bar has its value as text and a line for its interval."""
     if not rows:
         return _empty(title, "no rows")
     numbers = [
@@ -147,12 +155,18 @@ def bars(
 
 
 def scatter(series: Mapping[str, Sequence[Point]], *, title: str, x_label: str = "", y_label: str = "") -> Markup:
-    """Draw points, with a color for each series and a legend for several. Points that are not finite are omitted."""
+    """Draw points, with a color for each series, and a legend if there are several series.
+
+    Points that are not finite are omitted.
+    """
     return _points(series, title, x_label, y_label, joined=False)
 
 
 def line(series: Mapping[str, Sequence[Point]], *, title: str, x_label: str = "", y_label: str = "") -> Markup:
-    """Draw points joined in the order of their x, with a color for each series and a legend for several."""
+    """Draw points joined by a line in the order of x, with a color for each series.
+
+    There is a legend if there are several series.
+    """
     return _points(series, title, x_label, y_label, joined=True)
 
 
@@ -165,12 +179,12 @@ def _points(series: Mapping[str, Sequence[Point]], title: str, x_label: str, y_l
     if not total:
         return _empty(title, "no points")
     every = max(1, math.ceil(total / MAX_POINTS))
-    note = f"{total} points" + (f", every {every}th is drawn" if every > 1 else "")
+    note = f"{total} points" + (f", of which every {every}th is drawn" if every > 1 else "")
     xs = [x for points in found.values() for x, _ in points]
     ys = [y for points in found.values() for _, y in points]
     legend = len(found) > 1
     start, end = _widened(min(xs), max(xs))
-    beside = 0.0 if joined else (end - start) * BESIDE  # so that no point lies on the edge
+    beside = 0.0 if joined else (end - start) * BESIDE  # so that no point is on the edge
     axes = _Axes(start - beside, end + beside, *_widened(min(ys), max(ys)), top=TOP + (18 if legend else 0))
     parts = [axes.drawn(x_label, y_label)]
     for number, (name, points) in enumerate(found.items()):
@@ -197,7 +211,13 @@ def _points(series: Mapping[str, Sequence[Point]], title: str, x_label: str, y_l
 
 @dataclass(frozen=True, slots=True)
 class StripStep:
-    """One step of a strip. reward: None without a reward. href: the target of a click. label: its name."""
+    """One step of a strip.
+
+    Attributes:
+        label: The step's name.
+        reward: The step's reward, or None if it has none.
+        href: The address that a click opens.
+    """
 
     reward: float | None
     refused: bool
@@ -206,7 +226,7 @@ class StripStep:
 
 
 def strip(steps: Sequence[StripStep]) -> Markup:
-    """Draw the rewards of steps as small bars side by side, above or below 0; refused steps are marked."""
+    """Draw the rewards of steps as small adjacent bars above or below 0. Refused steps are marked."""
     if not steps:
         return Markup("")
     rewards = [step.reward or 0.0 for step in steps]
@@ -235,7 +255,7 @@ def strip(steps: Sequence[StripStep]) -> Markup:
 
 
 class _Axes:
-    """The two axes of a plot, and the positions of values on them."""
+    """The two axes of a plot. They convert values to positions."""
 
     def __init__(self, x0: float, x1: float, y0: float, y1: float, *, whole_y: bool = False, top: float = TOP) -> None:
         self._whole_y = whole_y
@@ -298,7 +318,7 @@ def _finite(value: float | None) -> bool:
 
 
 def _widened(low: float, high: float, *, keep: bool = False) -> tuple[float, float]:
-    """Return an interval that is not empty, by adding space around a single value. keep: only above it."""
+    """Return the interval. If it is a single value, add space around it. keep: Add space only above the value."""
     if low < high:
         return low, high
     space = abs(low) * 0.1 or 0.5
@@ -306,7 +326,7 @@ def _widened(low: float, high: float, *, keep: bool = False) -> tuple[float, flo
 
 
 def _ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
-    """Return about that many round values from `low` to `high`, or a little beyond."""
+    """Return about `about` round values that cover the range from `low` to `high`."""
     rough = (high - low) / about
     size = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next((size * factor for factor in (1.0, 2.0, 2.5, 5.0) if size * factor >= rough), size * 10)
@@ -324,7 +344,7 @@ def _number(value: float) -> str:
 
 
 def _tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return labels that are as short as possible while no two are equal."""
+    """Return the shortest labels that are all different."""
     labels = [_number(tick) for tick in ticks]
     digits = 5
     while len(set(labels)) < len(labels) and digits < 16:
@@ -351,8 +371,11 @@ CaptionedPlot = tuple[str, Markup]
 class PolicyResults:
     """The results of one policy that the plots show.
 
-    reward: the mean reward with its interval. rewards: the scored rollouts' rewards. points: their (length, reward).
-    criteria: the mean scores.
+    Attributes:
+        reward: The mean reward with its interval.
+        rewards: The rewards of the scored rollouts.
+        points: The (length, reward) of each scored rollout.
+        criteria: The mean scores.
     """
 
     reward: Bar
@@ -362,12 +385,14 @@ class PolicyResults:
 
 
 def result_plots(policies: Mapping[str, PolicyResults], failures: Mapping[str, int]) -> list[CaptionedPlot]:
-    """Return the plots that are not empty. failures: the number of failed rollouts by boundary."""
+    """Return the plots of results by policy. Empty plots are omitted. failures: The number of failed rollouts by boundary."""
     plots: list[CaptionedPlot] = []
     if len(policies) > 1:
         plots += bar_plot("Reward with 95 % intervals", [one.reward for one in policies.values()])
     scored = [one.rewards for one in policies.values() if one.rewards]
-    low, high = (min(map(min, scored)), max(map(max, scored))) if scored else (None, None)  # one axis for all
+    low, high = (
+        (min(map(min, scored)), max(map(max, scored))) if scored else (None, None)
+    )  # the same axis for all policies
     for name, one in policies.items():
         if one.rewards:
             caption = of_policy("Distribution of rewards", name, policies)
@@ -383,7 +408,7 @@ def result_plots(policies: Mapping[str, PolicyResults], failures: Mapping[str, i
 
 
 def bar_plot(caption: str, rows: Sequence[Bar], x_label: str = "reward") -> list[CaptionedPlot]:
-    """Return one plot of the first rows, or no plot without rows."""
+    """Return one plot of the first rows, or an empty list if there are no rows."""
     if not rows:
         return []
     whole = caption if len(rows) <= MOST_BARS else f"{caption} (the first {MOST_BARS} of {len(rows)})"
@@ -391,5 +416,5 @@ def bar_plot(caption: str, rows: Sequence[Bar], x_label: str = "reward") -> list
 
 
 def of_policy(caption: str, policy: str, policies: Mapping[str, object]) -> str:
-    """Return the caption of one policy's plot, with the policy's name if there are several."""
+    """Return the caption of one policy's plot. If there are several policies, the caption contains the policy's name."""
     return f"{caption}: {policy}" if len(policies) > 1 else caption

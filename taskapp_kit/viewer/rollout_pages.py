@@ -1,4 +1,4 @@
-"""The pages of rollouts: lists, one rollout, two rollouts side by side, and the rollouts of one seed."""
+"""The pages of rollouts: lists, one rollout, two rollouts side by side, and all rollouts of one seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PER_PAGE = 50
 MOST_PAGES = 100
 MOST_IN_GRID = 60
 MAX_RAW = 200_000
-"""The maximum length of the raw JSON in a page, in characters; a longer rollout has a link."""
+"""The maximum length of raw JSON in a page, in characters. The page of a longer rollout has a link instead."""
 KEY_HEADER = '-H "X-API-Key: $ENVIRONMENT_API_KEY"'
 ROLLOUT_ID = re.compile(r"[0-9a-f]{32}")
 BLOB_HEADERS = [
@@ -46,7 +46,7 @@ BLOB_HEADERS = [
 
 
 async def rollouts(request: PageRequest) -> Page:
-    """Return a page of the rollouts that match the filters, in order."""
+    """Return a page with a list of the rollouts that match the filters."""
     page = request.whole("page", 0, most=MOST_PAGES - 1)
     order = request.order()
     wanted = request.rollout_query((page + 1) * PER_PAGE + 1)
@@ -70,7 +70,7 @@ async def rollouts(request: PageRequest) -> Page:
 
 
 async def rollout(request: PageRequest) -> Page | EncodedResponse:
-    """Return one rollout: its turns, scores, judges, auxiliary models and timing."""
+    """Return the page of one rollout, with turns, scores, calls of judges and auxiliary models, and timing."""
     stored = await request.source.load(request.path["rollout_id"], request.caller)
     if stored is None:
         if await request.source.live_rollout(request.path["rollout_id"], request.caller) is None:
@@ -98,12 +98,15 @@ async def rollout(request: PageRequest) -> Page | EncodedResponse:
 
 
 def curl_line(request: PageRequest, rollout_id: str) -> str:
-    """Return the command that fetches the rollout from the server's API, with the key from a variable."""
+    """Return the command that fetches the rollout from the server's API. It reads the key from ENVIRONMENT_API_KEY."""
     return f"curl {KEY_HEADER} {shlex.quote(f'{request.api_url}/rollouts/{rollout_id}?events=1')}"
 
 
 def replay_line(request: PageRequest, rollout_id: str) -> str:
-    """Return the command that replays a rollout: with the server's policy `replay`, or `taskapp replay` for a file."""
+    """Return the command that replays a rollout.
+
+    The command uses the server's policy `replay`, or `taskapp replay` for rollouts in a file.
+    """
     source = request.source
     if not source.plays:
         return shlex.join(["taskapp", "replay", *source.replay_arguments, rollout_id, "--from", source.place])
@@ -116,7 +119,7 @@ def replay_line(request: PageRequest, rollout_id: str) -> str:
 
 
 async def blob(request: PageRequest) -> EncodedResponse:
-    """Return an image, which never changes under its hash."""
+    """Return an image by its hash. Browsers may cache it, because the image of a hash never changes."""
     rollouts = request.source.rollouts(request.caller)
     data = None if rollouts is None else await rollouts.blob(request.path["sha256"])
     if data is None:
@@ -125,7 +128,7 @@ async def blob(request: PageRequest) -> EncodedResponse:
 
 
 async def compare(request: PageRequest) -> Page:
-    """Return two rollouts side by side, folded up to the first difference."""
+    """Return the page with two rollouts side by side. Equal turns before the first difference are folded."""
     asked = [request.text("a"), request.text("b")]
     if None in asked:
         found = await request.source.rows(request.rollout_query(PER_PAGE), "newest", request.caller)
@@ -168,7 +171,7 @@ def _located(one: StoredRollout, two: StoredRollout) -> tuple[int, Difference] |
 
 
 def _trajectory(stored: StoredRollout) -> Trajectory:
-    """Return the episode without the bytes of images and without private state, which events do not contain."""
+    """Return the episode as a trajectory. It contains neither private state nor the bytes of images."""
     return fold(from_json(event) for event in stored.events)
 
 
@@ -180,7 +183,7 @@ def _words(difference: Difference) -> tuple[str, str]:
 
 
 async def group(request: PageRequest) -> Page:
-    """Return the rollouts of one seed (of a run), or of one group, as a grid."""
+    """Return the page with the rollouts of one seed (all, or of one run) or of one group, as a grid."""
     named = request.text("group_id")
     seed = request.text("seed")
     wanted = RolloutQuery(
@@ -203,7 +206,7 @@ async def group(request: PageRequest) -> Page:
 
 
 async def _card(request: PageRequest, row: RolloutRow) -> dict[str, Any]:
-    """Return a rollout for the grid: its figures, its last text and its last image."""
+    """Return a rollout's entry in the grid: figures, the last text and the last image."""
     stored = await request.source.load(row.rollout_id, request.caller)
     if stored is None:
         return {"row": row, "strip": None, "words": "", "picture": None}
@@ -223,14 +226,14 @@ MOST_LIVE = 500
 
 
 async def live(request: PageRequest) -> Page:
-    """Return the rollouts that are being played, oldest first."""
+    """Return the page with the rollouts that are being played, oldest first."""
     found = request.source.live(request.caller)
     data = {"rollouts": [asdict(row) for row in found[:MOST_LIVE]], "running": len(found)}
     return Page("live.html", "Live", data, {"refresh": 2}, "live")
 
 
 async def live_rollout(request: PageRequest) -> Page | EncodedResponse:
-    """Return a rollout so far. The page reloads every second, and redirects to the rollout's page at the end."""
+    """Return the page of a running rollout. It reloads every second, and redirects to the stored rollout at the end."""
     rollout_id = request.path["rollout_id"]
     stored = await request.source.live_rollout(rollout_id, request.caller)
     if stored is None:

@@ -1,4 +1,4 @@
-"""The pages of all runs, and of one run with its breakdowns and plots."""
+"""The pages of all runs, and of one run with breakdowns and plots."""
 
 from __future__ import annotations
 
@@ -24,25 +24,22 @@ BREAKDOWNS: dict[str, Callable[[RolloutRow], str]] = {
     "split": lambda row: row.split,
 }
 MOST_SEEDS = 2000
-"""Seeds in the table of a run."""
+"""The maximum number of seeds in the table of a run."""
 
 
 async def runs(request: PageRequest) -> Page | EncodedResponse:
-    """Return the runs among the newest rollouts, newest first. A backend shows jobs instead."""
+    """Return the page with the runs of the newest rollouts, newest first. For a backend, redirect to its jobs."""
     if request.source.runs_jobs:
         return redirect(request.link("jobs"))
     found = await request.source.rows(RolloutQuery(limit=NEWEST), "newest", request.caller)
     listed = await asyncio.to_thread(_runs_of, found, request.source)
     return Page(
-        "runs.html",
-        "Runs",
-        {"runs": listed, "rollouts": len(found), "complete": len(found) < NEWEST},
-        section="runs",
+        "runs.html", "Runs", {"runs": listed, "rollouts": len(found), "complete": len(found) < NEWEST}, section="runs"
     )
 
 
 async def run(request: PageRequest) -> Page:
-    """Return one run: its figures, breakdowns, plots and seeds."""
+    """Return the page of one run, with figures, breakdowns, plots and seeds."""
     name = request.text("run_id")
     rows = (
         []
@@ -90,9 +87,14 @@ def _grouped(rows: Iterable[RolloutRow], of: Callable[[RolloutRow], Any]) -> dic
 
 
 def run_figures(rows: Sequence[RolloutRow], source: UiSource) -> dict[str, Any]:
-    """Return the figures of some rollouts. Failures and undefined rewards are counted separately, never as numbers."""
+    """Return the figures of a set of rollouts.
+
+    Failures and undefined rewards are counted separately and do not affect any mean.
+    """
     scored = [row for row in rows if row.reward is not None and row.status != "failed"]
-    scored.sort(key=lambda row: (row.environment, row.split, row.seed))  # a bootstrap depends on the order
+    scored.sort(
+        key=lambda row: (row.environment, row.split, row.seed)
+    )  # sorted, because a bootstrap depends on the order
     ranges = [source.reward_ranges.get(name, UNBOUNDED) for name in {row.environment for row in scored}]
     interval = mean_interval(
         [row.reward for row in scored if row.reward is not None],

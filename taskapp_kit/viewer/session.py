@@ -1,7 +1,7 @@
-"""Logins of the viewer: cookies instead of a key, one-time links, and a limit on attempts.
+"""The logins of the viewer: sessions with cookies, one-time links, and a limit on attempts.
 
-Everything is in this process's memory. A cookie contains a random id. The server maps it to the SHA-256 of the key that was
-used, and looks the key up again for each request, so a session ends when its key is revoked.
+Sessions are stored only in this process's memory. A cookie contains a random id, which the server maps to the SHA-256 of the
+key that was used to log in. The key is looked up for each request, so a session ends when its key is revoked.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from taskapp_kit.serve.key_file import KeyHolder
 
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 3600.0
-"""How long a one-time link can be used."""
+"""How long a one-time link is valid, in seconds."""
 MAX_SESSIONS = 1000
-"""The maximum number of sessions; beyond it the oldest session ends."""
+"""The maximum number of sessions. If there are more, the oldest session ends."""
 TRIES_AT_ONCE = 4
-"""Logins that are checked at the same time; further logins are rejected."""
+"""How many logins are checked concurrently. Further logins are rejected."""
 FAILED_SECONDS = 1.0
-"""How long a failed login takes and counts as being checked, so at most 4 keys per second can be tried."""
+"""How long a failed login takes, in seconds. Until then it counts as a concurrent login, which limits attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,11 @@ class _Session:
 
 
 class Sessions:
-    """The sessions of one server, used on its event loop.
+    """The sessions of one server. They must be used only on its event loop.
 
-    keys: the valid keys. failed_seconds: see FAILED_SECONDS.
+    Args:
+        keys: The valid keys.
+        failed_seconds: See FAILED_SECONDS.
     """
 
     def __init__(self, keys: Keys, clock: Clock | None = None, *, failed_seconds: float = FAILED_SECONDS) -> None:
@@ -49,9 +51,9 @@ class Sessions:
         self._tries = 0
 
     async def log_in(self, given: str) -> str | None:
-        """Return the id of a new session for a key or a one-time code; for anything else return None, slowly.
+        """Return the id of a new session for a valid key or one-time code. For any other value, return None after a delay.
 
-        Raises RequestRefused (429) while the maximum number of logins is being checked.
+        Raises RequestRefused (429) if the maximum number of logins is being checked.
         """
         if self._tries >= TRIES_AT_ONCE:
             raise RequestRefused(
@@ -74,7 +76,7 @@ class Sessions:
             self._tries -= 1
 
     def one_time_code(self) -> str | None:
-        """Return a code that logs in once, as the operator; None if no key comes from a variable."""
+        """Return a code that logs in once, as the operator. Return None if no key is set in an environment variable."""
         digest = self._keys.operator()
         if digest is None:
             return None
@@ -83,7 +85,7 @@ class Sessions:
         return code
 
     def holder(self, session_id: str) -> KeyHolder | None:
-        """Return who is logged in with this session; None if it is unknown or has ended, or its key is no longer valid."""
+        """Return the key holder of a session. Return None if the session is unknown or expired, or its key was revoked."""
         session = self._sessions.get(session_id)
         if session is None:
             return None
@@ -93,7 +95,7 @@ class Sessions:
         return found
 
     def end(self, session_id: str) -> None:
-        """End a session; do nothing if it is unknown."""
+        """End a session. Do nothing if the session is unknown."""
         self._sessions.pop(session_id, None)
 
     def _begin(self, digest: bytes) -> str:

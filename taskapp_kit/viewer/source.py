@@ -1,4 +1,4 @@
-"""The source of the viewer's rollouts: a running service, or for `taskapp view` a directory or a store."""
+"""The source of the viewer's data: a running service, or a directory or store for `taskapp view`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scores that a person may give: a number from low to high, or one of `choices` from worst to best.
+    """The scores that a person may enter: a number from low to high, or one of `choices`, which go from worst to best.
 
-    name: the criterion or judge. environments: where it applies, None for all.
+    Attributes:
+        name: The name of the criterion or judge.
+        environments: The environments whose rollouts are scored, or None for all environments.
     """
 
     name: str
@@ -43,11 +45,11 @@ class Scale:
     environments: tuple[str, ...] | None = None
 
     def applies_to(self, environment: str) -> bool:
-        """Return whether rollouts of this environment are scored by it."""
+        """Return whether rollouts of this environment are scored on this scale."""
         return self.environments is None or environment in self.environments
 
     def values(self) -> list[tuple[float, str]]:
-        """Return the scores to choose from, with their labels; empty if the scale has too many steps for buttons."""
+        """Return the possible scores with their labels, for buttons. Empty if the scale has too many steps for buttons."""
         words = self.choices
         if words:
             step = (self.high - self.low) / max(1, len(words) - 1)
@@ -83,9 +85,10 @@ class JobProgress:
     Attributes:
         view: The job as the backend's API returns it.
         task_app_url: The address of the task app that stores its rollouts.
-        iterations: One for each phase and iteration, with the members phase, iteration (from 1), rollouts, failed, undefined
-            (how many have no reward), reward (the mean of the others, or None) and seconds (the mean).
-        points: (name, step, value) of its metrics.
+        iterations: One entry for each phase and iteration. The fields are phase, iteration (from 1), rollouts, failed,
+            undefined (the number of rollouts without a reward), reward (the mean of the other rollouts, or None) and
+            seconds (the mean).
+        points: The (name, step, value) of each point of the metrics.
     """
 
     view: dict[str, Any]
@@ -96,33 +99,33 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolClients:
-    """The lines that clients of a protocol need. clients: (title, lines) of each."""
+    """The lines that the clients of a protocol need. clients: The title and the lines of each client."""
 
     summary: str
     clients: Sequence[tuple[str, str]]
 
 
 ClientLines = Callable[[str, Sequence[str]], Sequence[ProtocolClients]]
-"""Returns the clients' lines for a server's address and environments."""
+"""A function that returns the lines for clients, given a server's address and environments."""
 
 
 @dataclass(slots=True)
 class UiSource:
-    """What the pages can show. Subclasses override the methods that they support.
+    """The data that the pages show. Subclasses override the methods that they support.
 
     Attributes:
-        place: Its name for people.
-        stored: The rollouts, if every caller may see all of them.
-        scales: What a person may score.
-        annotates: Whether it stores people's scores.
-        plays: Whether it plays rollouts.
-        replay_arguments: The arguments of `taskapp replay` before the id.
-        report: The report in an evaluation's directory.
-        runs_jobs: Whether it is a backend, which has jobs instead of rollouts.
-        spec: A running app, whose environments a person can play.
-        sessions: The sessions of a running app.
+        place: The source's name, for display.
+        stored: The stored rollouts, if every caller may see all of them.
+        scales: The scales on which a person may score rollouts.
+        annotates: Whether people's scores can be stored.
+        plays: Whether the source plays rollouts.
+        replay_arguments: The arguments of `taskapp replay` before the rollout's id.
+        report: The path of the report in an evaluation's directory.
+        runs_jobs: Whether the source is a backend, which has jobs instead of rollouts.
+        spec: The running app, whose environments a person can play.
+        sessions: The sessions of the running app.
         interval: The method for intervals of mean rewards.
-        reward_ranges: The range of each environment whose declarations are available.
+        reward_ranges: The range of the reward by environment, if the app's declarations are available.
     """
 
     place: str = ""
@@ -148,7 +151,7 @@ class UiSource:
         return [] if rollouts is None else [row async for row in rollouts.rows(wanted, order, limit=wanted.limit)]
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """Return a rollout, None if it does not exist or the caller may not see it. Raises StoreError."""
+        """Return a rollout, or None if it does not exist or the caller may not see it. Raises StoreError."""
         rollouts = self.rollouts(caller)
         try:
             return None if rollouts is None else await rollouts.load(rollout_id)
@@ -165,15 +168,15 @@ class UiSource:
         return []
 
     async def live_rollout(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """Return a running rollout as it would be stored now, None if it is not running."""
+        """Return a running rollout as it would be stored now, or None if it is not running."""
         return None
 
     def clients(self, url: str, environment: str) -> Sequence[ProtocolClients]:
-        """Return the lines for clients of this server's protocols, for one environment."""
+        """Return the lines for clients of each protocol that the server serves, for one environment."""
         return ()
 
     async def played(self, session: EnvironmentSession) -> StoredRollout | None:
-        """Return the latest episode of a session as it would be stored now, None before the first."""
+        """Return the latest episode of a session as it would be stored now, or None before the first episode."""
         return None
 
     async def jobs(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
@@ -181,16 +184,19 @@ class UiSource:
         return []
 
     async def job(self, job_id: str, caller: Caller) -> JobProgress | None:
-        """Return a job, None if it does not exist or the caller may not see it. Raises StoreError."""
+        """Return a job, or None if it does not exist or the caller may not see it. Raises StoreError."""
         return None
 
     async def job_rollouts(self, job_id: str, phase: str, iteration: int) -> list[dict[str, Any]]:
-        """Return the rollouts of one iteration of a job, by position and sample. Raises StoreError."""
+        """Return the rollouts of one iteration of a job, sorted by position and sample. Raises StoreError."""
         return []
 
 
 class ServiceSource(UiSource):
-    """The rollouts of a running service. client_lines: returns the lines for clients of the server's protocols."""
+    """The data of a running service.
+
+    client_lines: A function that returns the lines for clients of the server's protocols.
+    """
 
     def __init__(self, service: Service, client_lines: ClientLines = lambda url, environments: ()) -> None:
         super().__init__(
@@ -278,7 +284,7 @@ def reward_ranges(spec: AppSpec) -> dict[str, Range]:
 
 
 def scales_of(spec: AppSpec) -> list[Scale]:
-    """Return what a person may score: the judges' questions, then the outcome criteria."""
+    """Return the scales on which a person may score: the judges' scales, then those of the outcome criteria."""
     judges = [
         Scale(judge.name, judge.description, *judge.scale, judge.choices, True, judge.environments)
         for judge in spec.judges

@@ -1,4 +1,4 @@
-"""The viewer as an ASGI application: routes under `/ui`, behind its own gate. Pages contain no inline scripts."""
+"""The viewer as an ASGI application. All routes are under `/ui` and behind a `UiGate`. Pages have no inline scripts."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ PAGES: Sequence[tuple[str, str, PageFunction]] = (
     ("GET", "annotations.jsonl", annotate_pages.annotations_file),
     ("GET", f"blobs/{HASH}.png", rollout_pages.blob),
 )
-"""Method, pattern below `/ui/`, function. A GET of the same path with `.json` returns the page's data."""
+"""The method, the pattern below `/ui/` and the function of each page. With `.json` appended, GET returns its data."""
 _ROUTES = [(method, re.compile(pattern), function) for method, pattern, function in PAGES]
 _NEXT = re.compile(r"[a-z]+(?:/[0-9A-Za-z_-]{1,64})?(?:\?[A-Za-z0-9._~%=&+-]*)?")
-"""Where a login may lead: only to a page of the viewer, never to another address."""
+"""The paths to which a login may redirect. They are always pages of the viewer."""
 
 HTML = (b"content-type", b"text/html; charset=utf-8")
 COMMON: Headers = [
@@ -86,16 +86,16 @@ CONTENT = (
 
 
 class Viewer:
-    """The pages at `/ui`.
+    """The ASGI application with the pages at `/ui`.
 
     Args:
-        source: What the pages show.
+        source: The source of the pages' data.
         keys: The valid keys.
         title: The title in the bar at the top.
-        hosts: See UiGate.
-        clock: The clock of the sessions. Defaults to the system's.
-        sessions: The logins. Defaults to new ones.
-        on_answer: Called with method and status of every answer.
+        hosts: Host names that requests may use, in addition to the server's bound address.
+        clock: The clock of the sessions. Defaults to the system's clock.
+        sessions: The logged-in sessions. Defaults to a new, empty `Sessions`.
+        on_answer: A function that is called with the method and the status of each response.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Viewer:
         self._on_answer = on_answer
 
     def login_link(self, url: str) -> str:
-        """Return the address of the login below `url`, with a code that works once if the operator has a key."""
+        """Return the address of the login page below `url`. If the operator has a key, it contains a one-time code."""
         code = self.sessions.one_time_code()
         return f"{url}{UI}{LOGIN}" + ("" if code is None else f"?code={code}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request. Websockets are closed."""
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
@@ -177,7 +177,7 @@ class Viewer:
         if isinstance(made, EncodedResponse):
             made.headers = [*made.headers, *(item for item in COMMON if item[0] not in dict(made.headers))]
             return made
-        # in a thread: a long page takes tenths of a second, in which the event loop has to serve rollouts
+        # in a thread, because rendering a long page takes tenths of a second and would block the event loop
         if as_json:
             return await asyncio.to_thread(json_answer, made.data, headers=COMMON[2:])
         return await asyncio.to_thread(self._html, scope, made, caller, base)
@@ -202,9 +202,7 @@ class Viewer:
             },
         )
         return EncodedResponse(
-            200,
-            text.encode("utf-8", "replace"),
-            [HTML, (b"content-security-policy", CONTENT.encode()), *COMMON],
+            200, text.encode("utf-8", "replace"), [HTML, (b"content-security-policy", CONTENT.encode()), *COMMON]
         )
 
     # -- login ----------------------------------------------------------------------------------------------------
@@ -224,13 +222,13 @@ class Viewer:
         if session is None:
             page = render("login.html", base=base, title=self._title, wrong=True, next=_next(wanted))
             return _bare(page, 401, [(b"www-authenticate", b'Bearer realm="taskapp"')])
-        self.sessions.end(session_id(scope))  # the browser's previous session
-        # a page with a link, not a redirect: a Strict cookie is not sent along a redirect from another site's link
+        self.sessions.end(session_id(scope))  # end the browser's previous session
+        # a page with a link, because browsers do not send a Strict cookie with a redirect that another site's link started
         page = render("logged_in.html", base=base, title=self._title, next=_next(wanted))
         return _bare(page, 200, [set_cookie(scope, session, base)])
 
     def _error(self, scope: Scope, error: Exception) -> EncodedResponse:
-        """Return the error as JSON, or as a page if a browser navigates."""
+        """Return the error as a page if the client accepts HTML, and otherwise as JSON."""
         answer = error_answer(error, where=UI)
         accepts = next((value for name, value in scope["headers"] if name == b"accept"), b"")
         if b"text/html" not in accepts or scope["path"].endswith(".json"):
@@ -246,21 +244,24 @@ class Viewer:
 
 
 class UiMount:
-    """Routes `/ui` and everything below to the viewer and the rest to the application, before CORS and keys."""
+    """An ASGI application that routes `/ui` and all paths below it to the viewer, and all other paths to `app`.
+
+    The app's checks of CORS and keys do not apply to the viewer.
+    """
 
     def __init__(self, viewer: Viewer, app: ASGIApp) -> None:
         self._viewer = viewer
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, websocket or lifespan."""
+        """Pass a request, websocket or lifespan to the viewer or the app."""
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         here = scope["type"] != "lifespan" and (path == UI or path.startswith(f"{UI}/"))
         await (self._viewer if here else self._app)(scope, receive, send)
 
 
 class _Headers(EncodedResponse):
-    """The response to HEAD, with the length of the body that a GET would return."""
+    """The response to a HEAD request. Its content length is the length of the body that GET would return."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
@@ -268,7 +269,7 @@ class _Headers(EncodedResponse):
 
 
 def _split(scope: Scope) -> tuple[str, str]:
-    """Return the viewer's path, including the application's root path, and the rest of the path."""
+    """Split the path into the viewer's path, which includes the application's root path, and the rest."""
     root = scope.get("root_path", "")
     return root + UI, scope["path"].removeprefix(root).removeprefix(UI)
 
@@ -281,11 +282,11 @@ def _api_url(scope: Scope, base: str) -> str:
 def _query(scope: Scope) -> dict[str, str]:
     raw = scope["query_string"]
     if len(raw) > MAX_QUERY_BYTES:
-        raise RequestError("The query is too long.", code="invalid_query")
+        raise RequestError("The query string is too long.", code="invalid_query")
     try:
         return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=64))
     except ValueError:
-        raise RequestError("The query cannot be read.", code="invalid_query") from None
+        raise RequestError("The query string cannot be parsed.", code="invalid_query") from None
 
 
 def _next(wanted: str) -> str:
@@ -307,7 +308,7 @@ def _wrong_method(allowed: set[str]) -> RequestRefused:
     names = ", ".join(sorted(allowed))
     return RequestRefused(
         "method_not_allowed",
-        "The page exists, but not for this method.",
+        "This page does not support this method.",
         hint=f"Use {names}.",
         headers=[(b"allow", names.encode())],
     )
@@ -323,12 +324,12 @@ def _static(name: str) -> EncodedResponse:
 
 @functools.cache
 def _version() -> str:
-    """Return the version of the static files; in their addresses, it keeps browsers from using old files."""
+    """Return a hash of the static files. Their addresses contain it, so that browsers do not use old files."""
     return hashlib.sha256(b"".join((FOLDER / "static" / name).read_bytes() for name in STATIC)).hexdigest()[:12]
 
 
 def _bare(page: str, status: int = 200, more: Headers | None = None) -> EncodedResponse:
-    """Return a page outside the session. Its policy allows only its own style, by hash."""
+    """Return a page that needs no session. Its Content-Security-Policy allows only the style sheet, by hash."""
     policy = CONTENT.replace("'self'", f"'{style_hash()}'", 1).replace(
         "script-src 'self'; img-src 'self'", "img-src data:"
     )
@@ -342,9 +343,9 @@ def _bare(page: str, status: int = 200, more: Headers | None = None) -> EncodedR
 
 
 def _report(data: bytes) -> EncodedResponse:
-    """Return an evaluation's `report.html`, which may come from elsewhere and therefore may only be displayed.
+    """Return an evaluation's `report.html`. It may come from another user, so its Content-Security-Policy is strict.
 
-    `sandbox` means no scripts, no forms and a separate origin, so the report cannot send requests as the viewer.
+    `sandbox` disables scripts and forms and gives the report a separate origin, so it cannot send requests as the viewer.
     """
     policy = (
         b"sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'; "

@@ -126,7 +126,7 @@ def test_an_episode_that_cannot_be_stored_can_be_left(chromium: Any, tmp_path: P
         person.shows("store_failed")
         person.looks_right("play-not-stored")
         person.page.click("button[value=again]")
-        person.shows("No episode can begin now")
+        person.shows("No episode can start now")
         person.looks_right("play-store-failing")
         person.leave()
 
@@ -228,7 +228,7 @@ def test_words_forms_refusals_and_wrong_input(chromium: Any, arcade: str, look: 
         person.begin(arcade, "forms", 0)
         page.get_by_label("point").fill("{")
         page.click("#a0-send")
-        person.shows("is not JSON")
+        person.shows("is not valid JSON")
         assert page.get_by_label("point").get_attribute("aria-invalid") == "true"
         person.looks_right("play-form-wrong")
         page.fill("#a1-text", "good morning")
@@ -256,7 +256,7 @@ def test_a_failed_episode_and_an_expired_session(chromium: Any, tmp_path: Path, 
         person.shows("failed at boundary environment")
         assert page.locator(".facts .big dd").first.inner_text() == "–", "no reward, not even 0"
         person.looks_right("play-failed")
-        page.click("text=The same seed again")
+        page.click("text=Play the same seed again")
         person.shows("You are at 0 of 3.")
         clock.ahead += 2000
         api = httpx.Client(base_url=url, headers={"X-API-Key": KEY})
@@ -276,7 +276,7 @@ def test_two_tabs_do_not_disturb_each_other(chromium: Any, arcade: str) -> None:
         first.keyboard.press("ArrowRight")
         person.shows("You are at 1 of 3.")
         second.keyboard.press("ArrowRight")
-        second.get_by_text("had changed since").wait_for()
+        second.get_by_text("changed after your page").wait_for()
         assert second.get_by_text("You are at 1 of 3.").first.is_visible()
         second.keyboard.press("ArrowRight")
         second.get_by_text("You are at 2 of 3.").first.wait_for()
@@ -304,7 +304,7 @@ def test_a_hostile_environment_is_text_in_a_real_browser(chromium: Any, arcade: 
         for seed, name in list(enumerate(TEXTS))[::3]:
             person.begin(arcade, "zoo", seed)
             person.page.keyboard.press("1")
-            person.shows("refused in a row")
+            person.shows("consecutive refusals")
             assert person.page.evaluate("window.hostile") is None, name
             assert person.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
             if seed == 0:

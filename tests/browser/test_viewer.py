@@ -497,7 +497,7 @@ def test_an_evaluation_is_viewed_by_its_one_time_link_and_its_report_opened(chro
             person.looks_right("report")
         again = Person(chromium, "wide", "light")
         again.page.goto(link)
-        assert "no valid key" in again.page.content()
+        assert "neither a valid key" in again.page.content()
     finally:
         viewing.terminate()
         viewing.wait(timeout=30)

@@ -164,11 +164,11 @@ def test_episodes_follow_one_another_in_a_sitting(arcade: RunningServer) -> None
 def test_a_refused_action_says_why(arcade: RunningServer) -> None:
     game = Game.begin(arcade, "walk")
     game.press("left")
-    assert "There is a wall on the left." in game.page.text and "refused in a row" in game.page.text
+    assert "There is a wall on the left." in game.page.text and "consecutive refusals" in game.page.text
     assert "You are at 0 of 3." in game.page.text, "what was seen before stays"
-    assert game.state["limits"][2] == ["refused in a row", "1 of 10"]
+    assert game.state["limits"][2] == ["consecutive refusals", "1 of 10"]
     game.press("right")
-    assert "refused in a row" not in game.page.text
+    assert "consecutive refusals" not in game.page.text
     game.leave()
 
 
@@ -277,7 +277,7 @@ def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: RunningServer) -> 
     args = {"number": 7, "share": 0.5, "word": "w", "sure": True, "colour": "red", "point": {"x": 1}, "several": ["a", "b"]}  # fmt: skip
     form = typed(EVERYTHING, args)
     for control, text, said in (
-        ("f0", "", "needs a value"), ("f0", "501", "less than or equal to 500"), ("f5", "{", "is not JSON"),
+        ("f0", "", "must not be empty"), ("f0", "501", "less than or equal to 500"), ("f5", "{", "is not valid JSON"),
         ("f5", '{"y": 1}', "x"), ("f6", "a nonsense", "nonsense"), ("f4", '"green"', "red"),
     ):  # fmt: skip
         game.post(which="0", **{**form, control: text})
@@ -300,7 +300,7 @@ def test_a_form_is_sent_and_wrong_input_costs_no_turn(arcade: RunningServer) -> 
 def test_a_wrong_start_is_shown_beside_its_field_and_leaves_no_session(arcade: RunningServer) -> None:
     before = len(arcade.service.sessions)
     for form, said in (
-        ({"seed": "x"}, "is not an integer"), ({"seed": "99"}, "99"), ({"split": "none"}, "none"),
+        ({"seed": "x"}, "must be an integer"), ({"seed": "99"}, "99"), ({"split": "none"}, "none"),
         ({"config:f0": "1000"}, "less than or equal to 50"), ({"config:f0": "q"}, "q"),
     ):  # fmt: skip
         game = Game.begin(arcade, "walk", **{"seed": "1", **form})
@@ -323,11 +323,13 @@ def test_a_form_sent_twice_acts_once(arcade: RunningServer) -> None:
         post.join(timeout=30)
     assert len(play_app.MOVES) == before + 1 and game.state["turn"] == 1
     late = game.http.post(game.address, data=form)
-    assert "had changed since" in late.text and len(play_app.MOVES) == before + 1, "as after the browser's back button"
+    assert "changed after your page" in late.text and len(play_app.MOVES) == before + 1, (
+        "as after the browser's back button"
+    )
     other = game.http.post(game.address, data={**form, "args": '{"way":"left"}'})
-    assert "had changed since" in other.text and game.state["turn"] == 1, "and in a second tab"
+    assert "changed after your page" in other.text and game.state["turn"] == 1, "and in a second tab"
     for do in ("finish", "close", "again"):
-        assert "had changed since" in game.http.post(game.address, data={"at": at, "do": do}).text
+        assert "changed after your page" in game.http.post(game.address, data={"at": at, "do": do}).text
     assert game.state["state"] == "playing"
     game.leave()
 
@@ -417,7 +419,7 @@ def test_the_page_of_an_environment_has_the_lines_of_clients_and_no_key(arcade: 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_without_a_store_and_in_worker_processes(workers: int) -> None:
     with opened(exposure="local", serves=play_app.app, workers=workers) as running:
-        assert "speaks only its own protocol" in running.client.get("/ui/environment?environment=walk").text
+        assert "serves only taskapp-kit" in running.client.get("/ui/environment?environment=walk").text
         game = Game.begin(running, "walk", **{"config:f0": "1"})
         game.press("left")
         assert "There is a wall on the left." in game.page.text

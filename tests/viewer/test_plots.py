@@ -26,7 +26,7 @@ def test_a_histogram_counts_each_finite_value_once_and_says_what_it_left_out() -
     plot = histogram([0.0, 0.0, 0.5, 1.0, None, math.nan], title="Rewards", bins=4, low=0.0, high=1.0)
     counts = [int(item.text.rpartition(": ")[2]) for item in tree(plot).iter("title")]
     assert counts == [2, 1, 1]
-    assert "4 values, 2 undefined and left out" in tree(plot).attrib["aria-label"]
+    assert "4 values, 2 undefined and omitted" in tree(plot).attrib["aria-label"]
     heights = [float(rect["height"]) for rect in rects(plot)]
     assert heights[0] == pytest.approx(2 * heights[1], rel=0.02)
 

@@ -1,4 +1,4 @@
-// Keys, the slider, copying and live pages. Every page can be read and used without this file.
+// Keyboard shortcuts, the slider, copying and live pages. Every page also works without this file.
 "use strict";
 (() => {
   const $ = (selector, root = document) => root.querySelector(selector);
@@ -121,7 +121,7 @@
     return true;
   };
 
-  // -- live pages: the page asks for itself again ---------------------------------------------------------------
+  // -- live pages: the page fetches itself again ----------------------------------------------------------------
   const seconds = Number(document.body.dataset.refresh || 0);
   const refresh = async () => {
     try {
@@ -140,12 +140,12 @@
         const following = $("[data-follow]");
         if (following && following.checked) scrollTo(0, document.documentElement.scrollHeight);
       }
-    } catch { /* the server is away for a moment */ }
+    } catch { /* the server is temporarily unreachable, so try again later */ }
     setTimeout(refresh, seconds * 1000);
   };
   if (seconds) setTimeout(refresh, seconds * 1000);
 
-  // -- playing: an action replaces the board, without loading the page anew ---------------------------------------
+  // -- playing: an action replaces the board without reloading the page --------------------------------------------
   let acting = false;
   const act = async (form, button) => {
     if (acting) return;

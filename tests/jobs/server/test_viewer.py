@@ -149,7 +149,7 @@ def test_the_metrics_of_a_learning_job_are_curves_beside_the_evaluation_before_t
         titles = re.findall(r"<figcaption>([^<]*)</figcaption>", page)
         assert titles[:3] == ["Mean reward", "Loss", "Turns of a rollout"] and len(titles) == 4
         assert "<script>window" not in page and "\u202e" not in page
-        assert "<title>evaluation 0, 0.25</title>" in page and "updates no weights" not in page
+        assert "<title>evaluation 0, 0.25</title>" in page and "does not update weights" not in page
 
 
 def test_a_client_reads_every_point_although_pages_have_whole_steps_only() -> None:
