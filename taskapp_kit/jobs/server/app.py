@@ -56,20 +56,22 @@ def create_backend(
     trainers: Mapping[str, str] | None = None,
     resumes: Callable[[JobRow], bool] = lambda job: True,
 ) -> FastAPI:
-    """Return the application. `app.state.drain(grace_seconds)` releases running jobs; a later backend resumes them.
+    """Return the application. `app.state.drain(grace_seconds)` stops running jobs, which a later backend resumes.
 
     Args:
         keys: The keys that callers may use.
         store: A SQLite address or path. With `none` and `memory`, jobs are lost when the process ends.
-        environment_api_key: The backend's key for task apps without an uploaded key.
-        local: Whether only this machine can reach the backend. It may then call task apps at private and loopback addresses.
-        allow: Hosts and networks of task apps that may be called even though they are not public.
-        hosts: Accepted host names, in addition to this machine's if `local`. Otherwise, an empty sequence accepts any.
+        environment_api_key: The key that the backend sends to task apps without an uploaded key.
+        local: Whether only this machine can reach the backend. It may then call task apps at private and loopback
+            addresses.
+        allow: Non-public hosts and networks of task apps that may be called.
+        hosts: Accepted host names. If `local`, this machine's names are accepted too. Otherwise, an empty sequence
+            accepts any name.
         max_jobs: The most concurrent jobs. The engine may have a lower limit.
         engine: The engine that runs the jobs. Defaults to `RolloutsEngine`.
-        models: Serves trained models by name. It is closed at shutdown. None serves no models.
-        trainers: Names by id, in addition to the engine.
-        resumes: Whether an unfinished job of the store continues at startup.
+        models: Serves trained models by name. It is closed at shutdown. With None, no models are served.
+        trainers: Names of additional trainers, by id. The engine is always a trainer.
+        resumes: Returns whether an unfinished job in the store is resumed at startup.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -129,7 +131,7 @@ async def _error_response(_: Request, error: Exception) -> Response:
 
 
 def _box(database: JobDatabase) -> SealedKeys | None:
-    """Return None without PyNaCl: everything except sealed keys works then."""
+    """Return the database's sealed keys, or None if PyNaCl is not installed. Only sealed keys need PyNaCl."""
     try:
         return SealedKeys(None if database.path is None else key_path(database.path))
     except Unavailable as error:

@@ -1,7 +1,8 @@
 """The backend's keys, and the organization of each key.
 
-Jobs and environment keys belong to a key's organization, whose name is a slow hash of the key. A key that a local backend
-creates for itself has the organization `local`, so that the next backend finds its jobs, even if the key is configured then.
+Jobs and environment keys belong to a key's organization, whose name is a slow hash of the key. If a local backend
+creates a key for itself, the key's organization is `local`. The next backend with this store then finds the jobs, even
+if it has another key.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ def org_of(key: bytes) -> str:
 
 
 class BearerKeys:
-    """The valid keys. minted: a key that this process created. Raises ConfigError if a header cannot contain a key."""
+    """The valid keys. minted: A key that this process created.
+
+    Raises ConfigError if there is no key, or if a key contains characters that a header cannot contain."""
 
     def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:
         self._orgs: dict[bytes, str] = {}
-        """Organizations by the digest of a key, the operator's key first."""
+        """Organizations by the digest of their key. The operator's key comes first."""
         for key in keys:
             raw = key.strip().encode()
             if not 0 < len(raw) <= MAX_KEY_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
                 raise ConfigError(
-                    f"A key of the backend should be 1 to {MAX_KEY_BYTES} visible ASCII characters without a comma.",
+                    f"A backend key is invalid. Expected 1 to {MAX_KEY_BYTES} visible ASCII characters without a "
+                    "comma.",
                     hint="Change SYNTH_API_KEY. Separate several keys with commas.",
                 )
             self._orgs[hashlib.sha256(raw).digest()] = org_of(raw)
@@ -61,11 +65,11 @@ class BearerKeys:
         return LOCAL if self.minted_org is not None else next(iter(self._orgs.values()))
 
     def adopt(self, minted: Collection[str]) -> None:
-        """Assign `local` to keys that an earlier backend of this store created."""
+        """Assign `local` to valid keys that an earlier backend created for this store."""
         self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:
-        """Return the organization of the candidates, or None for an unknown key or keys of several organizations."""
+        """Return the organization of these keys, or None if a key is unknown or their organizations differ."""
         digests = [hashlib.sha256(candidate).digest() for candidate in candidates]
         # every pair is compared in constant time
         orgs = {org for valid, org in self._orgs.items() for digest in digests if hmac.compare_digest(digest, valid)}
@@ -73,7 +77,10 @@ class BearerKeys:
 
 
 def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
-    """Return the check for `ApiKeyMiddleware`. It returns the refusal, or stores the organization in the scope."""
+    """Return the check for `ApiKeyMiddleware`.
+
+    It returns an error response, or stores the organization in the scope.
+    """
 
     def authenticate(scope: Scope) -> RequestRefused | None:
         try:

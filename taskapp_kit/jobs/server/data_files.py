@@ -1,4 +1,4 @@
-"""The backend's files: the database, its lock, which prevents use by two backends, and the private key."""
+"""The backend's files: the database, the private key, and a lock that keeps other backends from using the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store_path(url: str) -> Path | None:
     """
     url = url.strip()
     if not url:
-        raise ConfigError("The store's address is empty.", hint=f"Use one of: {KNOWN}.")
+        raise ConfigError("The address of the store is empty.", hint=f"Use one of: {KNOWN}.")
     if url.lower() in ("none", "memory", ":memory:"):
         return None
     scheme, separator, rest = url.partition("://")
@@ -52,11 +52,11 @@ def key_path(store: Path) -> Path:
 
 
 class JobDatabase:
-    """An open database with an exclusive lock. path: None for a database in memory.
+    """An open database with an exclusive lock. path: The SQLite file, or None for a database in memory.
 
-    Raises StoreError if it cannot be opened, or if another backend uses it, because both would run its jobs. The lock is
-    released when the process ends, even if it is killed. Writes and reads have a thread each, so that many readers do not delay
-    the jobs.
+    Raises StoreError if the database cannot be opened, or if another backend uses it, because both backends would run
+    the same jobs. The lock is released when the process ends, even if it is killed. Writes and reads run on separate
+    threads, so that many reads do not delay the jobs.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -73,7 +73,10 @@ class JobDatabase:
         self._closed = False
 
     async def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """Run `work` in a transaction, which completes even if the caller is cancelled. Raises as `transact_now`."""
+        """Run `work` in a transaction, which completes even if the caller is cancelled.
+
+        Raises the errors of `transact_now`.
+        """
         if self._closed:
             raise StoreError("The backend's store is closed.", hint="Start the backend again.")
         loop = asyncio.get_running_loop()
@@ -82,7 +85,10 @@ class JobDatabase:
         )
 
     def transact_now(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        """Run `work` in a transaction on this thread. Raises StoreError and the kit's errors from `work`, after a rollback."""
+        """Run `work` in a transaction on this thread.
+
+        If it fails, roll back, and raise StoreError or the kit's error from `work`.
+        """
         database = self.database
         try:
             database.same_file()

@@ -1,8 +1,9 @@
-"""The interface of an engine, which gets a job, a task app and a ledger, and runs the job to its end.
+"""The interface of an engine, which runs a job. It receives the job, a task app and a ledger.
 
-The ledger contains all progress, and the engine none. `Ledger.report` writes events, metric points and the engine's state in
-one transaction. A backend that was killed passes that state to the next run, which continues from there, so that no event is
-duplicated or missing. An engine with older weights first goes back to their moment with `Ledger.supersede`.
+The ledger stores all progress; the engine itself stores nothing. `Ledger.report` writes events, metric points and the
+engine's state in one transaction. After a backend is killed, the next backend passes the stored state to `Engine.run`,
+so that no event is duplicated or missing. If the engine's weights are older than this state, it first calls
+`Ledger.supersede` to go back to the position at which the weights were saved.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 PROGRESS = ("rl.train.", "rl.eval.")
-"""How the types of events begin that a job reports again when it goes back to a checkpoint. Others happened once."""
+"""Prefixes of the event types that a job reports again after it returns to a checkpoint.
+
+Other events occur only once.
+"""
 
 REPEATED = "repeated_rollout"
-"""The code of a rollout whose response has the `rollout_id` of another rollout of the job."""
+"""The error code of a rollout whose response repeats the `rollout_id` of another rollout of the job."""
 
 Level = Literal["info", "warning", "error"]
 Phase = Literal["train", "eval"]
@@ -34,8 +38,13 @@ Phase = Literal["train", "eval"]
 class JobDocument:
     """A validated job request.
 
-    config: the RL config, as parsed from TOML. model: the name that the job gives its model, "" for none. trainer:
-    settings of the second form of a job (`batch_size`, `group_size`).
+    Attributes:
+        job_id: The job's id.
+        task_app_url: The address of the task app.
+        config: The RL config, as parsed from TOML.
+        model: The model that the request names outside of the config, or "".
+        trainer_id: The trainer that the request names, or "".
+        trainer: `batch_size` and `group_size`, if the request has the second form.
     """
 
     job_id: str
@@ -47,7 +56,7 @@ class JobDocument:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The config, with the job's model where it names none."""
+        """The config. If it names no model, the request's model is added."""
         document = dict(self.config)
         section = document.get("model")
         if self.model and not models_named(document) and (section is None or isinstance(section, Mapping)):
@@ -56,18 +65,24 @@ class JobDocument:
 
     @cached_property
     def typed_config(self) -> tuple[RlDocument, dict[Place, str]]:
-        """`document` as its type, without the values that do not fit it, and a problem for each of those."""
+        """The valid values of `document`, and a problem for each invalid value."""
         return read_document(RlDocument, self.document)
 
     @property
     def tags(self) -> Mapping[str, Any]:
-        """The `[tags]` of its config, by which its owner finds the job again."""
+        """The `[tags]` of the config, by which jobs can be found."""
         return self.config.get("tags") or {}
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a job. type: such as `rl.train.step`. message: one sentence for people. data: JSON."""
+    """An event of a job.
+
+    Attributes:
+        type: The event's type, such as `rl.train.step`.
+        message: A sentence for people.
+        level: The severity.
+        data: Values that can be encoded as JSON."""
 
     type: str
     message: str
@@ -77,7 +92,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point of a metric. step: the iteration, from 1; 0 for an evaluation before the first."""
+    """One point of a metric.
+
+    step: The iteration, which starts at 1. An evaluation before the first iteration has step 0.
+    """
 
     name: str
     value: float
@@ -88,10 +106,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """The result of a rollout: scored, unscored (reward None), or failed (with a boundary or a code).
+    """The result of a rollout: a reward, no reward (None), or a failure (with a boundary or a code).
 
-    iteration: from 1. place: index of its group (train) or instance (eval), from 0. seconds: duration until its response.
-    scores: its defined scores by the names of their points (see `rewards.scores_of`).
+    `iteration` starts at 1. `place` is the index of the group (train) or of the instance (eval), which starts at 0.
+    `seconds` is the time until the response. `scores` contains the defined scores by metric name (see
+    `rewards.scores_of`).
     """
 
     phase: Phase
@@ -110,26 +129,27 @@ class RolloutOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it has no result: its reward is None and counts in no mean."""
+        """Whether the rollout failed. Its reward is then None and is not part of any mean."""
         return self.status == "failed"
 
 
 def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sample: int) -> RolloutOutcome:
-    """Return the rollout as failed, because the rollout at this index had the same `rollout_id`."""
+    """Return the rollout as failed, because an earlier rollout, at the given index, has the same `rollout_id`."""
     return replace(
         rollout,
         status="failed",
         reward=None,
         scores={},
         code=REPEATED,
-        message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place {place}, "
+        message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place "
+        f"{place}, "
         f"sample {sample} came first); expected one of its own for each.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """The end of a job that succeeded. final_reward: None when it is undefined."""
+    """The result of a job that succeeded. final_reward: The last mean reward, or None if it is undefined."""
 
     final_reward: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -137,10 +157,10 @@ class JobOutcome:
 
 
 class JobReport(TypedDict, total=False):
-    """What an engine reports with its events.
+    """Progress that an engine reports together with events. Fields that are None or absent stay unchanged.
 
-    points: of metrics. state: passed to `Engine.run` when the job is resumed. metrics: latest numbers of the job's status.
-    total: number of rollouts that the job will run. A member that is None is not changed.
+    `points` are new points of metrics. `state` is passed to `Engine.run` when the job is resumed. `metrics` are the
+    latest numbers in the job's status. `total` is the number of rollouts that the job will run.
     """
 
     points: Sequence[CurvePoint]
@@ -150,40 +170,46 @@ class JobReport(TypedDict, total=False):
 
 
 class Ledger(Protocol):
-    """Stores an engine's progress, durably when a call returns. Raises StoreError; ValueError for data that is not JSON."""
+    """Stores an engine's progress. When a call returns, the data is durable.
+
+    Every method raises StoreError if the store fails, and ValueError for data that cannot be encoded as JSON."""
 
     async def report(self, *events: Event, **progress: Unpack[JobReport]) -> None:
-        """Store all of it in one transaction."""
+        """Store the events and the progress in one transaction."""
         ...
 
     async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
-        """Return the data of the last events of these types, in order, without superseded ones."""
+        """Return the data of the last events of these types, in order. Superseded events are ignored."""
         ...
 
     async def store(self, rollout: RolloutOutcome) -> RolloutOutcome:
-        """Store a finished rollout unless one is stored at the same place already. Returns it as it counts.
+        """Store a finished rollout, unless its place already has one. Return the rollout as stored.
 
-        It counts as failed (REPEATED) where another rollout of the job has the same `rollout_id`.
+        If another rollout of the job has the same `rollout_id`, this rollout is stored as failed (REPEATED).
         """
         ...
 
     async def stored(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        """Return the finished rollouts of a phase and iteration, by place and sample.
+        """Return the finished rollouts of a phase of an iteration, ordered by place and sample.
 
-        This includes rollouts of earlier runs, but not superseded rollouts.
+        The result includes rollouts of earlier runs, but not superseded rollouts.
         """
         ...
 
     async def position(self) -> int:
-        """Return the number of the job's last event for a later `supersede`, or 0 if there are no events."""
+        """Return the number of the job's last event, or 0 if there are no events. Pass it to `supersede` later."""
         ...
 
     async def supersede(self, after: int, *events: Event, **progress: Unpack[JobReport]) -> None:
-        """Go back to a position: mark rollouts, points and progress after it as superseded, and report the events.
+        """Go back to a position: mark everything after it as superseded, and report the events.
 
-        All in one transaction. Superseded rollouts and points are not counted, and their places are free. Superseded events of
-        the types in PROGRESS stay in the list, marked with the number of the first event. `after` is a value of `position`,
-        or 0 for everything. `progress` contains state and metrics of that moment.
+        One transaction does both. Superseded rollouts and points are not counted, and their places are free again.
+        Superseded events of the types in PROGRESS stay in the list, marked with the number of the first new event.
+
+        Args:
+            after: A result of `position`, or 0 to supersede everything.
+            events: The events to report.
+            progress: The state and the metrics at that position.
         """
         ...
 
@@ -192,10 +218,11 @@ class Engine(Protocol):
     """Runs a job.
 
     Attributes:
-        name: Part of every status, and the id of its trainer.
-        description: Its name and purpose.
-        updates_weights: Whether it changes a model.
-        restarts: Whether it can restart a failed or cancelled job. `run` is then called with the last stored state.
+        name: The engine's name in every status, and the id of its trainer.
+        description: The engine's name and purpose.
+        updates_weights: Whether the engine changes a model.
+        restarts: Whether the engine can restart a failed or cancelled job. `run` is then called with the last stored
+            state.
         most_jobs: The most concurrent jobs, or None for no limit.
     """
 
@@ -206,26 +233,28 @@ class Engine(Protocol):
     most_jobs: int | None
 
     def problems(self, job: JobDocument) -> Mapping[Place, str]:
-        """Return what this engine does not support, by place in the config, such as ("training", "lora", "r").
+        """Return a sentence for each setting that this engine does not support.
 
-        A job with problems is rejected. Problems of the job as a whole have the place ().
+        The keys are paths in the config, such as ("training", "lora", "r"), or () for a problem of the whole job. A job
+        with problems is rejected.
         """
         ...
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return what the job needs but the task app does not have, one sentence each. Such a job is rejected.
+        """Return a sentence for each requirement of the job that the task app does not meet. Such a job is rejected.
 
-        Called when a job is submitted, and again before its first `run`. Raises TaskAppError if the task app does not answer,
-        which does not cause a rejection.
+        This method is called when a job is submitted, and again before its first `run`. It raises TaskAppError if the
+        task app does not respond, in which case the job is not rejected.
         """
         ...
 
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Run the job from `state` (empty at first) to its end. Strings from the task app are `cleaned` before they are stored.
+        """Run the job to its end, starting from `state`, which is empty at first.
 
-        When cancelled, it stops within seconds and writes nothing more. The caller decides whether the job ends or is resumed
-        at the next start. Raises JobError with a sentence for the job's `error`.
+        Strings from the task app are `cleaned` before they are stored. When this method is cancelled, it stops within
+        seconds and writes nothing more; the caller decides whether the job ends or is resumed later. Raises JobError if
+        the job fails. The exception's message becomes the job's `error`.
         """
         ...

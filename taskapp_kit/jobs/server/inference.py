@@ -1,9 +1,9 @@
-"""The inference route: trained models by name, each for the organization whose job trained it.
+"""The inference route, which serves trained models by name to the organization whose job trained them.
 
-A model's name contains its job, and the store has the job's organization. Anyone can write a job into the name in an archive,
-so a model of a job that is not in this store (because it was imported, or the store was replaced) belongs to the backend's
-operator. A model of another organization is reported as not found. Prepared base models are available to all keys. No path in
-a request is opened.
+A model's name contains its job's id, and the store has the job's organization. If the job is not in this store (because
+the model was imported or the store was replaced), the model belongs to the backend's operator, because anyone can write
+any job id into an archive. Models of other organizations are reported as not found. Prepared base models are available
+to all keys. Paths in requests are never opened.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from taskapp_kit.wire.chat.dialect_body import wrong
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_BODY_VALUES = 200_000
 MAX_NAME = 512
-"""Characters of a model's name in a request."""
+"""The maximum length of a model's name in a request."""
 TRAINED = ("rl:", "ft:")
 INFERENCE = "/api/inference/v1"
 MODEL_ROUTES = ("chat/completions", "completions", *DIALECTS)
-"""The routes below `INFERENCE`, which a serving process answers."""
+"""The routes below `INFERENCE` that a serving process handles."""
 NEVER_OPENED = ("weights_path", "weights", "checkpoint", "checkpoint_path", "model_path", "adapter_path", "lora_path")
-"""Members that other servers read as a path. A request with one is rejected, because it would get different weights."""
+"""Fields that other servers read as a path.
+
+Requests with such a field are rejected, because the field would be ignored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,10 @@ class AvailableModel:
 
 
 class ModelProvider(Protocol):
-    """Finds and serves the models of this machine. See `train.serving.served_models.ServedModels`."""
+    """Finds and serves the models on this machine. See `train.serving.served_models.ServedModels`."""
 
     def find(self, name: str) -> AvailableModel | None:
-        """Return the model of this name, or None."""
+        """Return the model with this name, or None if there is no such model."""
         ...
 
     def available(self) -> list[AvailableModel]:
@@ -69,17 +72,25 @@ class ModelProvider(Protocol):
         ...
 
     async def complete(self, model: AvailableModel, route: str, body: bytes) -> HttpResponse:
-        """Return a model's answer to `route`, one of `MODEL_ROUTES`. Raises KitError."""
+        """Return a model's response to a request to `route`, one of `MODEL_ROUTES`.
+
+        Raises KitError if the request fails.
+        """
         ...
 
     async def close(self) -> None:
-        """Serve nothing more."""
+        """Stop serving models."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceRoutes:
-    """The routes. models: None serves none. operator: returns the organization of the backend's operator. engine: its name."""
+    """The routes of the inference API.
+
+    Args:
+        models: Finds and serves models. With None, no models are served.
+        operator: Returns the organization of the backend's operator.
+        engine: The engine's name, for messages."""
 
     models: ModelProvider | None
     records: JobStore
@@ -88,7 +99,7 @@ class InferenceRoutes:
     errors: ErrorWriter
 
     def routes(self) -> list[Route]:
-        """Return them."""
+        """Return the routes."""
         return [
             *(
                 Route(f"{INFERENCE}/{path}", self._answered(partial(self.complete, path)), methods=["POST"])
@@ -98,7 +109,7 @@ class InferenceRoutes:
         ]
 
     def _answered(self, handle: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """The handler with errors in the shape that clients of the route's API read."""
+        """Wrap a handler so that its errors have the format of the route's API."""
 
         async def answer(request: Request) -> EncodedResponse:
             try:
@@ -121,13 +132,15 @@ class InferenceRoutes:
         )
 
     async def complete(self, path: str, request: Request) -> EncodedResponse:
-        """Return the answer of a model, whole or as a stream. path: one of `MODEL_ROUTES`."""
+        """Return a model's response, complete or as a stream. path: One of `MODEL_ROUTES`."""
         self._models()
         body = await read_json(request.scope, request.receive, MAX_BODY_BYTES, max_values=MAX_BODY_VALUES)
         for member in NEVER_OPENED:
             if body.get(member) is not None:
                 raise wrong(
-                    (member,), "is not read", "Models are served by name: `taskapp models import ARCHIVE` adds one."
+                    (member,),
+                    "is not supported",
+                    "Models are served by name. To add a model, run: taskapp models import ARCHIVE",
                 )
         name = body.get("model")
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
@@ -136,15 +149,15 @@ class InferenceRoutes:
         if model is None:
             raise RequestRefused(
                 "model_not_found",
-                "This key has no model of this name.",
-                hint="GET /api/inference/v1/models lists the models of this key.",
+                "No model with this name is available to this key.",
+                hint="GET /api/inference/v1/models lists the available models.",
             )
         answering = self._models().complete(model, path, orjson.dumps(body))
         response = await while_connected(answering, request.receive)
         return EncodedResponse(response.status, response.body, _headers(response.headers))
 
     async def visible(self, name: str, org: str) -> AvailableModel | None:
-        """Return the model of this name if this organization may use it."""
+        """Return the model with this name, or None if there is no such model that this organization may use."""
         model = await asyncio.to_thread(self._models().find, name)
         return model if model is not None and await self._owner(model.job) in (None, org) else None
 
@@ -154,7 +167,9 @@ class InferenceRoutes:
             return
         for name in _model_names(config, model):
             if name.startswith(TRAINED) and await self.visible(name, org) is None:
-                problem = f"[model] names {name[:MAX_NAME]}, but this key has no trained model of this name."
+                problem = (
+                    f"[model] names {name[:MAX_NAME]}, but no trained model with this name is available to this key."
+                )
                 raise JobConfigError("The job's model cannot be used:", problems=(problem,))
 
     async def _owner(self, job: str) -> str | None:
@@ -168,14 +183,15 @@ class InferenceRoutes:
         if self.models is None:
             raise RequestRefused(
                 "no_models",
-                f"This backend's engine `{self.engine}` trains no weights, so no model (ft:… or rl:…) is served here.",
-                hint="Give the address of the server that has the model: in models.toml, or with --inference-url.",
+                f"This backend serves no models (ft:… or rl:…), because its engine `{self.engine}` does not train "
+                "weights.",
+                hint="Set the address of the server that serves the model, in models.toml or with --inference-url.",
             )
         return self.models
 
 
 def _model_names(config: Mapping[str, Any], model: str) -> list[str]:
-    """Return every model that a job names, with aliases resolved."""
+    """Return the names of all models that a job uses, with aliases resolved."""
     models = config.get("models")
     table = models.get("alias") if isinstance(models, Mapping) else None
     aliases = table if isinstance(table, Mapping) else {}

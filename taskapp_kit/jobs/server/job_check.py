@@ -1,7 +1,8 @@
-"""Checks that a task app has what a job needs: environment, policy, seeds, members of env_config.
+"""Checks that a task app has the environment, the policy, the seeds and the env_config fields that a job needs.
 
-The task app's own lists (`GET /task_info`) decide. Where it lists nothing, nothing is checked: task apps of other makers
-may describe themselves differently, and their responses to rollouts report what is missing.
+The checks use the lists in the task app's `GET /task_info`. If a list is absent, its check is skipped, because task
+apps that are not built with this kit may describe themselves differently. Their responses to rollouts then report what
+is missing.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 EVERY_APP = ("split", "index", "difficulty", "step_rewards")
-"""Members of env_config that every app of this kit accepts in addition to its schema. Apps with rows also accept ROWS."""
+"""Fields of env_config that every app of this kit accepts in addition to its schema.
+
+Apps with rows also accept ROWS.
+"""
 ROWS = ("tags",)
 MAX_SHOWN = 20
-"""The most names, seeds or ranges in one sentence."""
+"""How many names, seeds or ranges one message lists."""
 RANDOM = "random"
 """The default policy of a job."""
 
@@ -52,8 +56,9 @@ def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> lis
             return []
         listed = f"; the policies are {_shown(policies, cleaned)}" if policies else ""
         found = (
-            f"The job names neither a policy (rollout.policy_name) nor a model's address (policy.inference_url), and the "
-            f"task app offers no policy `{RANDOM}`{listed}. Add one of them to the config."
+            "The job sets neither rollout.policy_name nor policy.inference_url (a model's address), and the task "
+            "app has no "
+            f"policy `{RANDOM}`{listed}. Set one of them in the config."
         )
         return [found]
     path, named = "rollout.policy_config.policy", plan.policy_config.get("policy")
@@ -62,7 +67,7 @@ def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> lis
     if named is None or not policies or named in policies:
         return []
     found = _unknown(path, str(named), "policies", policies, cleaned)
-    return [found if path != "rollout.policy_name" else f"{found} A language model needs policy.inference_url."]
+    return [found if path != "rollout.policy_name" else f"{found} For a language model, set policy.inference_url."]
 
 
 def _seeds(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list[str]:
@@ -122,13 +127,16 @@ def _shown(names: Collection[str], cleaned: Callable[[str], str]) -> str:
 
 
 def _table(described: Any, *names: str) -> Mapping[str, Any]:
-    """Return the first object of these names in the task app's description."""
+    """Return the first field of the task app's description that has one of these names and is an object."""
     members = described if isinstance(described, Mapping) else {}
     return next((members[path] for path in names if isinstance(members.get(path), Mapping)), {})
 
 
 def _names(listed: Sequence[Any] | Mapping[Any, Any] | Any) -> list[str]:
-    """Return the names of a list or object; [] where it holds anything else, or too much: task apps are untrusted."""
+    """Return the names in a list or an object.
+
+    Task apps are untrusted, so return [] if it contains anything else or too much.
+    """
     if not isinstance(listed, list | Mapping) or len(listed) > MAX_SPLITS:
         return []
     names = list(listed)

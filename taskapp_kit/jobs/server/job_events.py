@@ -15,12 +15,12 @@ NOTE = "The engine `rollouts` plays and scores; no weights are updated."
 
 
 def facts(**data: Any) -> dict[str, Any]:
-    """Return the data of an event, with the engine's name and whether it updates weights."""
+    """Return an event's data, with two fields added: the engine's name, and whether it updates weights."""
     return {**data, "engine": NAME, "updates_weights": False}
 
 
 def begun(plan: JobPlan, player: str) -> Event:
-    """Return the event for the start of a job. player: the policy's name."""
+    """Return the event that reports the start of a job. player: The policy's name."""
     return Event(
         "rl.train.started",
         f"{plan.total} rollouts in {counted(plan.iterations, 'iteration')} of {counted(plan.groups, 'group')} of "
@@ -39,7 +39,7 @@ def begun(plan: JobPlan, player: str) -> Event:
 
 
 def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
-    """Return the event for the end of a unit."""
+    """Return the event that reports the end of a unit."""
     what = "Evaluation after iteration" if unit.phase == "eval" else "Iteration"
     return Event(
         "rl.train.step" if unit.phase == "train" else "rl.eval.summary",
@@ -65,7 +65,7 @@ def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
 
 
 def metrics(unit: Unit, found: Summary, before: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the job's latest numbers. `failed` and `undefined` count all rollouts so far."""
+    """Return the job's latest numbers. `failed` and `undefined` are counts over all rollouts so far."""
     latest = dict(before)
     if unit.phase == "eval":
         latest |= {"eval_reward": found.mean, "eval_reward_stderr": found.stderr}
@@ -78,7 +78,7 @@ def metrics(unit: Unit, found: Summary, before: Mapping[str, float | None]) -> d
 
 
 def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
-    """Return the points of a unit, without undefined numbers."""
+    """Return the metric points of a unit. Undefined numbers are omitted."""
     prefix = "eval_" if unit.phase == "eval" else ""
     values: dict[str, float | None] = {
         "reward": found.mean,
@@ -99,6 +99,6 @@ def points(unit: Unit, found: Summary, seconds: float) -> list[CurvePoint]:
 
 
 def listed(unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a unit as the results list it."""
+    """Return a unit's entry in the results."""
     names = ("iteration", "reward", "reward_stderr", "rollouts", "undefined", "failed", "seconds")
     return {name: unit[name] for name in names}

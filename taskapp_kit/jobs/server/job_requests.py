@@ -1,9 +1,9 @@
-"""Parses and validates the body of `POST rl/jobs`, in both forms that clients send.
+"""Parses and validates the body of `POST rl/jobs`, which has one of two forms.
 
-    {"job_type": "rl", "data": {"endpoint_base_url", "config", "model" | "base_model", "trainer"?}, "compute", "tags", "metadata"}
-    {"model", "endpoint_base_url", "trainer_id", "trainer"?, "config"?, "metadata"?}
+    {"job_type": "rl", "data": {"endpoint_base_url", "config", "model" | "base_model", "trainer"?}, "compute", "tags",
+    "metadata"} {"model", "endpoint_base_url", "trainer_id", "trainer"?, "config"?, "metadata"?}
 
-The body is untrusted: every member that is used is validated, and all problems are reported at once.
+The body is untrusted: every field that is used is validated, and all problems are reported at once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ MAX_TAGS = 64
 
 
 def fingerprint(body: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a body, which does not depend on the order of its members."""
+    """Return the SHA-256 of a body, which does not depend on the order of the fields."""
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def read_submission(
     body: Mapping[str, Any], job_id: str, *, addresses: TaskAppAddresses, engine: Engine
 ) -> JobDocument:
-    """Return the job that a body requests. Raises RequestError naming the fields, JobConfigError with every problem."""
+    """Return the job that a body requests.
+
+    Raises RequestError, which names the invalid fields of the body, or JobConfigError with all problems of the
+    config."""
     problems: list[FieldProblem] = []
 
     def table(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:
@@ -73,13 +76,13 @@ def read_submission(
         problems += [FieldProblem(("body", *at, URL_PATH[-1]), field.message, field.type) for field in error.fields]
     if data.get("job_config_id") is not None:
         problems.append(
-            FieldProblem(("body", *at, "job_config_id"), "is unknown; send the config itself", "unknown_config")
+            FieldProblem(("body", *at, "job_config_id"), "is not supported; send the config itself", "unknown_config")
         )
     config = table((*at, "config"), data.get("config"))
     trainer = table((*at, "trainer"), data.get("trainer"))
     tags = table((*at, "config", "tags"), config.get("tags"))
     if len(tags) > MAX_TAGS or not all(map(_is_tag, tags.items())):
-        shape = f"should have at most {MAX_TAGS} members: short strings, numbers, true or false"
+        shape = f"should have at most {MAX_TAGS} fields, each a short string, a number, true or false"
         problems.append(FieldProblem(("body", *at, "config", "tags"), shape, "tags_type"))
     if problems:
         named = ", ".join(".".join(map(str, problem.loc[1:])) + " " + problem.message for problem in problems)
@@ -90,8 +93,9 @@ def read_submission(
             continue
         raise JobConfigError(
             "The config cannot be used:",
-            problems=(f"{secret} looks like an API key, but requests are stored unencrypted.",),
-            hint="Remove it. Upload the task app's key with `taskapp setup`. A vendor's key belongs to the task app's server.",
+            problems=(f"{secret} looks like an API key, which would be stored unencrypted with the request.",),
+            hint="Remove the key. Upload the task app's key with `taskapp setup`. Set a vendor's key on the task "
+            "app's server.",
         )
     job = JobDocument(job_id, url, config, model, trainer_id, trainer)
     _check(job, engine)
@@ -104,7 +108,7 @@ def _is_tag(item: tuple[str, Any]) -> bool:
 
 
 def _check(job: JobDocument, engine: Engine) -> None:
-    """Check the config, if present, and whether the engine supports it. Raises JobConfigError."""
+    """Raise JobConfigError if the config is invalid or the engine does not support it. The config may be absent."""
     problems = review_rl_document(job.document, *job.typed_config).problems if job.config else {}
     for place, text in engine.problems(job).items():
         problems.setdefault(place, text)
@@ -113,7 +117,7 @@ def _check(job: JobDocument, engine: Engine) -> None:
 
 
 def _secrets(value: Any, name: str, path: str) -> Iterator[str]:
-    """Yield the paths of values or names that look like an API key, including keys in the query of an address."""
+    """Yield the path of each value or name that looks like an API key. An address may have a key in its query."""
     if isinstance(value, Mapping):
         for key, held in value.items():
             if is_key_like("", key):

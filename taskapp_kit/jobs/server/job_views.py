@@ -1,4 +1,4 @@
-"""Jobs, events and points in the form of responses, and the stream of a job's events."""
+"""The response formats of jobs, events and points, and the stream of a job's events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.jobs.server.schema import CurvePointRow, JobEventRow, JobRow
 from taskapp_kit.net.sse import ALIVE, encode_frame
 
 PAGE = 500
-"""The most events that a stream reads at a time."""
+"""How many events a stream reads at a time."""
 PHASES = {
     "rl.job.created": "queued",
     "rl.train.started": "running",
@@ -25,16 +25,16 @@ PHASES = {
     "rl.job.failed": "failed",
     "rl.job.cancelled": "cancelled",
 }
-"""The events of a timeline, with their phases."""
+"""The phase that each event of the timeline begins."""
 
 
 def moment(seconds: float) -> str:
-    """Return ISO 8601 in UTC, with milliseconds."""
+    """Format a Unix time as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
-    """Return the status of a job."""
+    """Return a job's status for a response."""
     return {
         "job_id": job.job_id,
         "id": job.job_id,
@@ -56,10 +56,10 @@ def job_view(job: JobRow, *, updates_weights: bool = False) -> dict[str, Any]:
 
 
 def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
-    """Return an event.
+    """Return an event for a response.
 
-    Its `seq` starts at 1 within its job and has no gaps. If the job went back to an earlier checkpoint, `superseded_by` is the
-    `seq` of the event that reports it, because the job repeats this part.
+    `seq` starts at 1 within each job and has no gaps. If the job later went back to a checkpoint before this event,
+    `superseded_by` is the `seq` of the event that reports the return, because the job repeats this part.
     """
     event = row.event
     return {
@@ -75,7 +75,7 @@ def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
 
 
 def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
-    """Return a page of events. last_seq: the `since_seq` of the next request."""
+    """Return a page of events for a response. Its `last_seq` is the `since_seq` of the next request."""
     # No `next_seq`, because the SDK's poller advances to it before it reads these events and would skip them all.
     return {
         "events": [event_view(job_id, row) for row in events],
@@ -84,7 +84,7 @@ def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> d
 
 
 def point_view(job_id: str, row: CurvePointRow) -> dict[str, Any]:
-    """Return a point of a metric."""
+    """Return a metric's point for a response."""
     point = row.point
     return {
         "name": point.name,
@@ -98,7 +98,7 @@ def point_view(job_id: str, row: CurvePointRow) -> dict[str, Any]:
 
 
 def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
-    """Return the phases of the job so far."""
+    """Return the phases that the job has reached."""
     return {
         "events": [
             {"phase": PHASES[row.event.type], "created_at": moment(row.created_at), "job_id": job_id} for row in events
@@ -107,9 +107,9 @@ def timeline_view(job_id: str, events: Sequence[JobEventRow]) -> dict[str, Any]:
 
 
 async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list[bytes], None]:
-    """Yield the server-sent events after event `since_seq`, page by page, until the job or the backend ends.
+    """Yield pages of server-sent events after event `since_seq`, until the job ends or the backend stops.
 
-    Stored events come first, then new events as they occur:
+    Stored events come first, then new events as they occur. An event looks like this:
 
         id: 3
         event: rl.train.step

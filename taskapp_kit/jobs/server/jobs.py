@@ -1,4 +1,4 @@
-"""The lifecycle of jobs: queued, running, over; resumed after a restart, cancelled, left resumable at shutdown."""
+"""The lifecycle of jobs: they are queued, run and end. They can be cancelled, and are resumed after a restart."""
 
 from __future__ import annotations
 
@@ -32,28 +32,32 @@ from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp, TaskAppAccess
 log = logging.getLogger("taskapp_kit.jobs.server")
 
 MAX_WAITING = 1000
-"""Jobs of one organization that may wait."""
+"""How many jobs of one organization may wait."""
 CANCEL_SECONDS = 10.0
-"""How long an engine may take to end a job that was cancelled."""
+"""How long to wait for the engine to stop a cancelled job."""
 STORE_SECONDS = 10.0
-"""Delay before a job whose store failed is resumed."""
+"""How long a job waits before it is resumed after its store failed."""
 CHECK_SECONDS = 10.0
 """How long a submission waits for the task app's description."""
 START_SECONDS = 30.0
-"""How long a job that is resumed waits for its task app."""
+"""How long a resumed job waits for its task app."""
 
 
 def new_job_id() -> str:
-    """Return `rl_` and 16 hexadecimal digits."""
+    """Return a new job id: `rl_` and 16 hexadecimal digits."""
     return "rl_" + secrets.token_hex(8)
 
 
 class Jobs:
-    """All jobs of a backend. Use it on one event loop: `start`, then `drain` or `close`.
+    """All jobs of a backend. Call all methods on one event loop: first `start`, and `drain` at the end.
 
-    at_once: jobs that run at the same time. Next comes the key with the fewest running jobs, and of its jobs the one
-    submitted first. max_waiting: jobs of one key that are not over. resumes: which unfinished jobs of an earlier process go
-    on; others stay in the store as they are.
+    The next job to run is the oldest job of the organization with the fewest running jobs.
+
+    Args:
+        at_once: How many jobs run at the same time.
+        max_waiting: How many unfinished jobs an organization may have.
+        resumes: Returns whether an unfinished job of an earlier process is resumed. Other jobs stay unchanged in the
+            store.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class Jobs:
         self.stopping = False
 
     async def start(self) -> None:
-        """Continue after an earlier process: resume its running jobs, end those whose cancellation was requested."""
+        """Resume the unfinished jobs of an earlier process, and end the jobs whose cancellation was requested."""
         for job in await self.records.unfinished():
             if job.cancelling:
                 await self._end(job.job_id, CANCELLED, _cancelled())
@@ -100,10 +104,15 @@ class Jobs:
         self._fill()
 
     async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> JobRow:
-        """Store a job and queue it; return the job of an earlier request with the same key and body.
+        """Store a job and queue it. If an earlier request had the same key and body, return the job of that request.
 
-        Only a hash of the idempotency key is stored: callers may send anything there. Raises IdempotencyKeyReused,
-        Saturated, StoreError; JobConfigError, RequestError where its task app does not have what it needs.
+        Only a hash of the idempotency key is stored, because callers may send secrets in it.
+
+        Raises:
+            IdempotencyKeyReused: The key was used with a different body.
+            Saturated: The organization has too many unfinished jobs, or the backend is stopping.
+            JobConfigError, RequestError: The task app does not have what the job needs, or cannot be used.
+            StoreError: The store failed.
         """
         if idempotency_key is not None:
             idempotency_key = stored_key(org, idempotency_key)
@@ -127,7 +136,7 @@ class Jobs:
             tags=document.tags,
         )
         facts = {"engine": self.engine.name, "updates_weights": self.engine.updates_weights}
-        note = "" if self.engine.updates_weights else " It updates no weights."
+        note = "" if self.engine.updates_weights else " This engine updates no weights."
         created = Event("rl.job.created", f"The job is queued for the engine `{self.engine.name}`.{note}", data=facts)
         known = await self.records.add(job, asdict(document), created, most=self.max_waiting)
         if known is None:
@@ -138,18 +147,18 @@ class Jobs:
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(
                 "This Idempotency-Key was used with another job.",
-                hint="Send an identical body to get the same job again, or give each job its own key.",
+                hint="To get the same job again, send an identical body. For another job, use a new key.",
             )
         return known
 
     async def submitted(self, org: str, idempotency_key: str) -> JobRow | None:
-        """Return the job that was submitted with this key."""
+        """Return the job that was submitted with this key, or None if there is no such job."""
         return await self.records.submitted(org, stored_key(org, idempotency_key))
 
     async def _check(self, org: str, document: JobDocument) -> None:
-        """Check that the task app has what the job needs. Raises JobConfigError, RequestError.
+        """Check that the task app has what the job needs. Raises JobConfigError or RequestError if it does not.
 
-        A task app that does not answer within `check_seconds` may be starting: it is checked when the job begins.
+        A task app that does not respond within `check_seconds` may be starting, so it is checked when the job begins.
         """
         missing: list[str] = []
         with contextlib.suppress(TaskAppError, ConfigError, TimeoutError):
@@ -161,16 +170,18 @@ class Jobs:
         _refuse(missing)
 
     def _resumed(self, why: str, job: JobRow) -> Event:
-        """Return the event of a job that continues."""
+        """Return the event that reports that a job is resumed."""
         played = f"after {job.completed} of {job.total} rollouts"
         return Event(
             "rl.job.resumed",
-            f"{why}; the job goes on {'from its last checkpoint' if self.engine.restarts else played}.",
+            f"{why}; the job continues {'from its last checkpoint' if self.engine.restarts else played}.",
             data={"completed": job.completed, "total": job.total},
         )
 
     async def restart(self, job: JobRow) -> None:
-        """Queue a failed or cancelled job again, if its engine can restart it. Do nothing for other jobs. Raises Saturated."""
+        """Queue a failed or cancelled job again, if the engine can restart it. Other jobs are not changed.
+
+        Raises Saturated if the organization has too many unfinished jobs, or the backend is stopping."""
         if job.status not in (FAILED, CANCELLED) or not self.engine.restarts or job.engine != self.engine.name:
             return
         if self.stopping:
@@ -183,7 +194,7 @@ class Jobs:
             self._fill()
 
     async def cancel(self, job: JobRow) -> None:
-        """Cancel a job and its rollouts, unless it has ended, and wait until the engine has stopped."""
+        """Cancel a job and its rollouts, and wait until the engine has stopped. A job that has ended is not changed."""
         if job.ended:
             return
         await self.records.write(job.job_id, cancelling=True)
@@ -197,12 +208,15 @@ class Jobs:
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_SECONDS)
         if task.done() and (task.cancelled() or task.exception() is not None):
-            # cancelled before its first step, or without the store: it could not store its end itself
+            # the job's task was cancelled before its first step, or its store failed, so it could not store its end
             await self._end(job.job_id, CANCELLED, _cancelled())
             self._cancelling.discard(job.job_id)
 
     async def drain(self) -> None:
-        """Stop running jobs: they stay `running` in the store, and are resumed when the backend starts again."""
+        """Stop the running jobs.
+
+        Their status in the store stays `running`, so they are resumed when the backend starts again.
+        """
         self.stopping = True
         self._queue.clear()
         tasks = list(self._running.values())
@@ -215,7 +229,7 @@ class Jobs:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return how many jobs run and wait in this process."""
+        """Return how many jobs are running and how many are waiting in this process."""
         return {"running": len(self._running), "queued": len(self._queue)}
 
     def _fill(self) -> None:
@@ -227,7 +241,7 @@ class Jobs:
             self._busy[org] += 1
 
             def over(done: asyncio.Task[None], org: str = org, job_id: str = job_id) -> None:
-                if self._running.get(job_id) is done:  # else it runs again already
+                if self._running.get(job_id) is done:  # otherwise the job is already running again
                     self._running.pop(job_id)
                 self._busy[org] -= 1
                 self._busy += Counter()  # drops organizations without running jobs
@@ -243,7 +257,7 @@ class Jobs:
             while True:
                 try:
                     return await self._to_its_end(job_id)
-                except StoreError as error:  # without the store, its end cannot be recorded either
+                except StoreError as error:  # without the store, the job's end cannot be recorded either
                     log.error("job is waiting for the store job_id=%s seconds=%g: %s", job_id, STORE_SECONDS, error)
                 await asyncio.sleep(STORE_SECONDS)
         except asyncio.CancelledError:
@@ -254,7 +268,10 @@ class Jobs:
             self._cancelling.discard(job_id)
 
     async def _to_its_end(self, job_id: str) -> None:
-        """Run the job. Raises StoreError: the job stays as it was last stored, and may be resumed from there."""
+        """Run the job and store its end.
+
+        If this raises StoreError, the job can be resumed from its last stored state.
+        """
         try:
             outcome = await self._play(job_id)
         except StoreError:
@@ -264,7 +281,9 @@ class Jobs:
         except Exception as fault:
             error_id = "err_" + secrets.token_hex(6)
             log.error("engine broke job_id=%s error_id=%s", job_id, error_id, exc_info=fault)
-            await self._fail(job_id, f"The engine broke; the backend's log has the cause under {error_id}.")
+            await self._fail(
+                job_id, f"The engine failed unexpectedly. The backend's log contains the cause under {error_id}."
+            )
         else:
             if outcome is not None:
                 await self._succeed(job_id, outcome)
@@ -290,7 +309,10 @@ class Jobs:
             await client.aclose()
 
     async def _client(self, job: JobRow, document: JobDocument) -> OpenedTaskApp:
-        """Return the job's task app. When a job is resumed, its task app may be starting too: wait some time."""
+        """Return a client of the job's task app.
+
+        If a job is resumed, its task app may also be starting, so wait for it.
+        """
         until = time.monotonic() + (START_SECONDS if job.status == RUNNING else 0.0)
         while True:
             try:
@@ -304,7 +326,7 @@ class Jobs:
         reward = "undefined" if outcome.final_reward is None else f"{outcome.final_reward:.4g}"
         note = "" if self.engine.updates_weights else " No weights were updated."
         data = {"final_reward": outcome.final_reward, "metrics": dict(outcome.metrics)}
-        event = Event("rl.job.completed", f"The job is over; final reward {reward}.{note}", data=self._facts(data))
+        event = Event("rl.job.completed", f"The job has ended; final reward {reward}.{note}", data=self._facts(data))
         await self._end(
             job_id,
             SUCCEEDED,
@@ -329,7 +351,7 @@ class Jobs:
 
 
 class _JobLedger:
-    """`engine.Ledger` of one job."""
+    """The `engine.Ledger` of one job."""
 
     def __init__(self, jobs: Jobs, job_id: str) -> None:
         self._jobs = jobs
@@ -361,14 +383,14 @@ def _changed(progress: JobReport) -> dict[str, Any]:
 
 
 def stored_key(org: str, idempotency_key: str) -> str:
-    """Return the hash under which a job is stored that was submitted with this key."""
+    """Return the hash of an idempotency key, which is stored instead of the key."""
     return hashlib.sha256(f"{org} {idempotency_key}".encode()).hexdigest()
 
 
 def _refuse(missing: Sequence[str]) -> None:
-    """Raise JobConfigError with these sentences, if there are any."""
+    """Raise JobConfigError if there are missing requirements, one sentence each."""
     if missing:
-        raise JobConfigError("The task app does not have what the job asks for:", problems=tuple(missing))
+        raise JobConfigError("The task app does not have what the job requires:", problems=tuple(missing))
 
 
 def _stopping() -> Saturated:

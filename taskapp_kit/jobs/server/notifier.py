@@ -1,4 +1,4 @@
-"""Wakes the followers of a job at its next event. Followers at the same position share one read of the store."""
+"""Wakes the followers of a job when an event is stored. Followers at the same position share one read of the store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from weakref import WeakValueDictionary
 Page = tuple[bool, list[bytes]]
 """Whether the job has ended, and the frames of a page of its events."""
 MAX_SHARED_FRAMES = 50
-"""The most frames of a page that is shared. A follower with a longer page is far behind the others."""
+"""The largest page, in frames, that followers share. A follower with a longer page is far behind the others."""
 
 
 class Notifier:
-    """Notifies once. Keep a reference while waiting, because Notifiers has only a weak reference."""
+    """A notification that is sent once.
+
+    Keep a reference while you wait, because Notifiers only has a weak reference.
+    """
 
     def __init__(self) -> None:
         self._notified = asyncio.Event()
@@ -38,7 +41,7 @@ class Notifier:
                     self._reads.pop(since_seq, None)
 
             reading.add_done_callback(forget_if_unshared)
-        return await asyncio.shield(reading)  # a follower that leaves must not cancel the read of the others
+        return await asyncio.shield(reading)  # a follower that disconnects must not cancel the read for the others
 
 
 async def _done(reading: Awaitable[Page]) -> Page:
@@ -59,7 +62,7 @@ class Notifiers:
         return self._notifiers.setdefault(job_id, Notifier())
 
     def notify(self, job_id: str) -> None:
-        """Wake the job's followers, after an event was stored."""
+        """Wake the job's followers. Call this after an event was stored."""
         notifier = self._notifiers.pop(job_id, None)
         if notifier is not None:
             notifier.notify()

@@ -1,6 +1,6 @@
-"""The reward of a rollout, from the task app's response, and summaries of several rollouts.
+"""Computes the reward of a rollout from the task app's response, and summarizes the rewards of several rollouts.
 
-A failure is never a number, and a reward that cannot be computed is None. Neither counts in a mean.
+A failed rollout has no reward, and a reward that cannot be computed is None. Means ignore both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LARGEST = 1e100
 """The largest absolute value of a reward. With larger values, means and deviations could overflow."""
 MAX_CAUSES = 20
 MAX_SCORES = 50
-"""The most criteria of a rollout and scores of an iteration to store, because task apps choose their names."""
+"""How many criteria of a rollout and scores of an iteration are stored.
+
+The limit exists because task apps name them.
+"""
 OTHERS = "others"
 
 
@@ -31,28 +34,33 @@ class UnreadableRollout(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RewardBlend:
-    """Weights of `judge.reward_blend`: env on the return, event on the events' score, outcome on the outcome's."""
+    """The weights in `judge.reward_blend`.
+
+    env: of the return. event: of the events score. outcome: of the outcome score.
+    """
 
     env: float = 1.0
     event: float = 0.0
     outcome: float = 0.0
 
     def words(self) -> str:
-        """Return the formula."""
+        """Return the formula of the reward."""
         parts = ((self.env, "mean_return"), (self.event, "events_score"), (self.outcome, "outcome_score"))
         return " + ".join(f"{weight:g}·{name}" for weight, name in parts if weight)
 
 
 def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
-    """Return the job's blend, the app's `reward` or `metrics.mean_return`, in this order, or None if it is undefined.
+    """Return a rollout's reward, or None if it is undefined.
 
-    Raises UnreadableRollout.
+    It is computed with `blend` if the job has one. Otherwise it is the response's `reward`, or `metrics.mean_return` if
+    there is no field `reward`. Raises UnreadableRollout if the response was aborted, or if a value is absent or
+    invalid.
     """
     metrics = answer.get("metrics")
     if not isinstance(metrics, Mapping):
-        raise UnreadableRollout("the answer has no `metrics`")
+        raise UnreadableRollout("the response has no `metrics`")
     if answer.get("aborted") is True:
-        raise UnreadableRollout("the answer reports the rollout as aborted")
+        raise UnreadableRollout("the response reports that the rollout was aborted")
     if blend is None:
         if "reward" in answer:
             return _number(answer["reward"], "reward")
@@ -86,7 +94,7 @@ def _number(value: Any, name: str) -> float | None:
     if value is None:
         return None
     if not _is_number(value):
-        raise UnreadableRollout(f"`{name}` of the answer is no number from -1e100 to 1e100")
+        raise UnreadableRollout(f"`{name}` in the response is not a number from -1e100 to 1e100")
     return float(value)
 
 
@@ -95,10 +103,15 @@ def _is_number(value: Any) -> bool:
 
 
 def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
-    """Raise UnreadableRollout if the response belongs to another request. Responses without these members are accepted."""
+    """Raise UnreadableRollout if the response belongs to another request.
+
+    Responses without these fields are accepted.
+    """
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):
-            raise UnreadableRollout(f"the answer belongs to another rollout: its `{name}` is not the one that was sent")
+            raise UnreadableRollout(
+                f"the response belongs to another rollout: its `{name}` is not the value that was sent"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +119,12 @@ class Summary:
     """Statistics of the rollouts of one iteration or evaluation.
 
     Attributes:
-        mean: The mean of the defined rewards, or None without any.
-        spread: Their standard deviation, or None with fewer than 2.
+        mean: The mean of the defined rewards, or None if there are none.
+        spread: The standard deviation of these rewards, or None with fewer than 2.
         stderr: The standard error of the mean, clustered by seed, or None with fewer than 2 seeds.
         seeds: The number of seeds with a reward.
         undefined: The number of rollouts that did not fail but have no reward.
-        failures: The number of failures by boundary, or by code without a boundary (see `causes`).
+        failures: The number of failures by boundary, or by code if a failure has no boundary (see `causes`).
         flat_groups: The share of groups whose rewards are all equal, among groups with at least two rewards.
         scores: The mean of each score over the rollouts with that score.
     """
@@ -129,7 +142,7 @@ class Summary:
     scores: Mapping[str, float]
 
     def words(self) -> str:
-        """`reward 0.5 ± 0.1 over 8 rollouts of 4 seeds; 2 failed (policy 2)`."""
+        """Return a summary such as `reward 0.5 ± 0.1 over 8 rollouts of 4 seeds; 2 failed (policy 2)`."""
         text = "reward undefined" if self.mean is None else f"reward {self.mean:.4g}"
         if self.stderr is not None:
             text += f" ± {self.stderr:.2g}"
@@ -147,7 +160,7 @@ class Summary:
 def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     """Return the counts of each cause, the most frequent first.
 
-    Task apps choose the words, so at most 20 are listed; the rest are `others`.
+    Task apps choose the names of causes, so at most 20 are listed. The rest is counted as `others`.
     """
     counts: Counter[str] = Counter()
     for one in found:
@@ -163,8 +176,12 @@ def too_many_failed(
 ) -> str | None:
     """Return an error message if more than `share` of the planned rollouts failed, and otherwise None.
 
-    `failed` contains the failures of the current unit. `earlier` and `earlier_causes` are the number and `causes` of earlier
-    failures. `planned` is the number of rollouts until the end of the current unit.
+    Args:
+        failed: The failed rollouts of the current unit.
+        earlier: The number of failures in earlier units.
+        earlier_causes: The `causes` of these failures.
+        planned: The number of rollouts until the end of the current unit.
+        share: The largest acceptable share of failures.
     """
     count = earlier + len(failed)
     if not failed or count <= share * planned:
@@ -177,7 +194,7 @@ def too_many_failed(
 
 
 def summarise(rollouts: Sequence[RolloutOutcome]) -> Summary:
-    """Return the statistics. A group is the rollouts with the same place."""
+    """Return the statistics of the rollouts. Rollouts with the same `place` are a group."""
     rewards = [one.reward for one in rollouts if one.reward is not None]
     seeds = [one.seed for one in rollouts if one.reward is not None]
     count = len(rewards)

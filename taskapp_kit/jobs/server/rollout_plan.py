@@ -1,7 +1,7 @@
-"""The plan of a job for the rollouts engine: the number of rollouts, their seeds, and the policy of each request.
+"""The rollouts engine's plan of a job: the number of rollouts, their seeds, and the policy in each request.
 
-It follows from the job alone, so a backend that was killed requests the same rollouts from the task app again, under the
-same keys. The RL config's schema checks each key; here are the engine's own limits.
+The plan depends only on the job. A backend that restarts after being killed therefore requests the same rollouts again,
+with the same idempotency keys. The RL config's schema checks each key; this module adds the limits of the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taskapp_kit.wire.rollout import NO_CONTROL_CHARACTERS
 
 MAX_ROLLOUTS = 1_000_000
 MAX_AT_A_TIME = 100_000
-"""Rollouts of one iteration or evaluation, which are all in memory together."""
+"""The maximum number of rollouts in an iteration or evaluation, because all of them are in memory at the same time."""
 MAX_OPS = 200_000
 MAX_AT_ONCE = 1024
 MAX_TURNS = 100_000
@@ -48,7 +48,7 @@ LIMITS: dict[tuple[str, ...], int] = {
     ("judge", "reward_blend", "event"): 10**9,
     ("judge", "reward_blend", "outcome"): 10**9,
 }
-"""The largest value of a key."""
+"""The largest values of some keys."""
 MAX_NAME = 512
 DEFAULT_AT_ONCE = 8
 DEFAULT_BATCH, DEFAULT_GROUP = 2, 2
@@ -56,12 +56,15 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "max_tokens", "repetition_penalty", "min_p", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
-"""Members of `[policy]` that are copied to the requests of the model."""
+"""Fields of `[policy]` that are copied to the model's requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The training part of an iteration, or the evaluation after it. `number` (of the iteration) and `epoch` start at 1."""
+    """The training rollouts of an iteration, or the evaluation after an iteration.
+
+    `number` (of the iteration) and `epoch` start at 1.
+    """
 
     phase: Phase
     number: int
@@ -179,14 +182,14 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
     if not review.problems and plan.total > MAX_ROLLOUTS:
         review.problem(
             (),
-            f"the job has {plan.total} rollouts (iterations x groups x group size, and evaluations); at most "
-            f"{MAX_ROLLOUTS} are played.",
+            f"the job has {plan.total} rollouts (iterations x groups x group size, plus evaluations); the limit is "
+            f"{MAX_ROLLOUTS}. Lower one of these numbers.",
         )
     if not review.problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
         review.problem(
             (),
-            f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts; make it "
-            "smaller, and play more of them.",
+            f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts; use more, "
+            "smaller iterations or evaluations.",
         )
     return (None if review.problems else plan), review.problems
 
@@ -194,18 +197,23 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
 def _name(review: Review, place: Place, value: str | None) -> str | None:
     if value is not None and (len(value) > MAX_NAME or not re.fullmatch(NO_CONTROL_CHARACTERS, value)):
         expectation = f"a name of at most {MAX_NAME} characters, without control characters"
-        review.mismatch(place, value, expectation, "Give another name.")
+        review.mismatch(place, value, expectation, "Use another name.")
     return value
 
 
 def _seeds(review: Review, place: Place, value: list[int] | None) -> list[int] | None:
     if value is not None and not 0 < len(value) <= MAX_ROLLOUTS:
-        review.mismatch(place, value, f"1 to {MAX_ROLLOUTS} seeds", "Name some, or leave the key out.")
+        review.mismatch(
+            place, value, f"1 to {MAX_ROLLOUTS} seeds", "Set a shorter list, or remove the key to draw the seeds."
+        )
     return value
 
 
 def _policy_config(review: Review, config: RlDocument, model: str) -> Mapping[str, Any]:
-    """Return `policy.config` of each request: `[rollout.policy_config]` over `[policy]`, and the model with an address."""
+    """Return `policy.config` for every request.
+
+    It contains `[policy]`, overridden by `[rollout.policy_config]`. If a model's address is set, it also contains the
+    model."""
     policy = config.policy
     members = {name: value for name in SAMPLING if (value := getattr(policy, name, None)) is not None}
     if policy.stop_sequences:
@@ -224,13 +232,15 @@ def _policy_config(review: Review, config: RlDocument, model: str) -> Mapping[st
 def _ops(review: Review, ops: list[Any] | None, turns: int) -> list[Any]:
     """Return the ops of one rollout: a pattern such as ["agent", "env"] is repeated up to `turns` policy turns.
 
-    A list with scripted actions is used as written. turns: 0 for no limit.
+    A list with scripted actions is used as written. turns: The limit, or 0 for no limit.
     """
     place = ("rollout", "ops")
     if not ops:
         return ["agent", "env"] * min(turns, MAX_TURNS)
     if len(ops) > MAX_OPS:
-        review.mismatch(place, ops, f"at most {MAX_OPS} ops", "Write a pattern: it is repeated for max_turns turns.")
+        review.mismatch(
+            place, ops, f"at most {MAX_OPS} ops", "Write a shorter pattern, which is repeated for max_turns turns."
+        )
         return []
     is_agent = [(op if isinstance(op, str) else op["type"]) in AGENT_WORDS for op in ops]
     if not turns or not any(is_agent) or any(isinstance(op, Mapping) and "tool" in op for op in ops):
@@ -238,24 +248,25 @@ def _ops(review: Review, ops: list[Any] | None, turns: int) -> list[Any]:
     times = math.ceil(turns / sum(is_agent))
     if len(ops) * times > MAX_OPS:
         review.problem(
-            place, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
+            place,
+            f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Use fewer ops or turns.",
         )
         return []
     turn_of = list(itertools.accumulate(is_agent * times))
     return (list(ops) * times)[: bisect.bisect_right(turn_of, turns)]
 
 
-# Seeds: drawn from the task app's own ranges; the same job and iteration always draw the same ones.
+# Seeds are drawn from the task app's ranges. The same job and iteration always draw the same seeds.
 
 UNKNOWN_SEEDS = range(1000)
-"""The range of a task app that does not report its number of tasks."""
+"""The seeds of a task app that does not report how many tasks it has."""
 MAX_SPLITS, MAX_SPLIT_NAME = 1000, 128
 EVALUATION_SPLITS = ("test", "eval", "validation", "val", "dev")
 
 
 @dataclass(frozen=True, slots=True)
 class SeedRange:
-    """The seeds of a split. split: its name, "" where the seed alone identifies the task."""
+    """The seeds of a split. split: The split's name, or "" if the seed alone identifies the task."""
 
     split: str
     start: int
@@ -269,7 +280,9 @@ class SeedRange:
 
 
 def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRange, SeedRange]:
-    """Return (train, evaluation) from `GET /task_info`. wanted_split: for both, when the job's env_config names one."""
+    """Return the ranges for training and evaluation from `GET /task_info`.
+
+    wanted_split: The split in the job's env_config, which is then used for both."""
     described = task_info if isinstance(task_info, Mapping) else {}
     dataset = described.get("taskset") or described.get("dataset")
     dataset = dataset if isinstance(dataset, Mapping) else {}
@@ -296,7 +309,7 @@ def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRang
 
 
 def bounds_of(bounds: Any) -> range | None:
-    """Return the seeds of `[start, stop]` or `[start, stop, step]`; None for anything else, and for an empty range."""
+    """Return the seeds of `[start, stop]` or `[start, stop, step]`. Return None if the range is empty or invalid."""
     if not isinstance(bounds, list) or len(bounds) not in (2, 3) or any(type(item) is not int for item in bounds):
         return None
     if len(bounds) == 3 and bounds[2] == 0:
@@ -306,7 +319,9 @@ def bounds_of(bounds: Any) -> range | None:
 
 
 def draw(seeds: range, count: int, *purpose: str | int) -> list[int]:
-    """Draw `count` seeds; none repeats before all were drawn. purpose: what they are for; it determines the draw."""
+    """Draw `count` seeds. A seed is not repeated until all seeds were drawn.
+
+    purpose: Identifies the draw. The same purpose always draws the same seeds."""
     rng = derived_rng("backend seeds", *purpose)
     total = size(seeds)
     drawn: list[int] = []
@@ -325,5 +340,5 @@ def draw(seeds: range, count: int, *purpose: str | int) -> list[int]:
 
 
 def cycled(seeds: Sequence[int], first: int, count: int) -> list[int]:
-    """Return `count` seeds of a list that repeats, from index `first` on."""
+    """Return `count` seeds from index `first` on. The list is repeated endlessly."""
     return [seeds[(first + offset) % len(seeds)] for offset in range(count)]

@@ -1,7 +1,7 @@
-"""The rollouts of a unit: their requests, and their results.
+"""Requests the rollouts of a unit and reads their results.
 
-The body and the key of a rollout follow from its place in the job alone, so a task app of this kit recognizes a repeated
-request.
+The body and the idempotency key of a request depend only on the rollout's place in the job, so a task app of this kit
+recognizes a repeated request.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 STATUSES = ("terminated", "truncated")
 UNREACHABLE = "unreachable"
-"""The code of a rollout without a response, because there was no connection or it broke."""
+"""The error code of a rollout that got no response because the connection failed or broke."""
 UNREADABLE = "unreadable_answer"
-"""The code of a rollout whose response is invalid."""
+"""The error code of a rollout whose response is invalid."""
 MAX_MESSAGE = 1000
 MAX_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutTarget:
-    """One rollout to run: its place in the unit, and its seed. config: of its environment, over the plan's."""
+    """One rollout to run: its place in the unit, and its seed.
+
+    config: Environment settings that override the plan's.
+    """
 
     place: int
     sample: int
@@ -41,9 +44,11 @@ class RolloutTarget:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequester:
-    """Requests the rollouts of one job. ranges: of train and evaluation, None when all seeds are given.
+    """Requests the rollouts of one job.
 
-    trial: whether its rollouts only show that the task app works, and are not stored.
+    Attributes:
+        ranges: The seed ranges of training and evaluation, or None if the job specifies all seeds.
+        trial: Whether the rollouts only test that the task app works. They are then not stored.
     """
 
     job_id: str
@@ -66,9 +71,15 @@ class RolloutRequester:
     ) -> RolloutOutcome:
         """Request the rollout and return its outcome, which may be a failure.
 
-        `key` defaults to a key for its place, `inference_url` to the plan's, and `timeout_seconds` to the client's. `once` and
-        `submit` are passed to `TaskAppClient.rollout`. `read` is called with each valid response. With `read`, responses also
-        contain steps and events.
+        Args:
+            unit: The unit of the rollout.
+            asked: The rollout.
+            key: The idempotency key. Defaults to a key for the rollout's place.
+            inference_url: The model's address. Defaults to the plan's.
+            timeout_seconds: The time limit. Defaults to the client's.
+            once: See `TaskAppClient.rollout`.
+            submit: See `TaskAppClient.rollout`.
+            read: Called with each valid response. If it is set, responses also contain steps and events.
         """
         began = time.monotonic()
         blank = blank_outcome(unit, asked)
@@ -110,7 +121,7 @@ class RolloutRequester:
     def _request(
         self, unit: Unit, asked: RolloutTarget, key: str, inference_url: str | None, *, whole: bool
     ) -> dict[str, Any]:
-        """Return the body of `POST /rollout`; it is always the same for the same place, key and address."""
+        """Return the body of `POST /rollout`. It is always the same for the same place, key and address."""
         plan = self.plan
         config = {**plan.env_config, **asked.config}
         drawn_from = self._range(unit.phase)
@@ -147,8 +158,8 @@ class RolloutRequester:
     def asked(self, unit: Unit, places: Sequence[int] | None = None, before: int | None = None) -> list[RolloutTarget]:
         """Return every rollout of the unit.
 
-        places: For a job with several environments, this environment's places. before: The number of groups that it had in
-        earlier iterations.
+        In a job with several environments, `places` are the places of this environment, and `before` is the number of
+        groups that the environment had in earlier iterations.
         """
         plan = self.plan
         if unit.phase == "train":
@@ -173,7 +184,10 @@ class RolloutRequester:
         ]
 
     def shared_seeds(self) -> list[int]:
-        """Return the seeds that both evaluations and training play or may draw. Different splits share no seeds."""
+        """Return the seeds that both training and evaluations use or may draw.
+
+        Different splits have no seeds in common.
+        """
         if not self.plan.eval_instances:
             return []
         train, evaluation = self._range("train"), self._range("eval")
@@ -192,17 +206,19 @@ class RolloutRequester:
 
 
 def blank_outcome(unit: Unit, asked: RolloutTarget) -> RolloutOutcome:
-    """Return the outcome of a rollout of which nothing is known; it counts as failed."""
+    """Return the outcome of a rollout without a response. It counts as failed."""
     return RolloutOutcome(unit.phase, unit.number, asked.place, asked.sample, asked.seed, "failed")
 
 
 async def environment_info(plan: JobPlan, task_app: OpenedTaskApp) -> Any:
-    """Return `GET /task_info` of the job's environment. Raises TaskAppError."""
+    """Return `GET /task_info` for the job's environment. Raises TaskAppError if the request fails."""
     return await task_app.task_info((), **({"environment": plan.env_name} if plan.env_name else {}))
 
 
 async def seed_ranges(plan: JobPlan, task_app: OpenedTaskApp) -> tuple[SeedRange, SeedRange] | None:
-    """Return the ranges of training and evaluation; None when the job gives all seeds. Raises TaskAppError."""
+    """Return the seed ranges of training and evaluation, or None if the job specifies all seeds.
+
+    Raises TaskAppError if the task app's description cannot be fetched."""
     if plan.seeds is not None and (not plan.eval_instances or plan.eval_seeds is not None):
         return None
     wanted = plan.env_config.get("split")
@@ -212,5 +228,5 @@ async def seed_ranges(plan: JobPlan, task_app: OpenedTaskApp) -> tuple[SeedRange
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to the length of a message."""
+    """Return the text, shortened to the maximum length of a message."""
     return cut(text, MAX_MESSAGE)

@@ -1,8 +1,8 @@
-"""The first engine: runs groups of rollouts in the task app, reports their rewards, and updates no weights.
+"""The engine `rollouts`: it runs groups of rollouts and reports their rewards, but does not update weights.
 
-Each iteration has `batch_size` groups of `group_size` rollouts of one seed each; evaluations come between them. Every
-rollout is requested under a key made of its place in the job: when the backend was killed, a task app of this kit returns
-the same episode without running it again.
+Each iteration has `batch_size` groups. A group has `group_size` rollouts with the same seed. Evaluations run between
+iterations. Every request has an idempotency key that is derived from the rollout's place in the job. If the backend was
+killed and requests a rollout again, a task app of this kit returns the same episode without running it again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from taskapp_kit.jobs.server.task_app_access import OpenedTaskApp
 
 FAILED_SHARE = 0.5
-"""A job fails when a greater share of its rollouts failed."""
+"""A job fails if a greater share of its rollouts fails."""
 LISTED = 500
-"""Number of iterations in the results, the last ones; the events have them all."""
+"""How many iterations the results contain, counted from the end. The events contain all iterations."""
 
 
 class RolloutsEngine:
-    """See `engine.Engine`. failed_share: a job fails when a greater share of its rollouts failed."""
+    """See `engine.Engine`. failed_share: A job fails if a greater share of its rollouts fails."""
 
     name = NAME
     description = "rollouts: plays and scores; no weights are updated"
@@ -46,12 +46,10 @@ class RolloutsEngine:
         self._failed_share = failed_share
 
     def problems(self, job: JobDocument) -> dict[Place, str]:
-        """Return what the engine does not support, by its place in the config."""
+        """Return a sentence for each setting that the engine does not support, by its path in the config."""
         config, _ = job.typed_config
         _, problems = read_plan(job)
-        left_to_local = (
-            "the engine `rollouts` plays one environment, as it is; the engine `local` does this. Remove the key."
-        )
+        left_to_local = "the engine `rollouts` does not support this. Remove it, or use the engine `local`."
         if config.rollout.environments:
             problems["rollout", "environments"] = f"[rollout] environments: {left_to_local}"
         if config.curriculum.model_fields_set:
@@ -59,14 +57,14 @@ class RolloutsEngine:
         return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return what the job needs but the task app does not have, one sentence each. Raises TaskAppError."""
+        """See `engine.Engine.missing`."""
         plan, _ = read_plan(job)
         return [] if plan is None else await missing(plan, task_app)
 
     async def run(
         self, job: JobDocument, task_app: OpenedTaskApp, ledger: Ledger, state: Mapping[str, Any]
     ) -> JobOutcome:
-        """Run the rest of the job. Raises JobError if it is not supported or too many rollouts fail."""
+        """Run the rest of the job. Raises JobError if the job is not supported or too many rollouts fail."""
         plan, problems = read_plan(job)
         if plan is None:
             raise JobError("The job cannot be run: " + " ".join(problems.values()))
@@ -77,10 +75,19 @@ class RolloutsEngine:
 class _Run:
     """A running job.
 
-    Its state has these members: done (the number of finished units), opened (whether the start of the next unit was reported),
-    held (points of an iteration whose evaluation is not finished, because a caller that requests points after a step must not
-    miss the rest of that step), ranges (from the task app), policy (if the job names no policy), failed, failures (by cause),
-    finished (rollouts of finished units), metrics.
+    `state` has these fields:
+
+    - done: the number of finished units
+    - opened: whether the start of the next unit was reported
+    - held: points of an iteration whose evaluation has not finished. They are reported together, because a caller that
+    requests
+      the points after a step must not miss the rest of the step.
+    - ranges: the seed ranges from the task app
+    - policy: the policy, if the job names none
+    - failed: the number of failed rollouts
+    - failures: the number of failed rollouts by cause
+    - finished: the number of rollouts in finished units
+    - metrics: the latest numbers
     """
 
     job: JobDocument
@@ -119,7 +126,7 @@ class _Run:
             events.append(
                 Event(
                     "rl.job.warning",
-                    f"The job names neither a policy nor a model's address; the task app's policy `{RANDOM}` plays.",
+                    f"The job names neither a policy nor a model's address, so the task app's policy `{RANDOM}` plays.",
                     "warning",
                     facts(policy=RANDOM),
                 )

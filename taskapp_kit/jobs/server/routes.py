@@ -38,7 +38,10 @@ JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class BackendContext:
-    """The dependencies of the routes. box: None where sealed keys cannot be opened. trainers: names by id."""
+    """The dependencies of the routes.
+
+    box: None if sealed keys cannot be opened. trainers: The trainers' names, by id.
+    """
 
     jobs: Jobs
     access: TaskAppAccess
@@ -81,7 +84,7 @@ class BackendContext:
         return json_answer({"status": "ok", "service": "taskapp backend"})
 
     async def health(self, request: Request) -> EncodedResponse:
-        """Return the status, without a key; with one, also the version, the engine and the number of jobs."""
+        """Return the status. With a valid key, also return the version, the engine and the number of jobs."""
         found: dict[str, Any] = {
             "status": "stopping" if self.jobs.stopping else "ok",
             "healthy": not self.jobs.stopping,
@@ -98,7 +101,7 @@ class BackendContext:
         return json_answer(found)
 
     async def verify(self, request: Request) -> EncodedResponse:
-        """Check a task app with every key that this caller has for it."""
+        """Check a task app with every key that this caller has uploaded."""
         body = await _body(request)
         url = self.access.addresses.read(body.get("endpoint_base_url"))
         return json_answer(await self.access.verify(_org(request), url))
@@ -128,11 +131,11 @@ class BackendContext:
         return f"The trainers are {', '.join(sorted(self.trainers))}."
 
     async def public_key(self, request: Request) -> EncodedResponse:
-        """Return the public key for which a task app's key is sealed."""
+        """Return the public key with which callers encrypt a task app's key."""
         return json_answer({"public_key": self._box().public_key, "alg": ALGORITHM})
 
     async def put_key(self, request: Request) -> EncodedResponse:
-        """Store a sealed key, replacing an earlier key of that name."""
+        """Store a sealed key. It replaces an earlier key with the same name."""
         body = await _body(request)
         name, ciphertext = body.get("name"), body.get("ciphertext_b64")
         if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
@@ -147,27 +150,31 @@ class BackendContext:
     def _box(self) -> SealedKeys:
         if self.box is None:
             raise Unavailable(
-                "This backend cannot open sealed keys.", hint="Install PyNaCl there: pip install 'taskapp-kit[jobs]'."
+                "This backend cannot open sealed keys.",
+                hint="Install PyNaCl on the backend: pip install 'taskapp-kit[jobs]'.",
             )
         return self.box
 
     # jobs
 
     async def all(self, request: Request) -> EncodedResponse:
-        """Handle two routes, so that the 405 of another method names both."""
+        """Handle both methods of this path, so that the 405 response for other methods lists both."""
         return await (self.submit if request.method == "POST" else self.listed)(request)
 
     async def submit(self, request: Request) -> EncodedResponse:
-        """Create a job: 201, or 200 with the job of an earlier request with the same Idempotency-Key."""
+        """Create a job and respond with 201.
+
+        If an earlier request had the same Idempotency-Key, respond with 200 and its job.
+        """
         body = await _body(request)
         keys = request.headers.getlist("idempotency-key")
         if len(keys) > 1 or any(not IDEMPOTENCY_KEY.fullmatch(key) for key in keys):
             raise RequestError(
-                "The header Idempotency-Key should be there once, with 1 to 255 visible ASCII characters."
+                "The header Idempotency-Key is invalid. Send it once, with 1 to 255 visible ASCII characters."
             )
         document = read_submission(body, new_job_id(), addresses=self.access.addresses, engine=self.jobs.engine)
         if document.trainer_id and document.trainer_id not in self.trainers:
-            raise _wrong("trainer_id", "names no trainer of this backend", hint=self._known_trainers())
+            raise _wrong("trainer_id", "is not a trainer of this backend", hint=self._known_trainers())
         await self.inference.check_job(document.config, document.model, _org(request))
         await self.access.addresses.admit(document.task_app_url)
         job = await self.jobs.submit(
@@ -178,7 +185,7 @@ class BackendContext:
         return json_answer(self._shown(job), 201)
 
     async def listed(self, request: Request) -> EncodedResponse:
-        """Return the jobs of this caller, the newest first, without their results."""
+        """Return the caller's jobs without results, newest first."""
         query = request.query_params
         limit = _whole(request, "limit", 50, 1, MAX_PAGE)
         status, after = query.get("status"), query.get("after")
@@ -201,17 +208,20 @@ class BackendContext:
         return json_answer(self._shown(await self._job(request)))
 
     async def start(self, request: Request) -> EncodedResponse:
-        """Restart a failed or cancelled job if its engine can, and return the job. Other jobs start by themselves."""
+        """Restart a failed or cancelled job if its engine supports this, and return the job.
+
+        Other jobs are not changed.
+        """
         await self.jobs.restart(await self._job(request))
         return await self.job(request)
 
     async def cancel(self, request: Request) -> EncodedResponse:
-        """Cancel the job, unless it has ended, and return it."""
+        """Cancel the job and return it. A job that has ended is not changed."""
         await self.jobs.cancel(await self._job(request))
         return await self.job(request)
 
     async def events(self, request: Request) -> EncodedResponse | EventStreamResponse:
-        """Return a page of events, or the stream for a client that accepts only that."""
+        """Return a page of events, or the event stream if the client accepts nothing else."""
         if "text/event-stream" in request.headers.get("accept", "").lower():
             return await self.stream(request)
         job = await self._job(request)
@@ -230,7 +240,7 @@ class BackendContext:
         return EventStreamResponse(frames(self.jobs, job.job_id, since_seq))
 
     async def metrics(self, request: Request) -> EncodedResponse:
-        """Return points of the metrics."""
+        """Return a page of the metrics' points."""
         job = await self._job(request)
         after = _whole(request, "after_step", -1, -1, MAX_SEQ) if "after_step" in request.query_params else None
         limit = _whole(request, "limit", 200, 1, MAX_PAGE)
@@ -238,7 +248,7 @@ class BackendContext:
         return json_answer({"points": [point_view(job.job_id, row) for row in found]})
 
     async def timeline(self, request: Request) -> EncodedResponse:
-        """Return the last phases of the job."""
+        """Return the latest phases of the job."""
         job = await self._job(request)
         found = await self.jobs.records.last_events(job.job_id, list(PHASES), MAX_PAGE)
         return json_answer(timeline_view(job.job_id, found))
@@ -248,7 +258,9 @@ class BackendContext:
         job = await self.jobs.records.job(job_id, _org(request)) if JOB_ID.fullmatch(job_id) else None
         if job is None:
             raise RequestRefused(
-                "job_not_found", "This key has no job of this id.", hint="GET /api/rl/jobs lists the jobs of this key."
+                "job_not_found",
+                "This key has no job with this id.",
+                hint="GET /api/rl/jobs lists the jobs of this key.",
             )
         return job
 
@@ -266,7 +278,9 @@ def _org(request: Request) -> str:
 
 
 def _tags(request: Request) -> list[tuple[str, str | None]]:
-    """Return the tags of the query, `NAME` or `NAME=VALUE`, each with its value or None. Raises RequestError."""
+    """Return each tag of the query (`NAME` or `NAME=VALUE`) with its value or None.
+
+    Raises RequestError if there are too many tags."""
     given = request.query_params.getlist("tag")
     if len(given) > MAX_TAGS:
         raise _wrong("tag", f"can be given at most {MAX_TAGS} times", where="query")
@@ -274,7 +288,7 @@ def _tags(request: Request) -> list[tuple[str, str | None]]:
 
 
 def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
-    """Return a number of the query, at most `high`. Raises RequestError."""
+    """Return an integer of the query, but at most `high`. Raises RequestError if it is invalid or below `low`."""
     text = request.query_params.get(name)
     if text is None or not text.strip():
         return default
@@ -286,5 +300,5 @@ def _whole(request: Request, name: str, default: int, low: int, high: int) -> in
 
 def _wrong(name: str, problem: str, *, hint: str = "", where: str = "body") -> RequestError:
     return RequestError(
-        f"The request cannot be taken: {name} {problem}.", fields=(FieldProblem((where, name), problem),), hint=hint
+        f"The request is invalid: {name} {problem}.", fields=(FieldProblem((where, name), problem),), hint=hint
     )

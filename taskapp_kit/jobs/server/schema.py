@@ -1,10 +1,10 @@
 """The backend's tables, in a SQLite file that may also store rollouts, and their rows as objects.
 
-`backend_jobs` has one row per job, with its request and its state. `backend_events` are numbered from 1 within their job,
-without gaps. `backend_rollouts` has one row per finished rollout, under its place in the job, so a place is never counted
-twice. A row of a job that went back to a checkpoint stays, with the number of the event that superseded it: it counts
-nowhere. `backend_env_keys` has only sealed ciphertext, `backend_minted` the organizations of keys that backends of this store
-created for themselves.
+`backend_jobs` has one row per job, with its request and its state. `backend_events` has the events, which are numbered
+from 1 within their job, without gaps. `backend_rollouts` has one row per finished rollout. Its key contains the
+rollout's place in the job, so a place is never counted twice. When a job goes back to a checkpoint, later rows stay in
+the tables, marked with the number of the event that superseded them, and are not counted. `backend_env_keys` contains
+only ciphertext. `backend_minted` has the organizations of keys that backends with this store created for themselves.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ EVENTS = Table(
     Column("superseded_by", Integer, nullable=False, server_default="0"),
 )
 
-# Of points and rollouts, `superseded_by` is part of the primary key: a superseded row stays, because a follower has seen it,
-# and its place is free.
+# In points and rollouts, `superseded_by` is part of the primary key. A superseded row stays, because a follower may have
+# seen it, but its place is free for a new row.
 POINTS = Table(
     "backend_points",
     METADATA,
@@ -133,22 +133,23 @@ APPLIED = applied_table("backend_migrations", METADATA)
 
 
 OLDEST = "0004_tags_and_scores"
-"""The oldest schema that is brought up to date."""
+"""The oldest schema version that can be migrated."""
 
 MIGRATIONS: Sequence[Migration] = ()
 """All migrations from `OLDEST` to the current schema, oldest first."""
 
 
 def migrate(connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Apply pending migrations to the file at `place`; see `apply_migrations`. Raises StoreError."""
+    """Apply pending migrations to the database at `place`. See `apply_migrations`. Raises StoreError if one fails."""
     return apply_migrations(connection, APPLIED, f"the job store in {place}", OLDEST, migrations)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row of `backend_jobs`, without the columns that only its engine needs. completed: number of finished rollouts.
+    """A row of `backend_jobs`, without the columns that only the engine needs.
 
-    cancelling: its cancellation was requested. Times are unix seconds.
+    `completed` is the number of finished rollouts. `cancelling` is true if cancellation was requested. Times are Unix
+    seconds.
     """
 
     job_id: str
@@ -212,7 +213,7 @@ class IterationRow:
 
 
 def read_job(row: Row[Any]) -> JobRow:
-    """Read a row with the columns of `JobRow`; `results` may be left out."""
+    """Convert a row with the columns of `JobRow`. The column `results` is optional."""
     values = {"results": "{}", **row._mapping}
     for name in ("metrics", "results", "tags"):
         values[name] = json.loads(values[name])
@@ -220,21 +221,21 @@ def read_job(row: Row[Any]) -> JobRow:
 
 
 def read_event(row: Row[Any]) -> JobEventRow:
-    """Read a row of `backend_events`."""
+    """Convert a row of `backend_events`."""
     event = Event(row.type, row.message, row.level, json.loads(row.data))
     return JobEventRow(row.seq, row.created_at, event, row.superseded_by)
 
 
 def event_values(event: Event) -> dict[str, Any]:
-    """Return the columns of an event."""
+    """Return the column values of an event."""
     return {"type": event.type, "level": event.level, "message": event.message, "data": written(event.data)}
 
 
 def read_point(row: Row[Any]) -> CurvePointRow:
-    """Read a row of `backend_points`."""
+    """Convert a row of `backend_points`."""
     return CurvePointRow(row.created_at, CurvePoint(row.name, row.value, row.step, row.phase, row.epoch))
 
 
 def written(value: Mapping[str, Any]) -> str:
-    """Return JSON as it is stored. Raises TypeError, ValueError for values that are not JSON."""
+    """Encode a value as JSON for the store. Raises TypeError or ValueError if it cannot be encoded."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Sealed keys of task apps: callers encrypt them for this backend's X25519 key, and only the ciphertext is stored.
+"""Sealed keys of task apps: callers encrypt them with this backend's public key (X25519), and only the ciphertext is stored.
 
 The private key is in a file of mode 600 next to the store, or in memory if jobs are not stored.
 """
@@ -21,9 +21,11 @@ MAX_TOKEN_BYTES = 8 * 1024
 
 
 class SealedKeys:
-    """Opens keys that were sealed for its public key. path: None creates a key that lasts as long as the process.
+    """Opens keys that were sealed with its public key.
 
-    Raises ConfigError for a file that is invalid or that others can read; Unavailable without PyNaCl.
+    path: The file of the private key. With None, a key is created that is lost when the process ends.
+
+    Raises ConfigError if the file is invalid or readable by others, and Unavailable if PyNaCl is not installed.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -31,7 +33,8 @@ class SealedKeys:
             from nacl.public import PrivateKey, SealedBox
         except ImportError:
             raise Unavailable(
-                "Sealed keys need the package PyNaCl.", hint="Install it: pip install 'taskapp-kit[jobs]'."
+                "Sealed keys require the package PyNaCl, which is not installed.",
+                hint="Install it: pip install 'taskapp-kit[jobs]'.",
             ) from None
         private = PrivateKey.generate() if path is None else PrivateKey(_stored_key(path))
         self._box = SealedBox(private)
@@ -41,7 +44,10 @@ class SealedKeys:
         return "SealedKeys()"
 
     def open(self, ciphertext: str) -> str:
-        """Return the key in a sealed box (base64). Raises RequestError: sealed for another key, or not a key."""
+        """Return the key in a sealed box, which is base64.
+
+        Raises RequestError if it cannot be opened or contains no key.
+        """
         from nacl.exceptions import CryptoError
 
         if len(ciphertext) > MAX_CIPHERTEXT:
@@ -50,9 +56,10 @@ class SealedKeys:
             opened: bytes = self._box.decrypt(base64.b64decode(ciphertext, validate=True))
         except (binascii.Error, ValueError, TypeError, CryptoError):
             raise RequestError(
-                "The sealed key cannot be opened. It was sealed for another public key, or is not a sealed box in base64.",
+                "The sealed key cannot be opened. It was sealed with another public key, or is not a sealed box in "
+                "base64.",
                 code="invalid_ciphertext",
-                hint="Fetch /api/v1/crypto/public-key again and seal the key for it.",
+                hint="Fetch /api/v1/crypto/public-key again, and seal the key with that public key.",
             ) from None
         if not 0 < len(opened) <= MAX_TOKEN_BYTES or any(byte < 33 or byte > 126 for byte in opened):
             raise RequestError(
@@ -62,7 +69,7 @@ class SealedKeys:
 
 
 def _stored_key(path: Path) -> bytes:
-    """Return the private key in the file, which is created if it does not exist."""
+    """Return the private key in the file. The file is created if it does not exist."""
     from nacl.public import PrivateKey
 
     try:
@@ -98,7 +105,7 @@ def _read(path: Path) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise ConfigError(
-            f"{path} does not hold a private key of a backend.",
-            hint="Restore it, or move it away: then a new one is created, and sealed keys have to be uploaded again.",
+            f"{path} does not contain a backend's private key.",
+            hint="Restore the file. Or remove it to create a new key; then all sealed keys must be uploaded again.",
         )
     return key

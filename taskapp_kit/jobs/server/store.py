@@ -1,4 +1,4 @@
-"""Reads and writes jobs and their events, points, rollouts and keys, one transaction per call.
+"""Reads and writes jobs, events, points, rollouts and keys. Each call is one transaction.
 
 Writes are durable when a call returns. Error messages never contain the data that was being written.
 """
@@ -46,13 +46,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_KEYS = 64
-"""Sealed keys of one organization."""
+"""How many sealed keys an organization may store."""
 
 
 def _write(
     method: Callable[Concatenate[JobStore, Connection, P], T], *, writes: bool = True
 ) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
-    """Make an asynchronous method of what it does in one transaction; callers pass no connection."""
+    """Decorate a method so that it is asynchronous and runs in one transaction. Callers do not pass the connection."""
 
     @wraps(method)
     async def run(store: JobStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,12 +64,15 @@ def _write(
 def _read(
     method: Callable[Concatenate[JobStore, Connection, P], T],
 ) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
-    """`_write` of a method that only reads."""
+    """Decorate a method that only reads. See `_write`."""
     return _write(method, writes=False)
 
 
 class JobStore:
-    """The tables in `place`, which it owns and closes. Every method raises StoreError."""
+    """The tables in the database `place`, which this object owns and closes.
+
+    Every method raises StoreError if the store fails.
+    """
 
     def __init__(self, place: JobDatabase, now: Callable[[], float] = time.time) -> None:
         self._place = place
@@ -85,9 +88,11 @@ class JobStore:
     async def add(
         self, job: JobRow, document: Mapping[str, Any], *events: Event, most: int | None = None
     ) -> JobRow | None:
-        """Store a new job and its first events. Returns the job of its org with the same idempotency key, if any.
+        """Store a new job and its first events.
 
-        document: the request. most: jobs of its org that may be unfinished; raises Saturated beyond.
+        If the job's org already has a job with the same idempotency key, return that job and store nothing.
+
+        document: The request. most: How many unfinished jobs the org may have. With more, Saturated is raised.
         """
         values: dict[str, Any] = {name: getattr(job, name) for name in JobRow.__slots__}
         values |= {"document": written(document), "state": "{}"}
@@ -109,19 +114,19 @@ class JobStore:
 
     @_read
     def job(self, connection: Connection, job_id: str, org: str | None = None) -> JobRow | None:
-        """Return the job; None when it does not exist, or belongs to another org."""
+        """Return the job, or None if it does not exist or belongs to another org."""
         asked = _jobs().where(JOBS.c.job_id == job_id)
         row = connection.execute(asked if org is None else asked.where(JOBS.c.org == org)).first()
         return None if row is None else read_job(row)
 
     @_read
     def submitted(self, connection: Connection, org: str, idempotency_key: str) -> JobRow | None:
-        """Return the job that was stored under this idempotency key of the org."""
+        """Return the org's job with this idempotency key, or None if there is no such job."""
         return _submitted(connection, org, idempotency_key)
 
     @_read
     def work(self, connection: Connection, job_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return (document, state) of an existing job: its request, and its engine's progress."""
+        """Return the request and the engine's state of an existing job."""
         row = connection.execute(select(JOBS.c.document, JOBS.c.state).where(JOBS.c.job_id == job_id)).one()
         return json.loads(row.document), json.loads(row.state)
 
@@ -129,7 +134,10 @@ class JobStore:
     def move(
         self, connection: Connection, job_id: str, task_app_url: str, urls: Mapping[str, str] | None = None
     ) -> None:
-        """Give an existing job other addresses of its task apps. urls: by the `task_app` of `[rollout] environments`."""
+        """Change the task app addresses of an existing job.
+
+        urls: Addresses by the `task_app` in `[rollout] environments`.
+        """
         document = connection.execute(select(JOBS.c.document).where(JOBS.c.job_id == job_id)).scalar_one()
         moved = {**json.loads(document), "task_app_url": task_app_url}
         for each in (moved["config"].get("rollout") or {}).get("environments") or ():
@@ -149,9 +157,10 @@ class JobStore:
         tags: Sequence[tuple[str, str | None]] = (),
         after: str | None = None,
     ) -> list[JobRow]:
-        """Return the jobs of this org, newest first, without results.
+        """Return the org's jobs without results, newest first.
 
-        tags: name and value as text that they have; a value of None is any. after: only jobs older than the job with this id.
+        tags: Return only jobs with all of these tags. A value of None matches any value. after: Return only jobs that
+        are older than the job with this id.
         """
         asked = _jobs(results=False).where(JOBS.c.org == org)
         if status is not None:
@@ -168,7 +177,7 @@ class JobStore:
 
     @_read
     def unfinished(self, connection: Connection) -> list[JobRow]:
-        """Return every job that is queued or was running, of any org, oldest first."""
+        """Return all jobs whose status is queued or running, of all orgs, oldest first."""
         asked = _jobs(results=False).where(JOBS.c.status.not_in(ENDED)).order_by(JOBS.c.created_at, JOBS.c.job_id)
         return [read_job(row) for row in connection.execute(asked)]
 
@@ -183,8 +192,8 @@ class JobStore:
     ) -> bool:
         """Write events, points and changes of the job's row in one transaction.
 
-        If the job has ended, write nothing and return False. Raises TypeError or ValueError for values that are not JSON: the
-        store is not the cause, and a retry would not help.
+        If the job has ended, write nothing and return False. Raises TypeError or ValueError for values that cannot be
+        encoded as JSON. Don't retry after these errors, because the store is not the cause.
         """
         rows = [event_values(event) for event in events]
         values = dict(columns)
@@ -209,16 +218,16 @@ class JobStore:
         return await self._place.transact(work, writes=True)
 
     def _insert_events(self, connection: Connection, job_id: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Return the number of the last event."""
+        """Store the events and return the number of the last one."""
         last = _position(connection, job_id)
         for seq, row in enumerate(rows, last + 1):
             connection.execute(EVENTS.insert().values(job_id=job_id, seq=seq, created_at=self._now(), **row))
         return last + len(rows)
 
     async def restart(self, job_id: str, event: Event, *, most: int) -> bool:
-        """Queue a job that failed or was cancelled again. Returns whether it was one.
+        """Queue a failed or cancelled job again. Return False if the job has another status.
 
-        most: jobs of its org that may be unfinished; raises Saturated beyond.
+        most: How many unfinished jobs the org may have. With more, Saturated is raised.
         """
         row = event_values(event)
 
@@ -236,7 +245,7 @@ class JobStore:
 
     @_read
     def position(self, connection: Connection, job_id: str) -> int:
-        """Return the number of the job's last event; 0 before the first."""
+        """Return the number of the job's last event, or 0 if there are no events."""
         return _position(connection, job_id)
 
     async def supersede(
@@ -250,7 +259,7 @@ class JobStore:
     ) -> bool:
         """See `Ledger.supersede`.
 
-        If the job has ended, write nothing and return False. Raises the errors of `write`.
+        If the job has ended, write nothing and return False. Raises the same errors as `write`.
         """
         rows = [event_values(event) for event in events]
         values = {**columns, "state": written(state), "metrics": written(metrics)}
@@ -261,8 +270,8 @@ class JobStore:
             mark = {"superseded_by": _position(connection, job_id) + 1}
             conditions = {
                 EVENTS: (EVENTS.c.seq > after, or_(*(EVENTS.c.type.startswith(each) for each in PROGRESS))),
-                POINTS: (POINTS.c.after_seq > after,),  # the events of their report included
-                ROLLOUTS: (ROLLOUTS.c.after_seq >= after,),  # a rollout is stored before the report that counts it
+                POINTS: (POINTS.c.after_seq > after,),  # including the events of the same report
+                ROLLOUTS: (ROLLOUTS.c.after_seq >= after,),  # a rollout is stored before the report that includes it
             }
             for table, later in conditions.items():
                 connection.execute(update(table).where(table.c.job_id == job_id, _counts(table), *later).values(mark))
@@ -274,34 +283,34 @@ class JobStore:
 
         return await self._place.transact(work, writes=True)
 
-    # What belongs to a job
+    # Events, points and rollouts of a job
 
     async def events(self, job_id: str, *, since_seq: int, limit: int) -> list[JobEventRow]:
-        """Return the events after number `since_seq`, in order."""
+        """Return at most `limit` events after number `since_seq`, in order."""
         return (await self.followed(job_id, since_seq=since_seq, limit=limit))[1]
 
     @_read
     def followed(
         self, connection: Connection, job_id: str, *, since_seq: int, limit: int
     ) -> tuple[bool, list[JobEventRow]]:
-        """Return whether the job has ended, and the events after number `since_seq`, in one transaction."""
+        """Return whether the job has ended, and the next events after `since_seq`, from one transaction."""
         asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.seq > since_seq)
         rows = connection.execute(asked.order_by(EVENTS.c.seq).limit(limit))
         return _is_over(connection, job_id), [read_event(row) for row in rows]
 
     @_read
     def last_events(self, connection: Connection, job_id: str, types: Sequence[str], limit: int) -> list[JobEventRow]:
-        """Return the last events of these types, in order, without superseded ones."""
+        """Return the last events of these types, in order. Superseded events are ignored."""
         asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types), _counts(EVENTS))
         rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
         return [read_event(row) for row in reversed(rows)]
 
     @_read
     def points(self, connection: Connection, job_id: str, *, after_step: int | None, limit: int) -> list[CurvePointRow]:
-        """Return points by step: the first ones after `after_step`, or the last ones when it is None.
+        """Return the points of the first steps after `after_step`, or of the last steps if it is None.
 
-        A step is complete or left out, unless it alone has more than `limit` points: callers continue after the last step
-        that they received.
+        Steps are never split, because callers continue after the last step that they received. The total is at most
+        `limit` points, unless a single step has more.
         """
         steps = (
             select(POINTS.c.step, func.count().label("size"))
@@ -326,7 +335,9 @@ class JobStore:
 
     @_read
     def curves(self, connection: Connection, job_id: str, *, most: int) -> list[CurvePointRow]:
-        """Return the points that count by step; of more than `most` steps of a phase, evenly spaced ones and the last."""
+        """Return the points that are not superseded, ordered by step.
+
+        If a phase has more than `most` steps, only evenly spaced steps are returned, including the last step."""
         steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
         by_phase: dict[str, list[int]] = {}
         for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):
@@ -339,9 +350,10 @@ class JobStore:
 
     @_write
     def store(self, connection: Connection, job_id: str, rollout: RolloutOutcome) -> RolloutOutcome:
-        """Store one rollout, unless its place is taken or the job has ended, and return it as stored.
+        """Store one rollout and return it as stored. If its place is taken or the job has ended, nothing is written.
 
-        It is stored as failed if another rollout of the job has the same `rollout_id`, because an episode counts only once.
+        The rollout is stored as failed if another rollout of the job has the same `rollout_id`, because an episode
+        counts only once.
         """
         counts = rollout
         if rollout.rollout_id and not rollout.failed:
@@ -375,7 +387,7 @@ class JobStore:
 
     @_read
     def stored(self, connection: Connection, job_id: str, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        """Return the rollouts of one phase of one iteration, by place and sample."""
+        """Return the rollouts of one phase of one iteration, ordered by place and sample."""
         asked = (
             select(ROLLOUTS)
             .where(ROLLOUTS.c.job_id == job_id, ROLLOUTS.c.phase == phase, ROLLOUTS.c.iteration == iteration)
@@ -391,7 +403,7 @@ class JobStore:
 
     @_read
     def iterations(self, connection: Connection, job_id: str) -> list[IterationRow]:
-        """Return every phase of every iteration that has rollouts, in the order in which they began."""
+        """Return the phases of all iterations that have rollouts, in the order in which they began."""
         failed = func.sum(case((ROLLOUTS.c.status == "failed", 1), else_=0))
         asked = (
             select(
@@ -416,16 +428,18 @@ class JobStore:
 
     @_write
     def put_key(self, connection: Connection, org: str, name: str, key_id: str, ciphertext: str) -> float:
-        """Store the sealed key under its name, replacing an earlier key, and return the time.
+        """Store the sealed key under its name and return the time. It replaces an earlier key with the same name.
 
-        Raises RequestError when the org has too many.
+        Raises RequestError if the org has too many keys.
         """
         now = self._now()
         connection.execute(ENV_KEYS.delete().where(ENV_KEYS.c.org == org, ENV_KEYS.c.name == name))
         held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
         if connection.execute(held).scalar_one() >= MAX_KEYS:
             raise RequestError(
-                f"{MAX_KEYS} keys are uploaded already.", code="too_many_keys", hint="Replace one: reuse its name."
+                f"The maximum of {MAX_KEYS} keys is stored.",
+                code="too_many_keys",
+                hint="Replace a key by reusing its name.",
             )
         values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
         connection.execute(ENV_KEYS.insert().values(values))
@@ -433,14 +447,17 @@ class JobStore:
 
     @_read
     def keys(self, connection: Connection, org: str) -> list[tuple[str, str]]:
-        """Return (name, ciphertext) of every key of this org, by name."""
+        """Return the name and the ciphertext of each key of this org, ordered by name."""
         asked = select(ENV_KEYS.c.name, ENV_KEYS.c.ciphertext).where(ENV_KEYS.c.org == org)
         return [(row.name, row.ciphertext) for row in connection.execute(asked.order_by(ENV_KEYS.c.name))]
 
     # Keys of the backend itself
 
     def minted(self, org: str | None) -> set[str]:
-        """Record that `org`, unless None, has a key. Return all organizations with a key. Blocks the thread."""
+        """Record `org` as having a key, unless it is None, and return all recorded organizations.
+
+        Blocks the calling thread.
+        """
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())
@@ -452,16 +469,19 @@ class JobStore:
 
 
 def _counts(table: Table) -> ColumnElement[bool]:
-    """The condition for rows that are not superseded."""
+    """Return the condition for rows that are not superseded."""
     return table.c.superseded_by == 0
 
 
 def _has_tag(name: str, value: str | None) -> ColumnElement[bool]:
-    """The condition for jobs that have a tag, with a value where one is given: text, a number, `true` or `false`."""
+    """Return the condition for jobs with a tag.
+
+    If `value` is not None, the tag must have this value, written as a string.
+    """
     each = func.json_each(JOBS.c.tags).table_valued("key", "value", "type")
     asked = select(each.c.key).where(each.c.key == name)
     if value is not None:
-        # as text, because a float has not all digits of a large integer
+        # as a string, because a float cannot represent every large integer
         same = each.c.type.in_(("text", "integer")) & (cast(each.c.value, String) == value)
         if value in ("true", "false"):
             same |= each.c.type == value
@@ -485,7 +505,7 @@ def _position(connection: Connection, job_id: str) -> int:
 def _check_unfinished(connection: Connection, org: str, most: int) -> None:
     asked = select(func.count()).select_from(JOBS).where(JOBS.c.org == org, JOBS.c.status.not_in(ENDED))
     if connection.execute(asked).scalar_one() >= most:
-        raise Saturated(f"{most} jobs of this key are not over yet.", retry_after_seconds=60)
+        raise Saturated(f"This key already has {most} unfinished jobs, which is the limit.", retry_after_seconds=60)
 
 
 def _submitted(connection: Connection, org: str, idempotency_key: str) -> JobRow | None:

@@ -1,9 +1,9 @@
-"""How a backend calls task apps: the allowed addresses, the keys, and the client.
+"""Controls how a backend calls task apps: which addresses are allowed, and which key is sent.
 
-Callers choose the addresses, so a metadata, link-local or multicast address is never called. A backend that others can reach
-does not call private or loopback addresses either, unless its operator allows the host or network. `admit` checks an address
-before a job or a check begins, so that the caller gets an error. `guard` checks the IP address of each connection, because the
-DNS entry may have changed since then.
+Callers choose the addresses, so metadata, link-local and multicast addresses are never called. A backend that other
+machines can reach does not call private or loopback addresses either, unless its operator allows the host or network.
+`admit` checks an address before a job or a check begins, so that the caller gets an error. `guard` checks the IP
+address of each connection, because the DNS entry may have changed since then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 NAME = "ENVIRONMENT_API_KEY"
 MAX_TRIED = 8
 RETRIES = 6
-"""Retries after a broken connection, which take about ten seconds, enough for a task app to restart."""
+"""How often a request is retried after a broken connection.
+
+The retries take about ten seconds, so a task app can restart.
+"""
 REFUSED = (401, 403)
 VERIFY_SECONDS = 45.0
 """The time limit for all keys together."""
@@ -43,8 +46,9 @@ VERIFY_SECONDS = 45.0
 class TaskAppAddresses:
     """The rules for addresses of task apps.
 
-    local: whether only this machine can reach the backend. allow: hosts and networks that are allowed in addition. Raises
-    ConfigError for an entry of `allow` that is neither a host nor a network.
+    local: Whether only this machine can reach the backend. allow: Additional hosts and networks that may be called.
+
+    Raises ConfigError if an entry of `allow` is neither a host nor a network.
     """
 
     def __init__(self, *, local: bool, allow: Sequence[str] = ()) -> None:
@@ -53,7 +57,10 @@ class TaskAppAddresses:
         self._policy = AddressPolicy("local" if local else "public", allow, setting=SETTING, link_local=False)
 
     def read(self, url: object) -> str:
-        """Return the address without a trailing slash. Raises RequestError, which does not contain the address."""
+        """Return the address without a trailing slash.
+
+        Raises RequestError, whose message never contains the address.
+        """
         try:
             if not isinstance(url, str) or not url.strip():
                 raise NotAnAddress("is missing; expected the task app's address")
@@ -68,11 +75,16 @@ class TaskAppAddresses:
             ) from None
 
     def trusts(self, url: str) -> bool:
-        """Return whether the backend's own key may be sent there. A local backend sends it to any task app."""
+        """Return whether the backend's own key may be sent to this address.
+
+        A local backend sends the key to any task app.
+        """
         return self.local or self._policy.allows(_host(url))
 
     async def admit(self, url: str) -> None:
-        """Resolve the host and check every address. Raises RequestError. An unknown host name is accepted."""
+        """Resolve the host and check all of its addresses. An unknown host name is accepted.
+
+        Raises RequestError if an address is not allowed."""
         host = _host(url)
         kind = NEVER if is_metadata_name(host) else None
         for address in () if kind else await _resolved(host, urlsplit(url).port):
@@ -82,16 +94,18 @@ class TaskAppAddresses:
                 f"The task app's address resolves to {kind}, which this backend does not call.",
                 fields=(FieldProblem(URL_PATH, f"resolves to {kind}", "task_app_address"),),
                 code="task_app_address",
-                hint="" if kind == NEVER else f"Its operator may allow it with {SETTING} HOST or NETWORK.",
+                hint=""
+                if kind == NEVER
+                else f"The backend's operator can allow it with {SETTING} HOST or {SETTING} NETWORK.",
             )
 
     def guard(self, url: str) -> Callable[[str], str | None]:
-        """Return a function that returns why an IP address of this URL is not called, or None."""
+        """Return a function that returns why an IP address must not be called, or None if it may be called."""
         host = _host(url)
 
         def refuse(address: str) -> str | None:
             kind = self._policy.refusal(host, address)
-            return None if kind is None else f"It leads to {kind}, which this backend does not call."
+            return None if kind is None else f"The address resolves to {kind}, which this backend does not call."
 
         return refuse
 
@@ -101,7 +115,7 @@ def _host(url: str) -> str:
 
 
 async def _resolved(host: str, port: int | None) -> list[str]:
-    """Resolve the host. If it is not found in time, return an empty list: the connection will report that."""
+    """Resolve the host. If it is not found in time, return an empty list: the connection then reports the error."""
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
@@ -116,7 +130,7 @@ async def _resolved(host: str, port: int | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TaskAppHandover:
-    """What another process needs to call a task app in the same way: its keys and the rules for addresses."""
+    """What another process needs to call a task app in the same way: the keys and the rules for addresses."""
 
     url: str
     key: str | None = field(repr=False)
@@ -129,7 +143,8 @@ class TaskAppHandover:
 class OpenedTaskApp(TaskAppClient):
     """A client with one key.
 
-    shown: every key that was sent to the server so far, including this one. The server's responses may contain any of them.
+    shown: All keys that were sent to the server so far, including this one. The server's responses may contain any of
+    them.
     """
 
     def __init__(
@@ -141,7 +156,10 @@ class OpenedTaskApp(TaskAppClient):
         self._addresses = addresses
 
     def handover(self) -> TaskAppHandover:
-        """Return the argument of `taken_over` in another process. It contains keys, so pass it over a private socket only."""
+        """Return the argument for `taken_over` in another process.
+
+        It contains keys, so only pass it over a private socket.
+        """
         rules = self._addresses
         return TaskAppHandover(self.url, self._key, self._shown, self.retries, rules.local, rules.allow)
 
@@ -152,22 +170,25 @@ class OpenedTaskApp(TaskAppClient):
         return cls(given.url, given.key, addresses, given.shown, given.retries)
 
     def elsewhere(self, url: str) -> OpenedTaskApp:
-        """Return a client of another task app with the same key. Raises ConfigError if the key must not be sent there."""
+        """Return a client of another task app with the same key.
+
+        Raises ConfigError if the key must not be sent to `url`.
+        """
         if not self._addresses.trusts(url):
             raise ConfigError(
-                f"The task app's key is not sent to {url}, because that is not the address of the job's task app.",
+                f"The task app's key was not sent to {url}, because it is not the address of the job's task app.",
                 hint=f"The backend's operator can allow it with {SETTING} HOST.",
             )
         return OpenedTaskApp(url, self._key, self._addresses, self._shown, self.retries)
 
     def cleaned(self, text: str) -> str:
-        """Return a string from the server without any part of a key that was sent to it."""
+        """Return a string from the server, with any part of a key that was sent to the server removed."""
         for key in self._shown:
             text = without_key(text, key)
         return text
 
     def cleaned_error(self, error: TaskAppError) -> TaskAppError:
-        """Return the error without any part of those keys."""
+        """Return the error with any part of a key that was sent to the server removed."""
         return type(error)(
             self.cleaned(error.message),
             status=error.status,
@@ -180,7 +201,7 @@ class OpenedTaskApp(TaskAppClient):
 
 @dataclass(frozen=True, slots=True)
 class CandidateKey:
-    """A key that the task app may accept. label: its name in results. key: None to send no key."""
+    """A key that the task app may accept. label: The key's name in results. key: The key, or None to send no key."""
 
     label: str
     key: str | None = field(repr=False)
@@ -189,8 +210,10 @@ class CandidateKey:
 class TaskAppAccess:
     """Opens task apps.
 
-    uploaded: returns (name, ciphertext) of the keys that an organization has uploaded. box: opens them, or None if PyNaCl is
-    not installed. own_key: the backend's own ENVIRONMENT_API_KEY.
+    Args:
+        uploaded: Returns the name and the ciphertext of each key that an organization uploaded.
+        box: Opens uploaded keys. None if PyNaCl is not installed.
+        own_key: The backend's own ENVIRONMENT_API_KEY.
     """
 
     def __init__(
@@ -206,9 +229,9 @@ class TaskAppAccess:
         self._own_key = own_key
 
     async def candidates(self, org: str, url: str) -> list[CandidateKey]:
-        """Return the task app keys that this organization uploaded, then the backend's own key if it trusts the address.
+        """Return the keys that this organization uploaded, followed by the backend's own key if the address is trusted.
 
-        Without any keys, return one candidate without a key.
+        If there are no keys, return one candidate without a key.
         """
         usable: list[CandidateKey] = []
         for name, ciphertext in sorted(await self._uploaded(org), key=lambda item: item[0] != NAME):
@@ -228,7 +251,10 @@ class TaskAppAccess:
         return OpenedTaskApp(url, candidate.key, self.addresses, shown, retries)
 
     async def client(self, org: str, url: str, *, retries: int = RETRIES) -> OpenedTaskApp:
-        """Return a client with the key that the task app accepts. Raises RequestError, TaskAppError."""
+        """Return a client with the key that the task app accepts.
+
+        Raises RequestError if the address is not allowed or every key is rejected, and TaskAppError if a request
+        fails."""
         await self.addresses.admit(url)
         shown: list[str] = []
         last: TaskAppError | None = None
@@ -250,13 +276,14 @@ class TaskAppAccess:
             "The task app rejects every key that this backend has for it.",
             status=last.status,
             code=last.code,
-            hint=f"Upload its {NAME} (taskapp setup), or start the backend with it.",
+            hint=f"Upload the task app's {NAME} (`taskapp setup`), or set {NAME} and restart the backend.",
         ) from None
 
     async def verify(self, org: str, url: str) -> dict[str, Any]:
-        """Return the results of `/health` and `/task_info` with each key. `any_ok` is whether both worked with some key.
+        """Return the results of `/health` and `/task_info` for each key. `any_ok`: whether both succeeded with a key.
 
-        If the task app does not answer in time, the other keys are not tried. Raises RequestError.
+        If the task app does not respond in time, the remaining keys are not tried. Raises RequestError if the address
+        is not allowed.
         """
         await self.addresses.admit(url)
         results: list[dict[str, Any]] = []
@@ -284,10 +311,10 @@ class TaskAppAccess:
                 raise client.cleaned_error(error) from None
             finally:
                 await client.aclose()
-            result |= {"ok": True, "found": "The task app answers /health and /task_info.", "do": ""}
+            result |= {"ok": True, "found": "The task app responds to /health and /task_info.", "do": ""}
         except TimeoutError:
             result[name] = {"ok": False, "status": 0}
-            result |= {"found": f"The task app's /{name} did not answer within {VERIFY_SECONDS:g} s.", "do": ""}
+            result |= {"found": f"The task app's /{name} did not respond within {VERIFY_SECONDS:g} s.", "do": ""}
         except (TaskAppError, ConfigError) as error:
             result[name] = {"ok": False, "status": error.status if isinstance(error, TaskAppError) else 0}
             result |= {"found": error.message, "do": error.hint}
