@@ -21,10 +21,7 @@ LARGEST = 1e100
 """The largest absolute value of a reward. With larger values, means and deviations could overflow."""
 MAX_CAUSES = 20
 MAX_SCORES = 50
-"""How many criteria of a rollout and scores of an iteration are stored.
-
-The limit exists because task apps name them.
-"""
+"""How many criteria of a rollout and scores of an iteration are stored, because task apps choose the names."""
 OTHERS = "others"
 
 

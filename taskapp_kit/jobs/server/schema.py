@@ -78,8 +78,8 @@ EVENTS = Table(
     Column("superseded_by", Integer, nullable=False, server_default="0"),
 )
 
-# In points and rollouts, `superseded_by` is part of the primary key. A superseded row stays, because a follower may have
-# seen it, but its place is free for a new row.
+# In points and rollouts, `superseded_by` is part of the primary key. A superseded row stays, because a follower may
+# have seen it, but its place is free for a new row.
 POINTS = Table(
     "backend_points",
     METADATA,

@@ -1,4 +1,4 @@
-"""Sealed keys of task apps: callers encrypt them with this backend's public key (X25519), and only the ciphertext is stored.
+"""Sealed keys of task apps: callers encrypt them with this backend's public key, and only the ciphertext is stored.
 
 The private key is in a file of mode 600 next to the store, or in memory if jobs are not stored.
 """
