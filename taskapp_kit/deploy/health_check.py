@@ -1,6 +1,6 @@
-"""`GET /health` of a task app, sent the way a job's backend sends it. The response is untrusted.
+"""Sends `GET /health` to a task app, as the backend of a job does. The response is untrusted.
 
-`client.check_task_app` tests the whole contract with six requests, which would reject applications that an in-process job
+`client.check_task_app` tests the whole contract with six requests. It would reject applications that an in-process job
 can use.
 """
 
@@ -15,20 +15,21 @@ from taskapp_kit.net.http import NoAnswer, Transport
 MAX_BYTES = 64 * 1024
 ASK_SECONDS = 5.0
 REFUSED = (400, 401, 403)
-"""The statuses for a rejected key; apps built on Synth's package answer 400."""
+"""The statuses of responses that reject the key. Apps that use Synth's package return 400."""
 
 
 def key_headers(key: str | None) -> dict[str, str]:
-    """Return the header that carries the key."""
+    """Return the header that contains the key, or no headers if `key` is None."""
     return {"X-API-Key": key} if key else {}
 
 
 def ask_health(
     url: str, headers: Mapping[str, str], *, check_tls: bool = True, seconds: float = ASK_SECONDS
 ) -> ProbeResult:
-    """Return the response, or the reason that none arrived. Blocks, and follows no redirect.
+    """Send `GET /health`. Return the response, or the reason why no response arrived.
 
-    seconds: the limit on each step of the exchange. A slow body gets twice as long in total.
+    Blocks the calling thread. Redirects are not followed. `seconds` limits the time without progress; the whole
+    exchange may take twice as long.
     """
 
     async def ask() -> ProbeResult:
@@ -46,10 +47,10 @@ def ask_health(
 
 
 def in_words(health: ProbeResult) -> str:
-    """Return a short description of the response, without its body, which may come from any server."""
-    return f"no answer: it {health.words}" if health.answer is None else f"HTTP {health.status}"
+    """Return a short description of the response. It omits the body, which may come from any server."""
+    return f"no response, because the server {health.words}" if health.answer is None else f"HTTP {health.status}"
 
 
 def health_fields(health: ProbeResult) -> frozenset[str] | None:
-    """Return the names in the JSON object of a healthy response; None for anything else."""
+    """Return the field names in the JSON object of a healthy response, or None for other responses."""
     return frozenset(health.object) if health.status == 200 and health.object is not None else None

@@ -188,7 +188,7 @@ def test_their_package_lacks_something(tmp_path: Path, sdk: str) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "exactly one of app, config, config_factory and task_app_path; none is set"),
+        ({}, "exactly one of app, config, config_factory and task_app_path, but none is set"),
         ({"app": 1, "task_app_path": "a.py"}, "; app and task_app_path"),
         ({"app": 3}, r"^app .*\bint; .*TaskApp"),
         ({"app": TaskApp}, r"^app .*\btype; .*TaskApp"),

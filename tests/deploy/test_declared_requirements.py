@@ -52,7 +52,7 @@ def test_a_block_in_the_file_says_it_all(tmp_path: Path) -> None:
     assert found.extras == ("math",)  # the client of Modal is there anyway
     assert found.requires_python == ">=3.12"
     assert found.settings.said() == {"cpu": 2, "store": "none", "volumes": {"/data": "words"}}
-    assert found.where_to_declare("spacy") == 'Add "spacy" to `dependencies` in the # /// script block of app.py.'
+    assert found.where_to_declare("spacy") == 'Add "spacy" to `dependencies` in the `# /// script` block in app.py.'
 
 
 @pytest.mark.parametrize("where", [".", "src/mine"])

@@ -172,7 +172,7 @@ def test_a_minted_key_stays_here_when_that_is_asked_for(
     with BackgroundServer(backend.app) as server:
         result = run_job(files, server, upload_key=False)
     assert (backend.uploads, result.succeeded, result.status, result.final_reward) == (0, False, "failed", None)
-    assert "is not uploaded, so the backend does not know it" in caplog.text
+    assert "is not uploaded, so the backend does not have the key" in caplog.text
 
 
 def test_a_made_key_goes_to_no_backend_elsewhere_unasked(files: dict[str, Path]) -> None:

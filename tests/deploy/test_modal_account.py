@@ -13,8 +13,8 @@ from taskapp_kit.deploy.modal.account import ModalRefused, look, refusal
 @pytest.mark.parametrize(
     ("kind", "told", "environment", "words"),
     [
-        ("AuthError", "Token validation failed", "", "No Modal account is signed in"),
-        ("ExecutionError", "Token missing. Could not authenticate client.", "", "No Modal account is signed in"),
+        ("AuthError", "Token validation failed", "", "not signed in to Modal"),
+        ("ExecutionError", "Token missing. Could not authenticate client.", "", "not signed in to Modal"),
         ("ConnectionError", "Could not connect to the Modal server.", "", "Modal cannot be reached."),
         ("NotFoundError", "Environment 'staging' not found.", "staging", "Modal environment 'staging' does not exist"),
         (

@@ -195,7 +195,7 @@ def test_a_package_of_the_authors_own_is_not_looked_for_on_an_index(folder: Path
         "  except KitError as error: print(str(error).replace('\\n', ' '))\n"
     )
     told, taken = printed(program, cwd=folder).splitlines()
-    assert "mine.py:1 imports my_games, the author's own package, which a container would not have" in told
+    assert "mine.py:1 imports my_games, the package that contains the app" in told
     assert "taskapp deploy my_games.mine:app" in told
     assert "/root/my_games/words.py" in taken
 

@@ -1,1 +1,1 @@
-"""A task app inside the program that trains on it."""
+"""Task apps that run inside the program that trains on them."""

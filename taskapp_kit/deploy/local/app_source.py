@@ -1,12 +1,12 @@
-"""Finds the task app that a caller names by one of four arguments, and makes its ASGI application.
+"""Finds the task app that one of four arguments names, and creates its ASGI application.
 
     app=             a TaskApp, or any ASGI application
     config=          the result of Synth's `build_config()`
     config_factory=  a function that returns one of these
-    task_app_path=   a file: `adder.py`, `adder.py:app`, a bundled name, `module:attribute`; it holds a TaskApp, an ASGI
-                     application called `app`, or a `build_config()`
+    task_app_path=   `adder.py`, `adder.py:app`, `module:attribute` or the name of a bundled app. The module contains a
+                     TaskApp, an ASGI application named `app`, or a function `build_config()`
 
-Synth's own package serves its configs, so it must be installed for them.
+Synth's package must be installed for its configs, because it serves them.
 """
 
 from __future__ import annotations
@@ -33,25 +33,37 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 FOREIGN_SERVERS = ("synth_ai.sdk.task.server", "synth_ai.task.server")
-"""The modules of `create_task_app` in synth-ai: since 0.2.23, and before."""
+"""The modules that contain `create_task_app` in synth-ai 0.2.23 and later, and in earlier versions."""
 FOREIGN_PACKAGE = "synth_ai"
 LOOKED_FOR = ("app", "build_config")
 
 
 @dataclass(frozen=True, slots=True)
 class AppSource:
-    """The application to serve. name: for messages. app: a TaskApp, or any ASGI application."""
+    """The application to serve.
+
+    Attributes:
+        name: Name of the app in messages.
+        app: A TaskApp, or any ASGI application.
+    """
 
     name: str
     app: TaskApp | ASGIApp
 
     @property
     def ours(self) -> bool:
-        """Whether it is a TaskApp, which takes its key from settings. Other apps may read it from the environment."""
+        """Whether the app is a TaskApp, whose key is in the settings. Other apps may use a variable."""
         return isinstance(self.app, TaskApp)
 
     def asgi(self, settings: Settings, exposure: Exposure) -> ASGIApp:
-        """Return the application. Raises DeclarationError, ConfigError, Unavailable, StoreError."""
+        """Return the ASGI application.
+
+        Raises:
+            DeclarationError: A declaration is invalid.
+            ConfigError: A setting is invalid.
+            Unavailable: A package is missing.
+            StoreError: The store cannot be opened.
+        """
         if not isinstance(self.app, TaskApp):
             return self.app
         from taskapp_kit.asgi import build
@@ -66,12 +78,12 @@ def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: 
     if len(named) != 1:
         found = f"{' and '.join(named)} are" if named else "none is"
         raise BadArgument(
-            f"Pass exactly one of app, config, config_factory and task_app_path; {found} set.",
-            hint='Usually it is your file: task_app_path="my_task_app.py".',
+            f"Expected exactly one of app, config, config_factory and task_app_path, but {found} set.",
+            hint='To serve a file, pass task_app_path="my_task_app.py".',
         )
     if config_factory is not None and not callable(config_factory):
         raise BadArgument(
-            f"config_factory is of type {type(config_factory).__name__}; expected a function without arguments."
+            f"config_factory is of type {type(config_factory).__name__}. Expected a function without parameters."
         )
     if task_app_path is not None:
         if not isinstance(task_app_path, (str, Path)) or not str(task_app_path):
@@ -80,15 +92,20 @@ def check_sources(*, app: Any, config: Any, config_factory: Any, task_app_path: 
         if file is not None and not file.exists():
             raise FileMissing(
                 f"The file {file} does not exist.",
-                hint=f"Check the path, which is relative to the working directory {Path.cwd()}.",
+                hint=f"Check the path. It is relative to the working directory {Path.cwd()}.",
             )
 
 
 def find_source(*, app: Any, config: Any, config_factory: Any, task_app_path: str | Path | None) -> AppSource:
-    """Find the app that the argument names.
+    """Return the app that one of the arguments names.
 
-    Imports and calls the author's code in the caller's thread, because Synth's package can only be imported on the main
-    thread. Raises DiscoveryError, BadArgument, Unavailable, or the error of the app's file.
+    The author's code is imported and called in the calling thread, because Synth's package can be imported only in the
+    main thread.
+
+    Raises:
+        DiscoveryError: The app cannot be found or imported.
+        BadArgument: An argument is invalid.
+        Unavailable: A package is missing.
     """
     check_sources(app=app, config=config, config_factory=config_factory, task_app_path=task_app_path)
     with _own_signals():
@@ -107,7 +124,7 @@ def _from_reference(reference: str) -> AppSource:
     except DiscoveryError as error:
         file, attribute = _file_of(reference)
         module = None if file is None else _loaded(file)
-        if module is None:  # the file is missing, or its import failed
+        if module is None:  # the file does not exist or cannot be imported
             missing = error.__cause__
             if isinstance(missing, ModuleNotFoundError) and (missing.name or "").split(".")[0] == FOREIGN_PACKAGE:
                 raise _not_installed(str(file or reference)) from error
@@ -117,10 +134,10 @@ def _from_reference(reference: str) -> AppSource:
 
 
 def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -> AppSource:
-    """Return the app of a module in which `error` found no TaskApp to use: an ASGI application or a config of Synth's."""
+    """Return the ASGI application or Synth config in a module. Raises DiscoveryError if the module has neither."""
     held = vars(module)
     if not attribute and any(isinstance(value, TaskApp) for value in held.values()):
-        raise error  # it lists the several TaskApps
+        raise error  # the error lists the TaskApps in the module
     for name in (attribute,) if attribute else LOOKED_FOR:
         value = held.get(name)
         if value is not None:
@@ -130,7 +147,8 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
     if attribute:
         raise error
     raise DiscoveryError(
-        f"{module.__file__} defines no task app. Expected a TaskApp, an ASGI application called app, or build_config().",
+        f"{module.__file__} defines no task app. "
+        "Expected a TaskApp, an ASGI application named app, or a function build_config().",
         hint='Write: app = TaskApp("name", version="1.0.0")',
     )
 
@@ -144,7 +162,7 @@ def _made_by(factory: Callable[[], Any], where: str) -> AppSource:
         raise DiscoveryError(f"{where}() failed: {type(error).__name__}: {error}.") from error
     if inspect.iscoroutine(made):
         made.close()
-        raise BadArgument(f"{where} is async; expected a plain function that returns the app or its config.")
+        raise BadArgument(f"{where} is async. Expected a plain function that returns the app or its config.")
     return _recognised(made, f"{where}()")
 
 
@@ -157,7 +175,8 @@ def _recognised(value: Any, where: str) -> AppSource:
         return AppSource(str(getattr(value, "title", "") or where), value)
     hint = "Pass the TaskApp itself." if isinstance(getattr(value, "__self__", None), TaskApp) else ""
     raise BadArgument(
-        f"{where} is of type {type(value).__name__}; expected a TaskApp, an ASGI application, or a task app config of synth-ai.",
+        f"{where} is of type {type(value).__name__}. "
+        "Expected a TaskApp, an ASGI application, or a task app config of synth-ai.",
         hint=hint,
     )
 
@@ -169,7 +188,7 @@ def _served_by_them(config: Any, where: str) -> ASGIApp:
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] != FOREIGN_PACKAGE:
                 raise Unavailable(
-                    f"synth-ai cannot be imported: it lacks {error.name}.",
+                    f"synth-ai cannot be imported, because {error.name} is not installed.",
                     hint=f"Install it: pip install {error.name}.",
                 ) from error
             continue
@@ -179,13 +198,13 @@ def _served_by_them(config: Any, where: str) -> ASGIApp:
 
 def _not_installed(what: str) -> Unavailable:
     return Unavailable(
-        f"{what} needs synth-ai, which is not installed here.",
-        hint="Install it with pip install synth-ai==0.3.9, or write the app as a TaskApp.",
+        f"{what} requires synth-ai, which is not installed.",
+        hint="Install it (pip install synth-ai==0.3.9), or write the app as a TaskApp.",
     )
 
 
 def _is_asgi(value: Any) -> bool:
-    """Whether the value can be called with scope, receive and send."""
+    """Return whether the value can be called with scope, receive and send."""
     if isinstance(value, type) or not callable(value):
         return False
     try:
@@ -196,7 +215,7 @@ def _is_asgi(value: Any) -> bool:
 
 
 def _file_of(reference: str) -> tuple[Path | None, str | None]:
-    """Return the file or directory that a reference names, and the attribute; no file for a bundled name or a module."""
+    """Return the path and the attribute in a reference. The path is None for a bundled app or a module name."""
     before, colon, attribute = reference.rpartition(":")
     if colon and len(before) > 1 and (before.endswith(".py") or Path(before).exists()):
         return Path(before), attribute or None
@@ -206,7 +225,7 @@ def _file_of(reference: str) -> tuple[Path | None, str | None]:
 
 
 def _loaded(file: Path) -> ModuleType | None:
-    """Return the module that was imported from this file."""
+    """Return the module that was imported from this file, or None."""
     path = str((file / "app.py" if file.is_dir() else file).resolve())
     return next(
         (
@@ -220,7 +239,7 @@ def _loaded(file: Path) -> ModuleType | None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Restore the handlers of Ctrl-C and SIGTERM, because importing Synth's package replaces them."""
+    """Restore the signal handlers for SIGINT and SIGTERM after the block, because Synth's package replaces them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,10 @@
-"""A task app inside the program that trains on it: a thread with a server, a port, and optionally a tunnel.
+"""Runs a task app in the program that trains on it, with a server in a thread and, optionally, a tunnel.
 
     async with InProcessTaskApp(task_app_path="my_task_app.py", port=8114) as task_app:
         job = RLJob.from_config("rl_config.toml", task_app_url=task_app.url, task_app_api_key=task_app.api_key)
 
-A plain `with` block does the same. Importing this module has no side effects. However the block ends, it releases the port,
-the thread, the tunnel and the store.
+A `with` block without `async` does the same. At the end of the block, the server, the tunnel and the store are closed,
+even after an exception. Importing this module has no side effects.
 """
 
 from __future__ import annotations
@@ -36,49 +36,50 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskapp_kit.deploy")
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (the guide offers them)
-"""Maps an address that means all interfaces to the loopback address."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (documented options)
+"""The loopback address for each address that means all interfaces."""
 HOSTS = ("127.0.0.1", "localhost", "::1", *EVERYWHERE)
 STOP_SECONDS = 30.0
-"""How long the server may take to end before its running requests are cancelled."""
+"""How many seconds the server may take to stop before its running requests are cancelled."""
 
 Callback = Callable[["InProcessTaskApp"], Any]
 
 
 class InProcessTaskApp:
-    """A server for one task app, which runs while the `with` block runs.
+    """A server for a task app, which runs during a `with` block.
 
     Pass exactly one of app, config, config_factory and task_app_path.
 
     Args:
         app: A TaskApp, or any ASGI application.
         config: A config of Synth's package, which must be installed.
-        config_factory: A function that returns such a config.
-        task_app_path: A file (`adder.py`, `adder.py:app`) or a bundled name; see `app_source.py`.
-        port: The port to listen on, or 0 for any free one.
-        host: The interface. An address that means all interfaces makes the app public.
-        tunnel_mode: The kind of tunnel; see `deploy/tunnel/tunnel_settings.py`, also for the arguments that begin with
-            preconfigured_ and tunnel_, cloudflared and skip_tunnel_verification.
-        preconfigured_url: An address that already leads here.
-        preconfigured_auth_header: A header that this address requires.
-        preconfigured_auth_token: The header's value.
-        api_key: The API key. Defaults to ENVIRONMENT_API_KEY or, for a TaskApp without it, to a new key for this run.
-        health_check_timeout: Seconds within which the app must become healthy.
-        auto_find_port: Whether to use one of the next hundred ports if the port is taken.
-        skip_tunnel_verification: Whether to use the tunnel without a test.
-        on_start: Called with this object when everything is open; may be async in `async with`. An exception closes
-            everything and propagates.
-        on_stop: Called with this object before anything closes. An exception propagates, or is logged if the block
-            itself has raised.
-        backend_url: The backend, which decides in mode "auto" whether a tunnel is needed.
-        tunnel_hostname: The host name of a named tunnel.
-        tunnel_token: The token of a named tunnel.
-        cloudflared: The cloudflared program.
-        timing: The tunnel's timeouts. Defaults to the SYNTH_TUNNEL_… variables.
+        config_factory: A function that returns a config of Synth's package.
+        task_app_path: A file, such as `adder.py` or `adder.py:app`, or the name of a bundled app.
+        port: Port to listen on, or 0 for any free port.
+        host: Address to listen on. With an address that means all interfaces, other machines can reach the app.
+        tunnel_mode: Kind of tunnel: "auto", "local", "quick", "named" or "preconfigured". See
+            `deploy/tunnel/tunnel_settings.py`.
+        preconfigured_url: An existing public address at which this app is reachable.
+        preconfigured_auth_header: Name of a header that the preconfigured address requires.
+        preconfigured_auth_token: Value of this header.
+        api_key: API key. Defaults to ENVIRONMENT_API_KEY. If the variable is not set, a TaskApp uses a new key for this
+            run.
+        health_check_timeout: Number of seconds within which the app must become healthy.
+        auto_find_port: Whether to use one of the next hundred ports if the port is in use.
+        skip_tunnel_verification: Whether to use the tunnel without testing it.
+        on_start: Function that is called with this object when the app is ready. It may be async in `async with`. If it
+            raises, everything is closed and the exception propagates.
+        on_stop: Function that is called with this object before the app is stopped. An exception propagates, unless the
+            block itself has raised; it is then logged.
+        backend_url: Address of the backend. With `tunnel_mode="auto"`, it determines whether a tunnel is needed.
+        tunnel_hostname: Host name of a named tunnel.
+        tunnel_token: Token of a named tunnel.
+        cloudflared: Name or path of the cloudflared program.
+        timing: Timeouts of the tunnel. Defaults to the SYNTH_TUNNEL_… variables.
 
     Raises:
-        BadArgument: An argument is invalid. It is a ConfigError and a ValueError. The other errors are raised on entering
-            the block.
+        BadArgument: An argument is invalid. The constructor raises this error; the following errors are raised on
+            entering the block. BadArgument is a ConfigError and a ValueError.
         DiscoveryError: The app's file cannot be found or imported.
         DeclarationError: The app's declarations are invalid.
         ConfigError: The port is not available.
@@ -150,14 +151,22 @@ class InProcessTaskApp:
 
     @property
     def url(self) -> str:
-        """The address for a backend: the tunnel's, or the local one. Raises ConfigError if the app is not running."""
+        """The address for the backend: the tunnel's address, or the local address without a tunnel.
+
+        Raises:
+            ConfigError: The app is not running.
+        """
         if self._tunnel is None:
             raise _not_running("url")
         return self._tunnel.url
 
     @property
     def local_url(self) -> str:
-        """The address on this machine. Raises ConfigError if the app is not running."""
+        """The address on this machine.
+
+        Raises:
+            ConfigError: The app is not running.
+        """
         from taskapp_kit.serve.uvicorn_server import url_of
 
         if self._server is None:
@@ -166,17 +175,17 @@ class InProcessTaskApp:
 
     @property
     def port(self) -> int:
-        """The port that it listens on; before the start, the requested port."""
+        """The port on which the server listens. Before the start, the requested port."""
         return self._wanted_port if self._server is None else self._server.port
 
     @property
     def api_key(self) -> str | None:
-        """The API key. None before the start, and for an app of another kind without ENVIRONMENT_API_KEY."""
+        """The API key. None before the start, and for an app that is not a TaskApp if no key is set."""
         return self._key
 
     @property
     def key_was_minted(self) -> bool:
-        """Whether the key was created for this run, so that no other program knows it."""
+        """Whether the key was created for this run, in which case no other program has the key."""
         return self._minted
 
     @property
@@ -189,7 +198,7 @@ class InProcessTaskApp:
         return f"<InProcessTaskApp {where}>"
 
     def start(self) -> None:
-        """Open everything and call on_start. Blocks. The caller must also call `stop`."""
+        """Start the app and call `on_start`. Blocks the calling thread. The caller must call `stop` later."""
         self._hold()
         try:
             self._open(self._source())
@@ -199,7 +208,7 @@ class InProcessTaskApp:
             raise
 
     def stop(self) -> None:
-        """Call on_stop and close everything. A second call has no effect."""
+        """Call `on_stop` and close everything. Further calls have no effect."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -209,19 +218,19 @@ class InProcessTaskApp:
             self._close()
 
     async def start_async(self) -> None:
-        """Like `start`, without blocking the event loop. A cancellation is raised after everything is closed."""
+        """Do the same as `start` without blocking the event loop. If cancelled, close everything first."""
         self._hold()
         try:
-            source = self._source()  # in this thread, which some imports require
+            source = self._source()  # in this thread, as some imports require
             await self._elsewhere(lambda: self._open(source))
             await self._call(self._on_start)
         except BaseException:
-            # By now the thread has ended, even after a cancellation, so nothing opens while this closes.
+            # `_elsewhere` has waited for the thread, even after a cancellation, so nothing is opened while closing.
             await self._elsewhere(self._close)
             raise
 
     async def stop_async(self) -> None:
-        """Like `stop`, without blocking the event loop."""
+        """Do the same as `stop` without blocking the event loop."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -260,7 +269,9 @@ class InProcessTaskApp:
 
     def _hold(self) -> None:
         if self._running:
-            raise BadArgument("This InProcessTaskApp is already running. Create another one for a second server.")
+            raise BadArgument(
+                "This InProcessTaskApp is already running. Create another InProcessTaskApp for a second server."
+            )
         self._running, self._stopping = True, False
         self._leave.clear()
 
@@ -268,12 +279,12 @@ class InProcessTaskApp:
         return find_source(**self._sources)
 
     def _open(self, source: AppSource) -> None:
-        """Open everything, without calling the callbacks. Blocks; runs on any thread."""
+        """Start the server and open the tunnel, without calling callbacks. Blocks, and may run in any thread."""
         settings = self._settings(source)
-        fixed = self._plan.way in ("named", "preconfigured")  # the public address leads to this port only
+        fixed = self._plan.way in ("named", "preconfigured")  # the public address forwards only to this port
         bound = take_port(self._host, self._wanted_port, search=self._search and not fixed)
         try:
-            # "local" serves /docs and lets rollouts call models on this machine, so no other machine may connect
+            # "local" serves /docs and permits models on this machine, so other machines must not be able to connect
             alone = self._plan.way == "local" and self._host not in EVERYWHERE
             asgi = source.asgi(settings, "local" if alone else "public")
             self._server = start_server(
@@ -295,7 +306,7 @@ class InProcessTaskApp:
         self._tunnel = open_tunnel(self._plan, self.local_url, self._key, health_fields(health), self._leave)
 
     def _settings(self, source: AppSource) -> Settings:
-        """Return the environment's settings with this run's API key. An app of another kind brings its own key."""
+        """Return the settings in the process environment, with the API key of this run."""
         settings = from_environment()
         self._key = self._given_key or process_variable("ENVIRONMENT_API_KEY")
         self._minted = self._key is None and source.ours
@@ -304,7 +315,7 @@ class InProcessTaskApp:
         return replace(
             settings,
             environment_api_key=self._key,
-            # The program waits until the server has ended, so the long grace period of a deployment would delay it.
+            # short, because the program waits until the server has ended
             grace_seconds=min(settings.grace_seconds, GRACE_SECONDS),
             hosts=(*settings.hosts, *self._plan.hosts),
         )
@@ -319,10 +330,10 @@ class InProcessTaskApp:
             try:
                 if server is not None and not server.stop(STOP_SECONDS):
                     log.error(
-                        "the task app does not stop and still uses port %d: its code blocks the server's thread",
+                        "the task app does not stop and still uses port %d, because it blocks the server's thread",
                         server.port,
                     )
-            except BaseException:  # Ctrl-C: no more waiting
+            except BaseException:  # Ctrl-C ends the wait
                 if server is not None:
                     server.stop(0.0)
                 raise
@@ -335,7 +346,7 @@ class InProcessTaskApp:
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise BadArgument(f"{name} is async. Use `async with`, or pass a plain function.")
+            raise BadArgument(f"{name} is an async function. Use `async with`, or pass a plain function.")
 
     async def _call(self, callback: Callback | None) -> None:
         result = None if callback is None else callback(self)
@@ -343,23 +354,23 @@ class InProcessTaskApp:
             await result
 
     async def _elsewhere(self, work: Callable[[], None]) -> None:
-        """Run `work` in another thread. If the waiting task is cancelled, signal `work` to stop and wait for its end."""
+        """Run `work` in another thread. If the waiting task is cancelled, tell `work` to stop and wait for it."""
         running = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self._leave.set()
-            while not running.done():  # even if cancelled again, because the caller then closes what the thread opened
+            while not running.done():  # even if cancelled again, because the caller then closes what was opened
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([running])
             if not running.cancelled():
-                running.exception()  # retrieved, so that asyncio does not log it: the caller was cancelled
+                running.exception()  # retrieved, so that asyncio does not log it
             raise
 
 
 def _not_running(name: str) -> ConfigError:
     return BadArgument(
-        f"{name} is not available because the task app is not running.", hint="Read it inside the with block."
+        f"{name} is not available because the task app is not running.", hint=f"Read {name} inside the `with` block."
     )
 
 

@@ -1,10 +1,10 @@
-"""Runs an RL job in one call: serves the task app in this program, submits the job to a backend, and waits for its end.
+"""Runs an RL job in one call: serves the task app in this program, submits the job, and waits for the end of the job.
 
     result = run_in_process_job(config_path="rl_config.toml", task_app_path="my_task_app.py", on_status=print)
     print(result.status, result.final_reward)
 
-The task app ends with this call. If the call ends before the job, the log and a note on the exception name the job, which
-continues without a task app.
+The task app is stopped at the end of the call. If the call ends before the job, the job continues without a task app.
+In this case, the log and a note on the exception contain the job's id.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from taskapp_kit.jobs.client.rl_job import RLJob, backend_key
 log = logging.getLogger("taskapp_kit.deploy")
 
 CANCEL_SECONDS = 10.0
-"""How long a backend may take to answer a cancellation while the caller waits to exit."""
+"""How many seconds to wait for the backend's response to a cancellation."""
 LATER = "http://127.0.0.1:1"
-"""A placeholder for the task app's address while the config is checked. It is never called."""
+"""A placeholder for the address of the task app while the config is checked. No requests are sent to it."""
 OnStatus = Callable[[dict[str, Any]], None] | Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -39,9 +39,9 @@ class InProcessJobResult:
     Attributes:
         job_id: The job's id.
         status: succeeded, completed, failed, cancelled or canceled.
-        final_reward: The final reward; None if the backend did not report it.
+        final_reward: The final reward, or None if the backend did not report it.
         metrics: Numbers by name.
-        task_app_url: The address at which the backend reached the task app, which is closed by now.
+        task_app_url: The address at which the backend reached the task app. The task app is no longer running.
         job: The backend's last report.
     """
 
@@ -54,7 +54,7 @@ class InProcessJobResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the job succeeded. If not, `job` may contain the reason."""
+        """Whether the job succeeded. If it failed, `job` may contain the reason."""
         return self.status in ("succeeded", "completed")
 
 
@@ -82,13 +82,13 @@ def run_in_process_job(
     model: str | None = None,
     **task_app: Any,
 ) -> InProcessJobResult:
-    """Start the task app, submit the job, wait for its end, and close everything. Blocks.
+    """Start the task app, submit the job, wait for the end of the job, and close everything.
 
-    A failed job raises nothing: check `status`.
+    Blocks the calling thread. A job that fails does not raise an exception; check `status` or `succeeded`.
 
     Args:
         config_path: The job's TOML file.
-        job_type: "rl".
+        job_type: The type of the job. Only "rl" is supported.
         task_app_path: See InProcessTaskApp.
         app: See InProcessTaskApp.
         config: See InProcessTaskApp.
@@ -101,10 +101,10 @@ def run_in_process_job(
         on_status: See RLJob.
         timeout: See RLJob.
         interval: See RLJob.
-        upload_key: Whether to store the task app's key, sealed, at the backend, where it replaces the previous key.
-            By default a key that was created for this run is uploaded only to a backend on this machine. A remote
-            backend would need the caller's consent, so BadArgument is raised before any request.
-        cancel_on_interrupt: Whether Ctrl-C or a cancellation also cancels the job. By default the job continues.
+        upload_key: Whether to upload the task app's key, encrypted, to the backend, where it replaces the previous key.
+            By default, a key that was created for this run is uploaded only to a backend on this machine. For a remote
+            backend, the default raises BadArgument before any request.
+        cancel_on_interrupt: Whether Ctrl-C or a cancellation also cancels the job. By default, the job continues.
         allow_experimental: See RLJob.
         idempotency_key: See RLJob.
         trainer_id: See RLJob.
@@ -112,11 +112,11 @@ def run_in_process_job(
         task_app: Additional arguments of InProcessTaskApp.
 
     Raises:
-        BadArgument: An argument is invalid. Nothing was started.
-        JobConfigError: The config is invalid. Nothing was started.
+        BadArgument: An argument is invalid. The job was not submitted.
+        JobConfigError: The config is invalid. The job was not submitted.
         TunnelError: The tunnel could not be opened.
         TaskAppError: The task app is not healthy.
-        BackendError: The backend rejected a request, or failed.
+        BackendError: The backend rejected a request or failed.
         JobTimeout: The job ran longer than `timeout`. It is a TimeoutError.
     """
     given = {**locals(), **task_app}
@@ -125,7 +125,7 @@ def run_in_process_job(
     try:
         return run(_run(notes, **given))
     except KeyboardInterrupt as error:
-        for note in notes:  # the coroutine saw only a cancellation, so it could not add them to this exception
+        for note in notes:  # the coroutine received only a cancellation, so the notes are added to this exception here
             error.add_note(note)
         raise
 
@@ -133,7 +133,7 @@ def run_in_process_job(
 async def run_in_process_job_async(
     *, config_path: str | Path, job_type: str = "rl", **given: Any
 ) -> InProcessJobResult:
-    """Do the same as `run_in_process_job` without blocking the event loop. on_status may be async."""
+    """Do the same as `run_in_process_job` without blocking the event loop. `on_status` may be async."""
     return await _run([], config_path=config_path, job_type=job_type, **given)
 
 
@@ -147,7 +147,7 @@ async def _run(
     task_app_api_key: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     on_status: OnStatus | None = None,
-    timeout: float = 7200.0,  # noqa: ASYNC109 (the guide's name)
+    timeout: float = 7200.0,  # noqa: ASYNC109 (documented name)
     interval: float = 10.0,
     upload_key: bool | None = None,
     cancel_on_interrupt: bool = False,
@@ -174,31 +174,31 @@ async def _run(
             model=model,
         )
 
-    # This checks the whole config before a port, a tunnel or a job exists.
+    # Checks the whole config before a port is bound, a tunnel is opened or a job is submitted.
     backend = made(LATER, task_app_api_key).backend_url.removesuffix("/api")
     async with InProcessTaskApp(backend_url=backend, api_key=task_app_api_key, **task_app) as served:
         if upload_key or (upload_key is None and served.key_was_minted and on_loopback(backend)):
             await _upload(backend, api_key, served.api_key)
         elif served.key_was_minted and upload_key is None:
             raise BadArgument(
-                f"The task app has no key, so the backend at {backend} would need a new one.",
-                hint="Set ENVIRONMENT_API_KEY to the key that the backend has, or replace that key with upload_key=True.",
+                f"No API key is set, and the backend at {backend} does not have the key that was created for this run.",
+                hint="Set ENVIRONMENT_API_KEY to the backend's key, or pass upload_key=True to replace that key.",
             )
         elif served.key_was_minted:
             log.warning(
-                "the task app's key was created for this run and is not uploaded, so the backend does not know it"
+                "the task app's key was created for this run and is not uploaded, so the backend does not have the key"
             )
         job = made(served.url, served.api_key)
         job_id = ""
         try:
             job_id = await job.submit_async()
-            log.info("job %s is at %s, its task app at %s", job_id, backend, served.url)
+            log.info("job %s was submitted to %s, and its task app is reachable at %s", job_id, backend, served.url)
             last = await job.poll_until_complete_async(timeout=timeout, interval=interval, on_status=on_status)
         except BaseException as error:
             interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
             if not job_id and not interrupted:
-                raise  # the backend rejected the job and reported why
-            # The job continues elsewhere and costs money, so its id must not be lost with this call.
+                raise  # the error contains the backend's reason
+            # The job continues at the backend and costs money, so its id must be reported.
             note = await _left(job, job_id, backend, cancel=interrupted and cancel_on_interrupt)
             notes.append(note)
             error.add_note(note)
@@ -216,15 +216,17 @@ async def _run(
 
 async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
     if key is None:
-        raise BadArgument("The task app has no key to upload.", hint="Set ENVIRONMENT_API_KEY.")
+        raise BadArgument(
+            "The task app has no key to upload.", hint="Set ENVIRONMENT_API_KEY, or pass task_app_api_key=."
+        )
     await setup_environment_api_key_async(backend, backend_key(api_key), key)
-    log.info("the task app's key is stored, sealed, at %s as ENVIRONMENT_API_KEY", backend)
+    log.info("the task app's key was encrypted and uploaded to %s as ENVIRONMENT_API_KEY", backend)
 
 
 async def _left(job: RLJob, job_id: str, backend: str, *, cancel: bool) -> str:
-    """Cancel the job if `cancel` is set, and return a sentence about its state."""
+    """Cancel the job if `cancel` is set, and return a sentence about the job's state."""
     if not job_id:
-        note = f"A job may run at {backend} under an unknown id, without its task app: its submission was interrupted."
+        note = f"The submission was interrupted, so a job with an unknown id may run at {backend} without its task app."
         log.warning(note)
         return note
     why = ""

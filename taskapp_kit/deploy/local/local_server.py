@@ -1,4 +1,4 @@
-"""The local server of an in-process task app: binds a port, starts the server, and waits until it is healthy."""
+"""Binds a port for an in-process task app, starts the server, and waits until the app is healthy."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ log = logging.getLogger("taskapp_kit.deploy")
 
 PORTS_TRIED = 100
 GRACE_SECONDS = 5
-"""How long running requests may take to finish when the server stops."""
+"""How many seconds running requests may take to finish when the server stops."""
 EVEN = Backoff(first_seconds=0.1, growth=1.0)
 NO_KEY = "missing_environment_api_key"
 
 
 def take_port(host: str, port: int, *, search: bool) -> socket.socket:
-    """Return a listening socket on this port or, with `search`, on the next free one. Raises ConfigError.
+    """Return a listening socket on this port or, if `search` is set, on the next free port.
 
-    It already listens, so two programs that search at the same time never get the same port.
+    The socket is already listening, so two programs that search at the same time never use the same port.
+
+    Raises:
+        ConfigError: No port is free, or the host is not an address of this machine.
     """
     from taskapp_kit.serve.uvicorn_server import BACKLOG, bind
 
@@ -43,28 +46,30 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
                 errno.EADDRINUSE,
                 errno.EACCES,
             ):
-                raise  # this machine has no such address, so no other port would help
+                raise  # this machine does not have the address, so other ports would also fail
             continue
         try:
             bound.listen(BACKLOG)
-        except OSError:  # another program was faster between bind and listen
+        except OSError:  # another program took the port between bind and listen
             bound.close()
             continue
         if port and candidate != port:
-            log.info("port %d on %s is taken; the task app listens on %d", port, host, candidate)
+            log.info("port %d on %s is in use, so the task app listens on port %d", port, host, candidate)
         return bound
     if last > port:
-        raise ConfigError(f"No port between {port} and {last} on {host} is free.", hint="Pass another port, or 0.")
+        raise ConfigError(
+            f"No port between {port} and {last} on {host} is free.", hint="Pass another port, or 0 for any free port."
+        )
     raise ConfigError(
-        f"Port {port} on {host} is in use by another program.",
-        hint="Stop that program, pass another port, or use the next free one with auto_find_port=True.",
+        f"Another program is using port {port} on {host}.",
+        hint="Stop that program, pass another port, or pass auto_find_port=True to use the next free port.",
     )
 
 
 def start_server(
     app: ASGIApp, bound: socket.socket, *, name: str, host: str, seconds: float, leave: threading.Event
 ) -> BackgroundServer:
-    """Start the server. Raises the app's startup error: a KitError as it is, any other as a TaskAppError."""
+    """Start the server. Raises the startup error of the app, which is a TaskAppError unless it is another KitError."""
     from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     server = BackgroundServer(app, host=host, bound=bound, grace_seconds=GRACE_SECONDS)
@@ -77,7 +82,7 @@ def start_server(
         if cause is None or isinstance(cause, SystemExit):
             raise TaskAppError(f"Task app {name} did not start. {error}") from None
         raise TaskAppError(
-            f"Task app {name} did not start: {type(cause).__name__}: {cause}.", hint="Fix its startup code."
+            f"Task app {name} did not start: {type(cause).__name__}: {cause}.", hint="Fix the startup code of the app."
         ) from cause
     except BaseException:  # Ctrl-C
         server.stop(0.0)
@@ -95,7 +100,7 @@ def wait_until_well(
     seconds: float,
     leave: threading.Event,
 ) -> ProbeResult:
-    """Wait until `/health` is healthy. Raises TaskAppError as soon as the cause of a failure is known."""
+    """Wait until `/health` returns 200. Raises TaskAppError after `seconds`, or if waiting longer cannot help."""
     attempts = Attempts(EVEN, seconds=seconds)
     while True:
         answer = ask_health(url, key_headers(key), seconds=min(ASK_SECONDS, max(0.1, attempts.left)))
@@ -104,28 +109,28 @@ def wait_until_well(
         if not server.running:
             failure = server.failure
             why = "" if failure is None else f": {type(failure).__name__}: {failure}"
-            raise TaskAppError(f"The server of task app {name} stopped right after it started{why}.") from failure
+            raise TaskAppError(f"The server of task app {name} stopped immediately after the start{why}.") from failure
         problem = _final(answer, name, key, ours)
         if problem is not None:
             raise problem
         pause = attempts.pause()
         if pause is None or leave.wait(pause):
             raise TaskAppError(
-                f"Task app {name} was not healthy within {seconds:g} s: GET {url}/health: {in_words(answer)}.",
+                f"Task app {name} was not healthy within {seconds:g} s. GET {url}/health: {in_words(answer)}.",
                 status=answer.status,
-                hint="Check its log, or allow more time with health_check_timeout=.",
+                hint="Check the log of the app, or pass a longer health_check_timeout=.",
             )
 
 
 def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskAppError | None:
-    """Return the error for a response that waiting cannot change; None for other responses."""
-    reads = "it reads ENVIRONMENT_API_KEY from the environment of this process at each request"
+    """Return the error for a response that waiting cannot change, or None for other responses."""
+    reads = "the app reads ENVIRONMENT_API_KEY from the environment of this process for each request"
     if answer.status == 503 and answer.code == NO_KEY:
         return TaskAppError(
-            f"Task app {name} is running, but has no key: {reads}, and the variable is not set.",
+            f"Task app {name} is running, but has no API key. Usually {reads}, and the variable is not set.",
             status=503,
             code=NO_KEY,
-            hint="Set ENVIRONMENT_API_KEY before the task app starts. api_key= only reaches apps that are a TaskApp.",
+            hint="Set ENVIRONMENT_API_KEY before the task app starts. api_key= has an effect only on a TaskApp.",
         )
     if answer.status in REFUSED:
         rejected = "its key" if key else "requests without a key"
@@ -135,7 +140,7 @@ def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskA
             else f"Set ENVIRONMENT_API_KEY to the key that the app expects, or pass api_key=. Usually {reads}."
         )
         return TaskAppError(
-            f"Task app {name} is running, but rejects {rejected} (HTTP {answer.status}).",
+            f"Task app {name} is running, but rejects {rejected} with HTTP {answer.status}.",
             status=answer.status,
             code=answer.code,
             hint=hint,
@@ -144,6 +149,6 @@ def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskA
         return TaskAppError(
             f"Task app {name} is running, but GET /health returns HTTP {answer.status}.",
             status=answer.status,
-            hint="Serve a task app, which has the routes /health, /task_info and /rollout.",
+            hint="Check that the application is a task app, which has the routes /health, /task_info and /rollout.",
         )
     return None

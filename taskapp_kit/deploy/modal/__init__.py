@@ -1,6 +1,6 @@
 """A task app on Modal: `from taskapp_kit.deploy.modal import Deployment, ModalSettings`.
 
-The names are imported on first use, because a container also imports this package.
+These names are imported on first use, because containers also import this package.
 """
 
 from __future__ import annotations

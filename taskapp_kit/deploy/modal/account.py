@@ -1,7 +1,8 @@
 """Queries a Modal account for apps, Secrets and addresses, and creates Secrets.
 
-Modal's client runs in a child process (this module as a program), which reads one request and writes one response as JSON
-over pipes. The value of a key goes through the pipe, never through a command line or a file.
+Modal's client runs in a child process, which executes this module as a program. The process reads one request and
+writes one response, as JSON over pipes. Values of keys are passed only over the pipe, never in a command line or a
+file.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from taskapp_kit.errors import KitError, Unavailable
 from taskapp_kit.system.child_python import python_command
 
 OWNER_TAG = "taskapp-kit"
-"""The tag of every app that the kit deploys; its value is the kit's version."""
+"""The tag of every app that the kit deploys. The value of the tag is the version of the kit."""
 SECONDS = 120.0
 CONNECT_SECONDS = 20.0
-"""How long connecting to Modal may take. By default its client tries for a minute without a message."""
+"""How many seconds connecting to Modal may take. Modal's client itself would try for a minute without a message."""
 
 
 class ModalRefused(KitError):
-    """Modal cannot be reached, rejects a request, or lacks something that the deployment needs."""
+    """Modal cannot be reached, rejected a request, or the app could not be deployed or checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Account:
     """The state of an account.
 
     Attributes:
-        owner: Who has an app of this name: nobody, ours (deployed by this kit), or others.
-        version: The kit's version, if ours.
+        owner: Who deployed an app with this name: `nobody`, `ours` (this kit) or `others`.
+        version: The version of the kit that deployed the app, if `owner` is `ours`.
         missing: The Secrets that do not exist.
         lacking: The required keys that the app's Secret does not contain.
     """
@@ -49,7 +50,11 @@ class Account:
 
 
 def look(app_name: str, secrets: Sequence[str], required_keys: Sequence[str], *, environment: str = "") -> Account:
-    """Check the owner of the name, and the Secrets. The last Secret is the app's own. Raises ModalRefused."""
+    """Check who deployed an app with this name, and whether the Secrets exist.
+
+    The last Secret in `secrets` is the app's own, which must contain `required_keys`. Raises ModalRefused if the query
+    fails.
+    """
     answer = _ask(
         "look", environment, app=app_name, secrets=list(secrets), own=secrets[-1], required_keys=list(required_keys)
     )
@@ -57,35 +62,38 @@ def look(app_name: str, secrets: Sequence[str], required_keys: Sequence[str], *,
 
 
 def make_secret(name: str, values: Mapping[str, str], *, environment: str = "", update: bool = False) -> bool:
-    """Create the Secret, or return False without a change if it exists. Raises ModalRefused.
+    """Create a Secret, and return whether it was created or updated.
 
-    update: In an existing Secret, set these keys and keep the others.
+    If the Secret exists, it is not changed unless `update` is set. With `update`, the given keys are replaced and all
+    other keys are preserved. Raises ModalRefused if Modal rejects the request.
     """
     made: bool = _ask("secret", environment, name=name, values=dict(values), update=update)["made"]
     return made
 
 
 def address(app_name: str, function: str, *, environment: str = "") -> str:
-    """Return the address of a deployed web function. Raises ModalRefused."""
+    """Return the address of a deployed web function. Raises ModalRefused if the query fails."""
     url: str = _ask("address", environment, app=app_name, function=function)["url"]
     return url.rstrip("/")
 
 
 def require_client() -> None:
-    """Raise Unavailable if Modal's client is not installed here."""
+    """Raise Unavailable if Modal's client is not installed."""
     if find_spec("modal") is None:
         raise Unavailable(
-            "Deploying to Modal needs Modal's client, which is not installed here.",
-            hint="Install it with: pip install 'taskapp-kit[modal]'",
+            "Deploying to Modal requires Modal's client, which is not installed.",
+            hint="Run: pip install 'taskapp-kit[modal]'",
         )
 
 
 def refusal(kind: str, message: str, environment: str) -> ModalRefused:
-    """Return the exception for an error of Modal's client. kind: the error's class name."""
+    """Return the exception for an error of Modal's client. `kind` is the class name of the error."""
     if kind == "AuthError" or "Token missing" in message:
-        return ModalRefused("No Modal account is signed in here.", hint="Sign in: modal setup")
+        return ModalRefused("This machine is not signed in to Modal.", hint="Run: modal setup")
     if kind in ("ConnectionError", "OSError"):
-        return ModalRefused("Modal cannot be reached.", hint="Check the connection, and https://status.modal.com.")
+        return ModalRefused(
+            "Modal cannot be reached.", hint="Check the network connection and https://status.modal.com."
+        )
     if (
         kind == "NotFoundError"
         and "nvironment" in message
@@ -95,7 +103,7 @@ def refusal(kind: str, message: str, environment: str) -> ModalRefused:
     ):
         return ModalRefused(
             f"The Modal environment {environment!r} does not exist.",
-            hint="`modal environment list` shows the environments.",
+            hint="To list the environments, run: modal environment list",
         )
     return ModalRefused(f"Modal rejected the request ({kind}): {message.strip()[:300]}")
 
@@ -103,7 +111,7 @@ def refusal(kind: str, message: str, environment: str) -> ModalRefused:
 def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
     require_client()
     try:
-        done = subprocess.run(  # noqa: S603 — this Python, this module
+        done = subprocess.run(  # noqa: S603  runs this module
             python_command("taskapp_kit.deploy.modal.account"),
             input=json.dumps(
                 {"what": what, "environment": environment, "connect_seconds": CONNECT_SECONDS, **question}
@@ -115,12 +123,12 @@ def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
             env=child_environment(),
         )
     except subprocess.TimeoutExpired:
-        raise ModalRefused(f"Modal did not answer within {SECONDS:.0f} s.", hint="Try again.") from None
+        raise ModalRefused(f"Modal did not respond within {SECONDS:.0f} s.", hint="Try again.") from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         raise ModalRefused(
-            f"Modal's client ended with status {done.returncode}.", hint="Try `modal app list`."
+            f"Modal's client ended with status {done.returncode}.", hint="To see the error, run: modal app list"
         ) from None
     if "error" in answer:
         raise refusal(answer["error"], answer["message"], environment)
@@ -169,7 +177,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(seconds: float) -> None:
-    """Create Modal's client, which the following calls use. If it takes over `seconds`, report that and exit the process."""
+    """Create Modal's client, which later calls use. After `seconds`, report a timeout and exit the process."""
     import modal
 
     def too_long() -> None:
@@ -184,15 +192,15 @@ def _connect(seconds: float) -> None:
 
 
 def _report(answer: Mapping[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)  # noqa: T201 — the pipe to the parent
+    print(json.dumps(answer), flush=True)  # noqa: T201  the pipe to the parent
 
 
 def main() -> None:
-    """Run as the child process. Errors of Modal's client are reported without the values of keys."""
+    """Run as the child process. Reports of errors never contain the values of keys."""
     question = json.loads(sys.stdin.read())
     try:
         answer = _answer(question)
-    except Exception as error:  # whatever Modal raises is reported to the parent
+    except Exception as error:  # all errors are reported to the parent
         values = question.get("values", {}).values()
         words = str(error)
         answer = {

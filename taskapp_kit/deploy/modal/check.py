@@ -1,4 +1,4 @@
-"""Checks a deployed app: waits until it answers, and plays one rollout."""
+"""Checks a deployed app: waits until it is healthy, and plays one rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ EVEN = Backoff(first_seconds=2.0, growth=1.0)
 
 @dataclass(frozen=True, slots=True)
 class SmokeResult:
-    """The result of one short rollout. reward: None if undefined. seconds: the wall time, including the container's start."""
+    """The result of a short rollout.
+
+    Attributes:
+        reward: The reward, or None if it is undefined.
+        seconds: Wall time, including the start of the container.
+    """
 
     policy: str
     reward: float | None
@@ -27,9 +32,12 @@ class SmokeResult:
 
 
 async def healthy(url: str, key: str | None, *, seconds: float, report: Callable[[str], None]) -> bool:
-    """Wait until `/health` answers; return whether it accepts the key. Raises ModalRefused after `seconds`.
+    """Wait until the app responds to `/health`, and return whether the app accepts the key.
 
-    While a container starts, Modal redirects the request, and the client follows.
+    While a container starts, Modal redirects the request, and the client follows the redirects.
+
+    Raises:
+        ModalRefused: The app is not healthy, or did not respond within `seconds`.
     """
     attempts = Attempts(EVEN, seconds=seconds)
     async with TaskAppClient(url, key, retries=0) as client:
@@ -45,15 +53,15 @@ async def healthy(url: str, key: str | None, *, seconds: float, report: Callable
                 if error.status in (500, 503) and error.code:
                     raise ModalRefused(
                         f"The app is running but is not healthy: {error.message}",
-                        hint=error.hint or "`modal app logs` shows the cause.",
+                        hint=error.hint or "For the cause, run: modal app logs APP_NAME",
                     ) from None
             else:
                 return True
             pause = attempts.pause()
             if pause is None:
                 raise ModalRefused(
-                    f"The app did not answer within {seconds:.0f} s ({last.rstrip('.')}).",
-                    hint="`modal app logs APP_NAME` shows why its container does not start.",
+                    f"The app did not respond within {seconds:.0f} s. Last error: {last.rstrip('.')}.",
+                    hint="To see why the container does not start, run: modal app logs APP_NAME",
                 )
             report(f"waiting: {last}")
             await asyncio.sleep(pause)
@@ -62,15 +70,15 @@ async def healthy(url: str, key: str | None, *, seconds: float, report: Callable
 async def smoke(
     url: str, key: str, policy: Mapping[str, str], *, environment: str, seed: int, seconds: float
 ) -> SmokeResult:
-    """Play one rollout of at most five turns. Raises ModalRefused with the cause of a failure."""
+    """Play one rollout of at most five turns. Raises ModalRefused if the rollout fails."""
     start = time.monotonic()
     async with TaskAppClient(url, key, timeout_seconds=seconds) as client:
         try:
             answer = await trial_rollout(client, policy, environment=environment, seed=seed)
         except TaskAppError as error:
             raise ModalRefused(
-                f"The app answers, but a first rollout failed: {error.message}",
-                hint=error.hint or "See `modal app logs`.",
+                f"The app is healthy, but the first rollout failed: {error.message}",
+                hint=error.hint or "For details, run: modal app logs APP_NAME",
             ) from None
     metrics = answer.get("metrics")
     metrics = metrics if isinstance(metrics, dict) else {}

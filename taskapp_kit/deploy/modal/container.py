@@ -1,8 +1,9 @@
 """Imports and serves the author's app in a Modal container, with idempotency records that containers share.
 
-The function of `modal_app.py` returns `serve(...)`. A container may start from a memory snapshot, which Modal takes after it
-has imported `modal_app.py` and before it calls that function. Many containers then begin with the same memory, so random
-values, open files and Secrets belong in `serve` or later, and slow imports in `preload`.
+The web function in `modal_app.py` returns `serve(...)`. A container may start from a memory snapshot, which Modal
+takes after importing `modal_app.py` and before calling the function. Many containers may then start with the same
+memory. Random values, open files and Secrets must therefore be created in `serve` or later. Slow imports belong in
+`preload`.
 """
 
 from __future__ import annotations
@@ -32,50 +33,55 @@ if TYPE_CHECKING:
     from taskapp_kit.config import Settings
 
 Together = Literal["dict", "memory", "store"]
-"""Where idempotency records are stored: a modal.Dict, each container's memory, or the store of TASKAPP_STORE."""
+"""Where idempotency records are stored: in a modal.Dict, in the memory of each container, or in the app's store."""
 LONGEST_NAME = 64
 _loaded: dict[tuple[str, str], TaskApp] = {}
 
 
 def tickets_of(app_name: str) -> str:
-    """Return the default name of a Modal app's Dict."""
+    """Return the default name of the modal.Dict of an app."""
     fit = re.sub(r"[^A-Za-z0-9._-]", "-", app_name)[: LONGEST_NAME - len("-tickets")]
     return f"{fit}-tickets"
 
 
 def why_not_shared(coordinator: Together, *, max_containers: int | None, keeps: bool = False) -> str | None:
-    """Return why Idempotency-Key and `/rollouts/{id}` would not work across containers; None if they work.
+    """Return why Idempotency-Key and `/rollouts/{id}` would not work across containers, or None if they work.
 
-    The sentence is the error message of a deployment. max_containers: None means no limit. keeps: whether TASKAPP_STORE
-    names a store that all containers reach.
+    The returned sentence is part of an error message.
+
+    Args:
+        coordinator: Where idempotency records are stored.
+        max_containers: Maximum number of containers, or None for no limit.
+        keeps: Whether all containers can access the store in TASKAPP_STORE.
     """
     if coordinator == "memory":
         if max_containers == 1:
             return None
         return (
-            "each container would store Idempotency-Keys and results in its own memory, so a repeated request to another "
-            "container would play again. Set max_containers=1, or coordinator='dict'."
+            "each container would store Idempotency-Keys and results in its own memory, so a repeated request to "
+            "another container would play the episode again. Set max_containers=1 or coordinator='dict'."
         )
     if coordinator == "store":
         if keeps:
             return None
-        return "coordinator='store' needs a store, but no store is set. Use coordinator='dict'."
+        return "coordinator='store' requires a store, but no store is set. Use coordinator='dict'."
     try:
         import modal
     except ModuleNotFoundError:
-        return "Modal's client is not installed here. Install it with: pip install 'taskapp-kit[modal]'."
+        return "Modal's client is not installed. Run: pip install 'taskapp-kit[modal]'"
     if "skip_if_exists" not in inspect.signature(modal.Dict.put).parameters:
         return (
-            "Modal's client here is too old: its Dict has no put-if-absent, so two containers could both claim one "
-            "Idempotency-Key. Install modal 1.6.4 or later."
+            "the installed version of Modal's client has no atomic put-if-absent for a Dict, so two containers could "
+            "claim the same Idempotency-Key. Install modal 1.6.4 or later."
         )
     return None
 
 
 def preload(target: str, *, beside: str | Path) -> None:
-    """Import the author's app and the server for a memory snapshot, without starting anything. A no-op on a laptop.
+    """Import the author's app and the server for a memory snapshot, without starting them.
 
-    The Secret's keys are already set, but hidden from the author's code.
+    Outside of a container, nothing is imported. The keys in the Secret are already set, but hidden from the author's
+    code.
     """
     if _in_container():
         import taskapp_kit.asgi  # noqa: F401
@@ -95,17 +101,19 @@ def serve(
     dict_name: str | None = None,
     sandbox: Literal["modal", "local"] = "modal",
 ) -> FastAPI:
-    """Return the FastAPI app of one container. On a laptop (`web.local()`) records are in memory and boxes are local.
+    """Return the FastAPI app of a container.
+
+    Outside of a container, as with `web.local()`, idempotency records are stored in memory and boxes run locally.
 
     Args:
         target: See `load_task_app`.
         beside: See `load_task_app`.
-        settings: Defaults to the process environment, where Modal puts the Secret's values. The keys are then removed
-            from the environment, because the author's code could read them there.
+        settings: Server settings. Defaults to the values in the process environment, which include the values in the
+            Secret. The keys are then removed from the environment, so that the author's code cannot read them.
         coordinator: Where idempotency records are stored; see `Together`.
-        dict_name: The name of the modal.Dict. Defaults to `tickets_of` the app's name.
-        sandbox: Where an app whose file imports `taskapp_kit.sandbox` at its top level runs its boxes: in Modal
-            Sandboxes, or inside this container.
+        dict_name: Name of the modal.Dict. Defaults to `tickets_of(app.name)`.
+        sandbox: Where boxes run if the app's file imports `taskapp_kit.sandbox` at the top level: "modal" for Modal
+            Sandboxes, "local" for this container.
 
     Raises:
         DiscoveryError: The app cannot be found or imported.
@@ -118,7 +126,9 @@ def serve(
 
     in_container = _in_container()
     if coordinator not in ("dict", "memory", "store"):
-        raise ConfigError(f"The coordinator {coordinator!r} is unknown.", hint="Use 'dict', 'store' or 'memory'.")
+        raise ConfigError(
+            f"The coordinator {coordinator!r} is unknown.", hint="Set coordinator= to 'dict', 'store' or 'memory'."
+        )
     if settings is None:
         settings = from_environment()
         if in_container:
@@ -128,16 +138,16 @@ def serve(
         from taskapp_kit.deploy.modal.sandboxes import ModalMachines
         from taskapp_kit.sandbox import remote
 
-        # A container does not have the rights to isolate processes inside it.
+        # A container does not have the privileges to isolate its own processes.
         remote.use(ModalMachines())
-    # What is opened or drawn from here on must not be part of a memory snapshot.
+    # From here on, files are opened and random values are drawn, which must not be part of a memory snapshot.
     clock = SystemClock()
     records: IdempotencyStore | None = None
     if coordinator == "store":
         if settings.store in (None, "none"):
             raise ConfigError(
-                "coordinator='store' needs a store, but no store is set.",
-                hint="Put TASKAPP_STORE into the Secret, or use coordinator='dict'.",
+                "coordinator='store' requires a store, but no store is set.",
+                hint="Add TASKAPP_STORE to the Secret, or use coordinator='dict'.",
             )
     elif coordinator == "memory" or not in_container:
         records = MemoryIdempotencyStore(clock)
@@ -153,13 +163,17 @@ def _in_container() -> bool:
 
 
 def require_modal() -> ModuleType:
-    """Return Modal's client. Raises Unavailable."""
+    """Return the module of Modal's client. Raises Unavailable if it is not installed."""
     require_client()
     return import_module("modal")
 
 
 def load_task_app(target: str, *, beside: str | Path) -> TaskApp:
-    """Import the author's app: in a container from the mounted files, elsewhere in place. Raises DiscoveryError."""
+    """Import the author's app. In a container, it is imported from the mounted files.
+
+    Raises:
+        DiscoveryError: The app cannot be found or imported.
+    """
     folder = folder_of(beside)
     parsed = parse_target(resolve(target, beside=folder))
     if parsed.kind != "file":

@@ -1,10 +1,12 @@
-"""The requirements that an app declares, read from where Python's tools also read them.
+"""Reads the requirements that an app declares in the standard formats.
 
-- A single file may have a `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
-- Without a block, and for a package, the nearest `pyproject.toml` at or above the app's directory counts.
-- Both may contain `[tool.taskapp.modal]` with the fields of `ModalSettings`.
+- A single file may contain a `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
+- For a file without a block, and for a package, the nearest `pyproject.toml` is used. The search starts in the app's
+directory
+  and continues upwards.
+- The block and `pyproject.toml` may contain a table `[tool.taskapp.modal]` with the fields of `ModalSettings`.
 
-Nothing is imported or installed.
+This module does not import or install anything.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ NOT_HERE = {
     "custom_domain": "custom_domains",
     "enable_memory_snapshot": "memory_snapshot",
 }
-"""Maps keys that authors write by mistake, such as Modal's names, to the right keys."""
+"""The correct key for each key that authors write by mistake, such as a name that Modal uses."""
 
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _KNOWN_SERIES = ("3.11", "3.12", "3.13", "3.14")
 _NEWEST_PATCH = 30
-"""More patch releases than any series of Python has: `requires-python` may allow only some patches of a series."""
+"""An upper limit on the patch releases of a Python series, to test whether `requires-python` allows any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,12 @@ class DeclaredRequirements:
     """The declared requirements of an app.
 
     Attributes:
-        dependencies: pip requirements, without the requirement on the kit.
-        extras: The kit's extras, from that requirement.
+        dependencies: pip requirements, except for the requirement on the kit.
+        extras: Extras of the kit, from the requirement on the kit.
         requires_python: A specifier such as ">=3.12", or "".
         settings: The table `[tool.taskapp.modal]`.
-        source: The file that declares them; None without one.
-        block: Whether they are in a block of the app's own file.
+        source: File with the declarations, or None if the app declares no requirements.
+        block: Whether the declarations are in a `# /// script` block in the app's file.
     """
 
     dependencies: tuple[str, ...] = ()
@@ -79,28 +81,32 @@ class DeclaredRequirements:
     block: bool = False
 
     def where_to_declare(self, package: str) -> str:
-        """Return a hint on how to declare `package`, so that the container has it."""
+        """Return a hint on how to declare `package`, so that it is installed in the container."""
         line = f'dependencies = ["{package}"]'
         if self.source is None:
-            return f"Write above the imports: # /// script, then # {line}, then # ///."
+            return f"Add a block of three lines above the imports: `# /// script`, `# {line}` and `# ///`."
         if self.block:
-            return f'Add "{package}" to `dependencies` in the # /// script block of {self.source.name}.'
+            return f'Add "{package}" to `dependencies` in the `# /// script` block in {self.source.name}.'
         return f'Add "{package}" to [project] `dependencies` in {self.source.name}.'
 
 
 def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
-    """Read the requirements of `target`; empty for a bundled environment. Raises ConfigError, which lists every problem."""
+    """Return the declared requirements of `target`, which are empty for a bundled environment.
+
+    Raises:
+        ConfigError: A declaration is invalid. The message lists every problem.
+    """
     if target.kind == "bundled":
         return DeclaredRequirements()
     if target.kind == "module":
         return _of_module(target.name.partition(".")[0])
     path = (beside / target.name).absolute()
     if not path.is_file():
-        return DeclaredRequirements()  # source_files.py reports it
+        return DeclaredRequirements()  # source_files.py reports the missing file
     text = path.read_text("utf-8", errors="replace").replace("\r\n", "\n")
     blocks = list(_BLOCK.finditer(text))
     if len(blocks) > 1:
-        raise ConfigError(f"{path.name} has {len(blocks)} `# /// script` blocks.", hint="Keep one.")
+        raise ConfigError(f"{path.name} has {len(blocks)} `# /// script` blocks.", hint="Combine them into one block.")
     if blocks:
         content = "".join(
             line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines(keepends=True)
@@ -111,9 +117,10 @@ def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
 
 
 def python_version(requires: str, installed: tuple[int, int]) -> str:
-    """Return the container's Python: the version that deploys if `requires` allows it, else the oldest allowed version.
+    """Return the Python version of the container.
 
-    The image pins the package versions installed here, which are known to exist for the version that deploys.
+    This is the version of the deploying Python if `requires` allows it, and the oldest allowed version otherwise. The
+    image pins the versions of packages that are installed on this machine, which exist for the deploying Python.
 
     Raises:
         ConfigError: Modal has no Python that `requires` allows.
@@ -129,15 +136,15 @@ def python_version(requires: str, installed: tuple[int, int]) -> str:
         if series in _KNOWN_SERIES and any(allowed.contains(f"{series}.{patch}") for patch in range(_NEWEST_PATCH)):
             return series
     raise ConfigError(
-        f"requires-python {requires!r} excludes every Python that a container can have ({', '.join(_KNOWN_SERIES)}).",
-        hint="Widen it, or set python_version under [tool.taskapp.modal].",
+        f"requires-python {requires!r} excludes all Python versions that Modal supports: {', '.join(_KNOWN_SERIES)}.",
+        hint="Change requires-python, or set python_version under [tool.taskapp.modal].",
     )
 
 
 def _of_module(top: str) -> DeclaredRequirements:
     spec = find_top(top)
     if spec is None or spec.origin is None:
-        return DeclaredRequirements()  # source_files.py reports it
+        return DeclaredRequirements()  # source_files.py reports the missing module
     found = _of_folder(Path(spec.origin).parent)
     if found.source is not None:
         return found
@@ -150,14 +157,14 @@ def _of_module(top: str) -> DeclaredRequirements:
 
 
 def _of_folder(folder: Path) -> DeclaredRequirements:
-    """Read the nearest pyproject.toml at or above the directory, up to the top of the repository."""
+    """Read the nearest pyproject.toml in the directory or its parents, up to the top of the repository."""
     try:
         home = Path.home()
-    except RuntimeError:  # no home directory is known
+    except RuntimeError:  # the user has no home directory
         home = None
     for place in (folder, *folder.parents):
         if place != folder and place.stat().st_mode & stat.S_IWOTH:
-            break  # another user's file in /tmp would choose packages for the image of an app below it
+            break  # a file of another user in /tmp could otherwise select packages for apps in /tmp
         file = place / "pyproject.toml"
         if file.is_file():
             return (
@@ -176,7 +183,7 @@ def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) 
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = re.sub(r"at line (\d+)", lambda found: f"at line {int(found[1]) + first_line}", str(error))
-        raise ConfigError(f"{source}: {what} is not valid TOML: {reason}.", hint="Fix that line.") from None
+        raise ConfigError(f"{source}: {what} is not valid TOML: {reason}.", hint="Fix this line.") from None
     lines = lines_of(text)
     problems: list[tuple[int, str]] = []
 
@@ -224,7 +231,7 @@ def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_kit(lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the requirements without the kit, which is installed from a wheel, and the extras of the kit."""
+    """Return the requirements without the kit, which is installed from a wheel, and the required extras of the kit."""
     kept, extras = [], []
     for line in lines:
         requirement = parse_requirement(line)

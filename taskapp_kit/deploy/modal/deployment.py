@@ -1,6 +1,6 @@
-"""A task app on Modal as one autoscaled web function, whose Modal objects are created here from a plan.
+"""Creates Modal's objects for a task app, which runs on Modal as an autoscaled web function.
 
-`modal_app.py` defines the function, because a container finds it by its module and name:
+`modal_app.py` must define the function, because a container finds the function by its module and name:
 
     DEPLOYMENT = Deployment("my_app.py", ModalSettings(app_name="my-app", store="none"), beside=__file__)
     app = DEPLOYMENT.app
@@ -11,8 +11,8 @@
     def web():
         return DEPLOYMENT.serve()
 
-Building these objects needs neither network nor account. Keys reach the container only through named Secrets, never
-through a layer, a mounted file or the function's definition.
+Creating these objects requires neither a network nor an account. Keys are passed to the container only in named
+Secrets, never in an image layer, a mounted file or the definition of the function.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 __all__ = ["OWNER_TAG", "Deployment", "ModalSettings"]
 
 CONTAINER_FILE = "taskapp_deployment.json"
-"""The container's part of the plan, at its source root. It contains names and numbers, never a key."""
+"""The name of the file with the container's part of the plan, in its source root. The file never contains a key."""
 ASKED_FILE = "taskapp_asked.json"
-"""The request of `taskapp deploy`, next to the entry module. It stays on this machine."""
+"""The name of the file with the options of `taskapp deploy`, next to the entry module. It is not uploaded."""
 ADDRESSES = "*.modal.run"
-"""The hosts of Modal's web functions."""
+"""The domain of Modal's web functions."""
 WHEEL_DIR = "/opt/taskapp-kit"
 
 
 class Deployment:
-    """One task app on Modal: the arguments of its function, and the server of its container.
+    """A task app on Modal: the arguments of its web function, and the server in its containers.
 
-    In a container the arguments are ignored: a file contains the decisions of the deployment.
+    In a container, the arguments are ignored. The settings are read from a file that the deployment has written.
 
     Args:
         target: `my_app.py`, `my_app.py:app`, a directory with an `app.py`, `package.module:app`, or a bundled name.
-        said: Settings that override the app's own `[tool.taskapp.modal]`.
-        beside: `__file__` of the calling module. A relative `target` is relative to its directory.
-        rehearsal: The result of an import check of the same app. By default the app is imported.
+        said: Settings that override the app's `[tool.taskapp.modal]`.
+        beside: `__file__` of the calling module. A relative path in `target` starts in its directory.
+        rehearsal: The result of an import check of the same app. By default, the check is run.
 
     Raises:
         DiscoveryError: See `plan.make_plan`.
@@ -77,11 +77,11 @@ class Deployment:
         self._client = require_modal()
         self._beside = folder_of(beside)
         self.plan: DeployPlan | None = None
-        # A container does not have the plan's inputs (the author's pyproject.toml, this machine's packages).
+        # A container has no access to the inputs of the plan, such as the author's pyproject.toml.
         if self._client.is_local():
             try:
                 self.plan = make_plan(target, said or ModalSettings(), beside=beside, rehearsal=rehearsal)
-            except KitError as error:  # the author needs the message, not our traceback
+            except KitError as error:  # shows the author the message without a traceback of the kit
                 raise error.with_traceback(None) from None
             container_part, self._target = self.plan.for_container(), self.plan.target
         else:
@@ -90,11 +90,14 @@ class Deployment:
         self._required_keys = container_part["required_keys"]
         self.settings = ModalSettings(**container_part["settings"])
         if self.settings.memory_snapshot:
-            preload(self._target, beside=self._beside)  # part of the memory snapshot, unlike keys and clients
+            preload(self._target, beside=self._beside)  # imported before the memory snapshot, unlike keys and clients
 
     @classmethod
     def asked(cls, *, beside: str | Path) -> Deployment:
-        """Return the deployment that `taskapp deploy` requested in a file next to its entry module. Raises like the class."""
+        """Return the deployment for the options that `taskapp deploy` wrote next to its entry module.
+
+        Raises the same exceptions as the constructor.
+        """
         file = folder_of(beside) / ASKED_FILE
         if not require_modal().is_local():
             return cls("", beside=beside)
@@ -149,17 +152,14 @@ class Deployment:
         return {"custom_domains": list(self.settings.custom_domains)} if self.settings.custom_domains else {}
 
     def serve(self) -> FastAPI:
-        """Import the app and return the server of this container or process.
-
-        Raises DiscoveryError, DeclarationError, ConfigError, Unavailable, StoreError.
-        """
+        """Import the app and return the server of this container or process. See `container.serve` for exceptions."""
         settings = from_environment()
         if not self._client.is_local():
-            # The author's code, and programs that it starts, could read the Secret's keys in the environment.
+            # The author's code and its child processes must not find the Secret's keys in the environment.
             keep_from_authors()
             hosts = (*settings.hosts, ADDRESSES, *(self.settings.custom_domains or ()))
             settings = dataclasses.replace(settings, hosts=hosts)
-        if self.settings.store == "none":  # a Secret shared with other apps may contain a store's address
+        if self.settings.store == "none":  # other apps may share the Secret, which may contain the address of a store
             settings = dataclasses.replace(settings, store=None)
         return serve(
             self._target,
@@ -173,7 +173,7 @@ class Deployment:
         image: modal.Image = self._client.Image.debian_slim(python_version=self.settings.python_version)
         plan = self.plan
         if plan is None:
-            return image  # a container has its image already
+            return image  # a container already runs in its image
         if plan.settings.apt_packages:
             image = image.apt_install(*plan.settings.apt_packages)
         wheel = f"{WHEEL_DIR}/{plan.wheel.name}"
@@ -181,7 +181,7 @@ class Deployment:
         image = image.add_local_file(plan.wheel, wheel, copy=True).uv_pip_install(wheel, extra_options="--no-deps")
         container_part = keep(json.dumps(plan.for_container(), sort_keys=True, indent=1).encode(), CONTAINER_FILE)
         image = image.add_local_file(container_part, f"{SOURCE_ROOT}/{CONTAINER_FILE}")
-        for tree in plan.trees:  # mounts: an edit rebuilds no layer
+        for tree in plan.trees:  # mounted, so that an edit does not rebuild a layer
             image = _with_tree(image, tree)
         return image
 
@@ -190,12 +190,12 @@ def _with_tree(image: modal.Image, tree: FileSet) -> modal.Image:
     remote = f"{SOURCE_ROOT}/{tree.remote_dir}".rstrip("/")
     if (tree.local_dir / "__init__.py").is_file():
         return image.add_local_dir(tree.local_dir, remote, ignore=_all_but(tree.files))
-    for file in tree.files:  # the directory may contain anything of any size, so Modal must not walk it
+    for file in tree.files:  # Modal must not walk the whole directory, which may contain private and large files
         image = image.add_local_file(tree.local_dir / file, f"{remote}/{file}")
     return image
 
 
 def _all_but(files: Iterable[str]) -> Callable[[Path], bool]:
-    """Return a filter that excludes all other files, because Modal walks a package itself."""
+    """Return a filter that excludes all files except `files`, because Modal itself walks the directory of a package."""
     selected = frozenset(files)
     return lambda path: path.as_posix() not in selected

@@ -1,36 +1,45 @@
 """Idempotency records in a modal.Dict, for an app that several containers serve.
 
-A Dict offers three atomic operations: put if absent, put, and pop. It has no transactions and no compare-and-set. So
-no entry is removed while another container may read it, and every decision between containers is one put if absent:
+A Dict has three atomic operations: put if absent, put, and pop. It has no transactions and no compare-and-set.
+Therefore, no entry is removed while another container may read it, and every decision between containers is a single
+put if absent:
 
-    key/KEY            the id of the first rollout that was requested under this key
-    next/ROLLOUT       the id of the rollout that took the key over from ROLLOUT
+    key/KEY            the id of the first rollout that was requested with this key
+    next/ROLLOUT       the id of the rollout that took over the key from ROLLOUT
     holder/OWNER       a container: the end of its lease, and the rollouts that it owns (JSON)
-    ticket/, part/     a rollout's record and its result: see idempotency_record.py
+    ticket/, part/     the record and the result of a rollout; see idempotency_record.py
 
-The rollouts of a key are a chain: `key`, then one `next` after another. The last rollout has the key. A claim reads to the
-end, and the algorithm (store/idempotency.py) examines the rollout there. To take the key over, a container puts its own
-rollout as `next`, if absent. One of all that try succeeds, and the others read on.
+The rollouts of a key form a chain: the entry `key` points to the first rollout, and each `next` to the following
+rollout. The last rollout owns the key. A claim reads the chain to its end, and the algorithm in store/idempotency.py
+examines the last rollout. To take over the key, a container puts its own rollout as `next`, if absent. Only one of
+several containers succeeds, and the others continue to read.
 
-The races:
+These races can occur:
 
-- Two containers claim a free key. One puts `key`, the other reads it.
-- Two containers find the same owner dead. One puts `next`. (Popping `key` instead could remove the winner's new entry.)
-- A slow owner returns after its record was taken over. It settles its own record, which nothing else writes, and the key
-  stays with the new rollout.
-- Modal's client repeats a put if absent whose response was lost, and learns that the entry exists. So an entry names its
-  claim and is read back: an entry of the same claim is a success.
-- A claim that dies between record and chain leaves a record that no entry points to. It expires.
-- A chain ends without a record. The record was released or has expired, because a record is put before its link. The key
-  is free.
-- Settling writes the parts before the record that names them, so a reader sees a running rollout or a whole answer.
+- Two containers claim a free key. One container puts `key`, and the other reads the entry.
+- Two containers notice that an owner is dead. One container puts `next`. Popping `key` instead could remove the new
+entry of
+  the other container.
+- A slow owner continues after another container has taken over its record. It settles its own record, which no other
+  container writes, and the new rollout still owns the key.
+- Modal's client repeats a put if absent whose response was lost, and is told that the entry exists. Therefore, each
+entry
+  contains the id of its claim and is read back. If the ids are equal, the put has succeeded.
+- A container dies after it has put a record and before it has put the link. No entry points to the record, which
+expires. - The last link of a chain points to a missing record. Because a record is put before its link, the record was
+released or has
+  expired, and the key is free.
+- A container reads a result while another container writes it. The parts are written before the record that lists
+them, so
+  the reader sees either a running rollout or a complete result.
 
-A container renews one entry for everything that it owns. A record counts as owned while that entry lives and either lists
-it or is older than the record (`beat`), because the first renewal after a claim lists it. Only the lease decides whether a
-container is dead.
+A container renews a single entry for all records that it owns. A record counts as owned if this entry has not expired
+and either lists the record or is older than the record. The number `beat` determines which is older. An older entry
+cannot list the record, because only the next renewal adds it. The lease alone determines whether a container is dead.
 
-Modal removes an entry that was not read or written for seven days, so nothing is purged here. Modal does not document
-whether a read in one container immediately sees an entry of another container. This module assumes it.
+Modal removes entries that have not been read or written for seven days, so this module removes no expired entries.
+Modal does not document whether a container can immediately read an entry that another container has put. This module
+assumes that it can.
 """
 
 from __future__ import annotations
@@ -49,17 +58,22 @@ from taskapp_kit.store.idempotency import LeasedIdempotencyStore
 log = logging.getLogger("taskapp_kit.deploy")
 
 LEASE_SECONDS = 30.0
-"""How long a container counts as alive after its last renewal."""
+"""For how many seconds a container counts as alive after its last renewal."""
 RENEW_SECONDS = 8.0
-"""How often a container renews its lease while it owns a record."""
+"""The interval in seconds at which a container renews its lease while it owns a record."""
 
 
 class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
-    """An `IdempotencyStore` over the entries of a modal.Dict. Use it on one event loop; any number may share a Dict.
+    """An `IdempotencyStore` in a modal.Dict. Each instance belongs to one event loop; several instances may share a
+    Dict.
 
-    renew_seconds: how often the lease is renewed. For an answer longer than MOST_BYTES a failure with the code
-    `answer_too_large` is stored: a repeated request learns that the rollout was played and that its answer is not here;
-    it is not played again under its key.
+    If a result is longer than MOST_BYTES, a failure with the code `answer_too_large` is stored instead. A repeated
+    request then receives this failure, and the rollout is not played again.
+
+    Args:
+        entries: The entries of the Dict.
+        clock: The clock.
+        renew_seconds: Interval at which the lease is renewed.
     """
 
     def __init__(self, entries: ModalEntries, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
@@ -75,7 +89,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The put may have arrived, so it continues and is then undone.
+            # The put may already have taken effect, so it is completed and then undone.
             self._spawn(self._remove_after(work, ticket.rollout_id))
             raise
 
@@ -106,7 +120,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         await self._records.remove(rollout_id)
 
     async def _renew(self) -> None:
-        self._beat += 1  # before the list is read, so a record claimed from now on has this beat or is on the list
+        self._beat += 1  # incremented first, so that a record claimed from now on has this beat or is listed
         now = self._clock.now()
         lease = {"until": now + LEASE_SECONDS, "beat": self._beat, "held": sorted(self._owned)}
         await self._entries.put(f"holder/{self.owner}", json.dumps(lease).encode())
@@ -116,13 +130,13 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         await self._entries.remove(f"holder/{self.owner}")
 
     async def _put(self, ticket: IdempotencyRecord, over: DictRecord | None) -> DictRecord | None:
-        """Put the record, then its link at the end of its key's chain."""
+        """Put the record, then put its link at the end of the chain. Return the current record if the key is taken."""
         while True:
             place, there = (None, None) if ticket.key is None else await self._end_of(f"key/{ticket.key}", over)
             if there is not None:
                 return there
             await self._ensure_lease()
-            # The record comes first, because other containers take a link without a record for a free key.
+            # The record comes first, because a link to a missing record means that the key is free.
             if not await self._records.put_new(DictRecord(ticket, uuid.uuid4().hex, self.owner, self._beat)):
                 raise self._duplicate(ticket.rollout_id)
             try:
@@ -135,7 +149,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
             await self._records.remove(ticket.rollout_id)
 
     async def _remove_after(self, put: asyncio.Task[DictRecord | None], rollout_id: str) -> None:
-        """Remove the record of a claim whose caller was cancelled."""
+        """Remove the record of a claim that was cancelled."""
         with suppress(StoreError):
             if await put is None:
                 await self._records.remove(rollout_id)
@@ -146,7 +160,10 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         return await self._entries.get(place) == rollout_id.encode()
 
     async def _end_of(self, place: str, over: DictRecord | None) -> tuple[str, DictRecord | None]:
-        """Return where the chain's next link belongs, and the record at its end unless the key is free or may be taken over."""
+        """Return the key of the chain's next link, and the last record.
+
+        The record is None if the key is free or can be taken over.
+        """
         while True:
             last = await self._entries.get(place)
             if last is None:
@@ -159,7 +176,7 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
                 return place, None if free else there
 
     async def _ensure_lease(self) -> None:
-        """Ensure that this container's lease exists and lasts long enough for a new record."""
+        """Ensure that this container's lease exists and is valid long enough for a new record."""
         if self._first_renewal is not None and not self._first_renewal.done():
             await asyncio.shield(self._first_renewal)
         now = self._clock.now()

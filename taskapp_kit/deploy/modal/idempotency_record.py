@@ -1,9 +1,9 @@
-"""The entries of one rollout in a modal.Dict: its idempotency record, and its compressed result in parts.
+"""The entries of a rollout in a modal.Dict: its idempotency record, and the parts of its compressed result.
 
     ticket/ROLLOUT          the record: its owner, or its result (JSON)
     part/ROLLOUT/WHAT/N     the answer and the events
 
-The parts are written before the record that names them, so a reader sees a running rollout or a whole answer.
+The parts are written before the record that lists them, so a reader sees either a running rollout or a complete result.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from taskapp_kit.errors import Failure, StoreError
 from taskapp_kit.records.protocols import IdempotencyRecord, StoredResult
 
 CALL_SECONDS = 30.0
-"""How long one call to the Dict may take, with the client's own retries."""
+"""The time limit of a call to the Dict in seconds, including retries by Modal's client."""
 
 
 class ModalEntries:
-    """A named modal.Dict, created on first use. Keys are strings and values bytes, so nothing is pickled.
+    """A named modal.Dict, which is created on first use. Keys are strings and values are bytes, so nothing is pickled.
 
-    Raises StoreError with the type of Modal's error, never its text.
+    All methods raise StoreError if a call fails. The message contains the type of Modal's error, never its text.
     """
 
     def __init__(self, name: str, *, client: Any = None) -> None:
-        """client: A `modal.Client`. Defaults to the client of the process."""
+        """Store the name. `client` is a `modal.Client`, by default the client of the process."""
         self.name = name
         self._client = client
         self._dict: Any = None
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None if the entry does not exist."""
+        """Return the value, or None if the entry does not exist."""
         value = await self._call("read", lambda found: found.get.aio(key))
         if value is not None and not isinstance(value, bytes):
             raise StoreError(
@@ -48,11 +48,11 @@ class ModalEntries:
         return value
 
     async def put(self, key: str, value: bytes) -> None:
-        """Put the entry, replacing an existing one."""
+        """Put the entry. An existing entry is replaced."""
         await self._call("write", lambda found: found.put.aio(key, value))
 
     async def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Put the entry unless it exists; return whether it was put. One of several concurrent calls succeeds."""
+        """Put the entry unless it exists. Return whether it was put. Only one of several concurrent calls succeeds."""
         return bool(await self._call("write", lambda found: found.put.aio(key, value, skip_if_exists=True)))
 
     async def remove(self, key: str) -> None:
@@ -64,14 +64,14 @@ class ModalEntries:
 
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                if self._dict is None:  # not before a memory snapshot was restored
+                if self._dict is None:  # created on first use, because a memory snapshot must not contain it
                     self._dict = modal.Dict.from_name(self.name, create_if_missing=True, client=self._client)
                 return await call(self._dict)
         except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise StoreError(
                 f"the modal.Dict {self.name!r} could not be {'read' if verb == 'read' else 'written'}: "
                 f"{type(error).__name__}.",
-                hint="Send the request again. If it fails again, check the Dict with `modal dict list`.",
+                hint="Send the request again. If it fails again, check the Dict: modal dict list",
             ) from error
 
 
@@ -80,12 +80,11 @@ log = logging.getLogger("taskapp_kit.deploy")
 T = TypeVar("T")
 
 PART_BYTES = 2**20
-"""The size of a part. Modal's client does not limit values, but its server rejects requests that are too large, and Modal
-advises against large values."""
+"""The size of a part. Modal's server rejects requests that are too large, and Modal advises against large values."""
 MOST_BYTES = 64 * 2**20
-"""The limit on one compressed answer, and on its events. A longer answer is not stored; see `DictRecords.settle`."""
+"""The maximum size of a compressed answer, and of its compressed events. See `DictRecords.settle`."""
 AT_ONCE = 4
-"""The most parts read or written concurrently, so that one long answer leaves room for other calls."""
+"""The maximum number of parts that are read or written concurrently, so that long answers do not block other calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,13 @@ class DictRecord:
 
     Attributes:
         ticket: The idempotency record.
-        claim: An id of this write, by which its writer recognizes it.
+        claim: The id of this write, with which the writer recognizes its own record.
         owner: The container that owns the record (`holder` in JSON).
         beat: The owner's beat at the time of the claim.
-        freed: Whether the key may be claimed again.
-        failure: The failure of the rollout.
-        answer: The number of parts of the answer; None without one.
-        events: The number of parts of the events; None without them.
+        freed: Whether the key can be claimed again.
+        failure: The failure of the rollout, or None.
+        answer: The number of parts of the answer, or None if there is no answer.
+        events: The number of parts of the events, or None if there are no events.
     """
 
     ticket: IdempotencyRecord
@@ -125,7 +124,7 @@ class DictRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DictRecord:
-        """Return the inverse of `to_bytes`. Raises ValueError, TypeError, KeyError, AttributeError."""
+        """Decode a record. Raises ValueError, TypeError, KeyError or AttributeError for invalid data."""
         stored = json.loads(data)
         failure = stored.pop("failure")
         return cls(
@@ -137,21 +136,21 @@ class DictRecord:
 
 
 class DictRecords:
-    """Records and results by rollout. Every method raises StoreError."""
+    """Records and results by rollout. All methods raise StoreError if a call to the Dict fails."""
 
     def __init__(self, entries: ModalEntries) -> None:
         self._entries = entries
 
     async def put_new(self, record: DictRecord) -> bool:
-        """Put the record unless the rollout has one; return whether the stored record is this one."""
+        """Put the record unless the rollout already has a record. Return whether `record` is now stored."""
         rollout_id = record.ticket.rollout_id
         if await self._entries.put_if_absent(f"ticket/{rollout_id}", record.to_bytes()):
             return True
-        there = await self.read(rollout_id)  # the client may have repeated the put after a lost response
+        there = await self.read(rollout_id)  # the client may have repeated a put whose response was lost
         return there is not None and there.claim == record.claim
 
     async def read(self, rollout_id: str) -> DictRecord | None:
-        """Return the record; None if it does not exist."""
+        """Return the record, or None if it does not exist."""
         data = await self._entries.get(f"ticket/{rollout_id}")
         if data is None:
             return None
@@ -165,7 +164,7 @@ class DictRecords:
         await self._entries.remove(f"ticket/{rollout_id}")
 
     async def settle(self, record: DictRecord, settled: StoredResult) -> None:
-        """Write the result. An answer longer than MOST_BYTES becomes a failure with the code `answer_too_large`."""
+        """Write the result. For an answer longer than MOST_BYTES, write the failure `answer_too_large`."""
         answer, events = await asyncio.to_thread(lambda: (_compressed(settled.answer), _compressed(settled.events)))
         failure = settled.failure
         if len(events or b"") > MOST_BYTES:
@@ -205,7 +204,7 @@ class DictRecords:
 
     def _warn(self, what: str, rollout_id: str) -> None:
         most = MOST_BYTES // 2**20
-        log.warning("%s not stored: longer than %d MiB compressed rollout_id=%s", what, most, rollout_id)
+        log.warning("%s not stored, because the compressed size exceeds %d MiB rollout_id=%s", what, most, rollout_id)
 
     def _too_large(self) -> Failure:
         return Failure(
@@ -233,7 +232,7 @@ def _compressed(text: bytes | None) -> bytes | None:
 
 
 def damaged(rollout_id: str, fault: Exception) -> StoreError:
-    """Return the error for an unreadable entry of a rollout."""
+    """Return the error for an entry of a rollout that cannot be decoded."""
     return StoreError(
         f"the result of rollout {rollout_id!r} in the modal.Dict cannot be read: {type(fault).__name__}.",
         hint="Send the request again under a new Idempotency-Key.",

@@ -1,7 +1,8 @@
 """The settings of a task app on Modal, their rules, and their precedence.
 
-A setting may be in the author's file or pyproject.toml (`[tool.taskapp.modal]`), in `modal_app.py` (`ModalSettings`), and
-on the command line. The latest of these wins. None means "not set here".
+There are three places for a setting, from the lowest to the highest precedence: the table `[tool.taskapp.modal]` in the
+author's file or pyproject.toml, `ModalSettings` in `modal_app.py`, and the command line. None means that a setting is
+not set.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ WEB_FUNCTION = "web"
 DOOR_KEY, STORE_KEY = "ENVIRONMENT_API_KEY", "TASKAPP_STORE"
 
 STORE_CHOICES = (
-    "none, the default, stores nothing, so a rollout can be neither replayed nor requested later. postgres-secret stores "
-    "every rollout in the Postgres database whose address is TASKAPP_STORE in the Secret."
+    "none (the default) stores nothing, so rollouts can neither be replayed nor requested later. postgres-secret "
+    "stores every rollout in the Postgres database whose address is the value of TASKAPP_STORE in the Secret."
 )
 
 
@@ -34,7 +35,7 @@ _FOLDER = re.compile(r"/[A-Za-z0-9._/-]+")
 _PYTHON = re.compile(r"3\.(1[1-9]|[2-9][0-9])")
 
 Rule = Callable[[Any], str | None]
-"""Returns a description of the expected value; None for a valid one."""
+"""Returns a description of the expected value, or None if the value is valid."""
 
 
 def _matching(pattern: re.Pattern[str], expected: str) -> Rule:
@@ -61,15 +62,15 @@ def _switch(value: Any) -> str | None:
 def _each(rule: Rule) -> Rule:
     def whole(value: Any) -> str | None:
         if not isinstance(value, list | tuple):
-            return "a list of strings, even for a single one"
+            return "a list of strings, also for a single string"
         expected = next(filter(None, map(rule, value)), None)
-        return None if expected is None else f"a list, each {expected}"
+        return None if expected is None else f"a list in which each item is {expected}"
 
     return whole
 
 
 def _volumes(value: Any) -> str | None:
-    expected = 'a table such as { "/data" = "my-volume" }, from an absolute directory to the name of a Modal Volume'
+    expected = 'a table of absolute directories and names of Modal Volumes, such as { "/data" = "my-volume" }'
     if not isinstance(value, Mapping):
         return expected
     for folder, name in value.items():
@@ -99,36 +100,39 @@ _text = _matching(re.compile(r"[^\x00-\x1f]+"), "a string")
 
 @dataclass(frozen=True, slots=True)
 class ModalSettings:
-    """How one task app runs on Modal. None means "not set here", so `DEFAULTS` applies.
+    """How a task app runs on Modal. For a field that is None, the value in `DEFAULTS` applies.
 
-    Each field is annotated with its rule, which describes the expected value if a value is invalid.
+    Each field is annotated with a rule, which checks values and describes the expected value.
 
     Attributes:
         app_name: The name of the Modal app. Its address is `https://WORKSPACE--APP_NAME-web.modal.run`.
         secret_name: The named Secret with the keys. Defaults to `APP_NAME-env`.
-        extra_secrets: Additional named Secrets, such as a vendor's. A later Secret overrides an earlier Secret.
-        required_keys: Names of the variables that the Secret must contain, which Modal checks on deployment.
-        store: `postgres-secret`, or `none`, which stores no rollouts (`STORE_CHOICES`). The plan warns if it is not set.
-        timeout_seconds: The longest time that a single request may run. Modal's own default is 300.
-        startup_timeout_seconds: The longest time that importing the app and loading its data may take.
-        min_containers: The number of containers to keep running. 0 costs nothing while idle.
-        max_containers: The most containers.
-        buffer_containers: The number of containers to start ahead of the load.
-        scaledown_window_seconds: How long an idle container stays, from 2 to 3600.
-        max_inputs: The most concurrent requests per container.
-        target_inputs: The number of concurrent requests per container at which Modal scales.
+        extra_secrets: Additional named Secrets, such as the Secret of a model provider. Later Secrets override earlier
+            ones.
+        required_keys: Names of variables that the Secret must contain. Modal checks them on deployment.
+        store: `postgres-secret`, or `none`, which stores no rollouts. The plan contains a warning if it is not set.
+        timeout_seconds: Maximum time for a request. Modal's own default is 300.
+        startup_timeout_seconds: Maximum time for importing the app and loading its data.
+        min_containers: Minimum number of running containers. With 0, an idle app costs nothing.
+        max_containers: Maximum number of containers.
+        buffer_containers: Number of additional containers to start ahead of the load.
+        scaledown_window_seconds: After how many seconds an idle container is stopped, from 2 to 3600.
+        max_inputs: Maximum number of concurrent requests per container.
+        target_inputs: Number of concurrent requests per container at which Modal starts another container.
         cpu: The number of reserved physical cores.
         memory_mib: The reserved memory in MiB.
-        region: The regions in which containers may run; empty for any. Modal charges more for a chosen region.
-        volumes: Maps a directory in the container to the name of the Modal Volume mounted there.
+        region: The regions in which containers may run. Empty means any region. Modal charges more for a selected
+            region.
+        volumes: The name of the Modal Volume for each directory in the container at which a Volume is mounted.
         apt_packages: Debian packages that the app needs.
-        custom_domains: The author's own domains, under which Modal serves the app.
-        memory_snapshot: Whether containers start from a memory snapshot taken after the app was imported.
-        python_version: The container's Python, "3.11" or later. Defaults to the version that deploys.
-        extras: The kit's extras to install. A bundled environment adds its own.
-        extra_packages: pip requirements besides the app's declared dependencies.
-        data_files: Files that the app reads without naming them with `app.path(...)`, relative to its directory.
-        rehearse: Whether the deployment first imports the app here, with only the packages of the container.
+        custom_domains: The author's own domains under which Modal serves the app.
+        memory_snapshot: Whether containers start from a memory snapshot that is taken after the app was imported.
+        python_version: The container's Python version, "3.11" or later. Defaults to the version of the deploying
+            Python.
+        extras: The kit's extras to install. For a bundled environment, its extra is added.
+        extra_packages: Additional pip requirements, besides the app's declared dependencies.
+        data_files: Files that the app reads and does not declare with `app.path(...)`, relative to its directory.
+        rehearse: Whether the deployment first imports the app on this machine, with only the container's packages.
     """
 
     app_name: Annotated[str | None, _name] = None
@@ -172,14 +176,15 @@ class ModalSettings:
                 object.__setattr__(self, name, tuple(value))
 
     def over(self, below: ModalSettings) -> ModalSettings:
-        """Return these settings, completed with the settings of `below`."""
+        """Return a copy in which the values of `below` replace settings that are None."""
         said = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
         return dataclasses.replace(below, **said)
 
     def completed(self) -> ModalSettings:
-        """Return the settings with all defaults. Only cpu, memory_mib and python_version may still be None.
+        """Return a copy with all defaults. Only `cpu`, `memory_mib` and `python_version` may still be None.
 
-        Raises ConfigError if the name is missing or two settings contradict each other.
+        Raises:
+            ConfigError: The name is missing, or two settings contradict each other.
         """
         whole = self.over(DEFAULTS)
         if whole.app_name is None:
@@ -188,16 +193,16 @@ class ModalSettings:
         for low, high in (("min_containers", "max_containers"), ("target_inputs", "max_inputs")):
             below, above = getattr(whole, low), getattr(whole, high)
             if below > above:
-                raise ConfigError(f"{low} ({below}) is higher than {high} ({above}).", hint="Change one of them.")
+                raise ConfigError(f"{low} ({below}) is higher than {high} ({above}).", hint=f"Change {low} or {high}.")
         return whole
 
     def all_required_keys(self) -> tuple[str, ...]:
-        """Return the variables that the Secret must contain: `required_keys`, and a Postgres store's address."""
+        """Return the variables that the Secret must contain: `required_keys` and, for a Postgres store, its address."""
         more = (STORE_KEY,) if self.store == "postgres-secret" else ()
         return tuple(dict.fromkeys((*(self.required_keys or ()), *more)))
 
     def said(self) -> dict[str, Any]:
-        """Return every setting that has a value, as JSON types."""
+        """Return all settings that are not None, as JSON types."""
         return {
             name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
             for name in NAMES
@@ -212,12 +217,12 @@ RULES: Mapping[str, Rule] = {
 
 
 def wrong(name: str, value: Any) -> str | None:
-    """Return a description of the expected value; None if the value is valid."""
+    """Return a description of the expected value, or None if the value is valid."""
     return RULES[name](value)
 
 
 def _shown(name: str, value: Any) -> str:
-    """Return `is VALUE`, without values that may contain a key."""
+    """Return `is VALUE`, or `is invalid` for settings that may contain a key."""
     return "is invalid" if name in ("required_keys", "extra_packages") else f"is {value!r}"[:120]
 
 

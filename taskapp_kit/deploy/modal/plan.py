@@ -1,7 +1,7 @@
-"""Plans a deployment to Modal: everything that will be built, uploaded and registered.
+"""Plans a deployment to Modal: everything that is built, uploaded and registered.
 
-`make_plan` needs no Modal client, account or network. `deploy/modal/deployment.py` makes Modal's objects from a plan, and
-`taskapp deploy --dry-run` prints the same plan.
+`make_plan` requires no Modal client, account or network. `deploy/modal/deployment.py` creates Modal's objects from a
+plan, and `taskapp deploy --dry-run` prints the plan.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from taskapp_kit.deploy.packaging.wheel import kit_wheel
 from taskapp_kit.errors import ConfigError
 
 SOURCE_ROOT = "/root"
-"""Modal's working directory, which is on the container's import path."""
+"""Modal's working directory, which is on the import path of the container."""
 ALWAYS_THERE = frozenset(
     {source_files.KIT_DIR.name, "modal", "modal_proto", "modal_version", "grpclib", "synchronicity"}
 )
-"""Modules that a container has besides the installed packages: the kit's wheel and Modal's client."""
+"""Modules in every container besides the installed packages: the kit and Modal's client."""
 Known = tuple[frozenset[str], tuple[str, ...]]
-"""The result of `requirements.modules_of`, which reads every installed package and is called once per plan."""
+"""The result of `requirements.modules_of`, which is slow, so that it is called once per plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class DeployPlan:
     """A planned deployment.
 
     Attributes:
-        target: The app, as the author named it.
+        target: The app's reference, as the author wrote it.
         address: The app's reference in the container.
-        settings: The complete settings.
+        settings: All settings, including defaults.
         required_keys: Variables that the Secrets must contain.
         requirements: Packages that are installed before the kit's wheel.
         wheel: The kit's wheel.
         trees: The author's files.
-        rehearsal: The result of the import check; None without one.
-        warnings: Sentences for the author.
+        rehearsal: The result of the import check, or None if it was disabled.
+        warnings: Warnings for the author.
         left: Files and directories next to the app that are not uploaded.
-        source: The file that declares the requirements; None without one.
+        source: The file that declares the requirements, or None if the app declares no requirements.
     """
 
     target: str
@@ -70,7 +70,7 @@ class DeployPlan:
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """The named Secrets. The app's own comes last and overrides the others."""
+        """The named Secrets. The app's own Secret is the last one and overrides the others."""
         return (*(self.settings.extra_secrets or ()), str(self.settings.secret_name))
 
     @property
@@ -79,7 +79,7 @@ class DeployPlan:
         return together(self.settings)
 
     def files(self) -> list[tuple[str, int]]:
-        """Return the author's files as (path in the container, size in bytes)."""
+        """Return the author's files as pairs of path in the container and size in bytes."""
         return [
             (f"{SOURCE_ROOT}/{tree.remote_dir}/{file}".replace("//", "/"), (tree.local_dir / file).stat().st_size)
             for tree in self.trees
@@ -87,7 +87,7 @@ class DeployPlan:
         ]
 
     def for_container(self) -> dict[str, Any]:
-        """Return the container's part of the plan as JSON, without paths of this machine and values of keys."""
+        """Return the part of the plan that the container needs, as JSON. It contains no local paths and no keys."""
         return {
             "target": Path(self.target).name if self.trees and self.address.startswith("/") else self.target,
             "settings": self.settings.said(),
@@ -102,9 +102,9 @@ def make_plan(
 
     Args:
         target: `my_app.py`, `my_app.py:app`, a directory with an `app.py`, `package.module:app`, or a bundled name.
-        said: Settings of `modal_app.py` or the command line, which override the app's own declarations.
-        beside: A directory, or a file in it. A relative `target` is relative to this directory.
-        rehearsal: The result of an import check of the same app and settings. By default the check runs.
+        said: Settings in `modal_app.py` or on the command line, which override the app's declarations.
+        beside: A directory, or a file in a directory. A relative path in `target` starts in this directory.
+        rehearsal: The result of an import check of the same app and settings. By default, the check is run.
 
     Raises:
         DiscoveryError: The app does not exist, or cannot be imported with the container's packages.
@@ -128,7 +128,7 @@ def make_plan(
         extras.add(parsed.name)
     lines = python_requirements.requirements(extras, (*needs.dependencies, *(settings.extra_packages or ())))
     known = python_requirements.modules_of(lines)
-    warnings = [f"Neither --store nor `store` is set: {STORE_CHOICES}"] if chosen.store is None else []
+    warnings = [f"No store is selected. Set `store` or pass --store: {STORE_CHOICES}"] if chosen.store is None else []
     import_check = rehearsal
     data = list(settings.data_files or ())
     if settings.rehearse and import_check is None:
@@ -157,7 +157,11 @@ def make_plan(
 
 
 def together(settings: ModalSettings) -> Together:
-    """Return where idempotency records are stored: in the store, in memory if there is one container, else in a modal.Dict."""
+    """Return where idempotency records are stored.
+
+    Records are stored in the app's store if there is one, in memory if there is a single container, and in a modal.Dict
+    otherwise.
+    """
     if settings.store == "postgres-secret":
         return "store"
     return "memory" if settings.max_containers == 1 else "dict"
@@ -172,7 +176,12 @@ def _rehearsed(
     *,
     folder: Path,
 ) -> tuple[ImportCheck, list[str]]:
-    """Run the import check; return its result and warnings. Raises DiscoveryError, ConfigError."""
+    """Run the import check, and return its result and warnings.
+
+    Raises:
+        DiscoveryError: The app cannot be imported with the container's packages.
+        ConfigError: The app reads a file that would not be uploaded.
+    """
     modules, unknown = known
     own = _own_modules(tree) if tree is not None else frozenset()
     attribute = f":{parsed.attribute}" if parsed.attribute else ""
@@ -193,19 +202,19 @@ def _rehearsed(
     if public and tree is not None:
         names = ", ".join(_relative(path, tree.local_dir) for path in public)
         raise ConfigError(
-            f"The app opens {names} during its import without declaring it, so a container would not have it.",
-            hint='Name it in the app with app.path("FILE"), or list it in data_files under [tool.taskapp.modal].',
+            f"During the import, the app opens {names}, which would be missing in a container.",
+            hint='Use app.path("FILE") in the app, or add the file to data_files under [tool.taskapp.modal].',
         )
     if private and tree is not None:
         names = ", ".join(_relative(path, tree.local_dir) for path in private)
         warnings.append(
-            f"The app reads {names}. Private files are not uploaded, so their values must be in the Secret."
+            f"The app reads {names}. Private files are not uploaded, so add the values in these files to the Secret."
         )
     return import_check, warnings
 
 
 def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | None:
-    """Return the target to deploy if the app's file is inside the package `module`, else None."""
+    """Return the module reference to deploy if the app's file is in the package `module`, or None if it is not."""
     file = folder / parsed.name
     above, names = file.parent, [file.stem]
     while parsed.kind == "file" and (above / "__init__.py").is_file():
@@ -219,13 +228,13 @@ def _inside(parsed: source_files.Target, module: str, folder: Path) -> str | Non
 def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], inside: str | None) -> tuple[str, str]:
     if inside is not None:
         return (
-            "the author's own package, which a container would not have: a single file is deployed without its package.",
-            f"Deploy the module: taskapp deploy {inside} (from the directory that contains {module}/).",
+            "the package that contains the app, but a single file is deployed without its package.",
+            f"In the directory that contains {module}/, run: taskapp deploy {inside}",
         )
     if not python_requirements.providers_of(module) and source_files.find_top(module) is not None:
         return (
-            "which is on this machine but belongs to no package, so the container would not have it.",
-            "Move it next to the app's file, or make it a package that the container can install.",
+            "which is on this machine but not in an installed package, so it would be missing in the container.",
+            f"Move {module} next to the app's file, or create a package that the container can install.",
         )
     package = next(iter(python_requirements.providers_of(module)), module)
     if (
@@ -233,7 +242,7 @@ def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], 
         or python_requirements.normalized_name(package) in unknown
     ):
         return (
-            "which is declared but not installed here, so the import cannot be checked.",
+            "which is declared but not installed on this machine, so the import cannot be checked.",
             f"Install it (pip install {package}), or set rehearse = false under [tool.taskapp.modal].",
         )
     place = "the `# /// script` block"
@@ -243,7 +252,7 @@ def _advice(module: str, needs: DeclaredRequirements, unknown: tuple[str, ...], 
 
 
 def _own_modules(tree: source_files.FileSet) -> frozenset[str]:
-    if tree.remote_dir and tree.remote_dir != source_files.APP_DIR:  # a package is mounted under its own name
+    if tree.remote_dir and tree.remote_dir != source_files.APP_DIR:  # a package is mounted with its own name
         return frozenset({tree.remote_dir})
     return frozenset(file.partition("/")[0].removesuffix(".py") for file in tree.files)
 
@@ -261,7 +270,7 @@ def _relative(path: str, folder: Path) -> str:
 
 
 def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known: Known) -> Iterator[str]:
-    """Yield a warning for each module that a function imports and a container would not have."""
+    """Yield a warning for each module that a function imports and that would be missing in a container."""
     modules, unknown = known
     there = modules | _own_modules(tree) | ALWAYS_THERE | sys.stdlib_module_names | set(unknown)
     for file in tree.files:
@@ -270,13 +279,13 @@ def _lazy_imports(tree: source_files.FileSet, needs: DeclaredRequirements, known
         for module, line in source_files.lazy_imports(tree.local_dir / file):
             if module not in there and python_requirements.normalized_name(module) not in there:
                 yield (
-                    f"{file}:{line} imports {module} inside a function, and the container would not have it. "
+                    f"{file}:{line} imports {module} in a function, but the module would be missing in the container. "
                     f"{needs.where_to_declare(next(iter(python_requirements.providers_of(module)), module))}"
                 )
 
 
 def _left(tree: source_files.FileSet) -> Iterator[str]:
-    """Yield the files in the app's directory that are not uploaded, and the directories without any uploaded file."""
+    """Yield the files in the app's directory that are not uploaded, and the directories without uploaded files."""
     taken = {file.partition("/")[0] for file in tree.files}
     for entry in sorted(tree.local_dir.iterdir()):
         if entry.name not in taken and entry.name != "__pycache__":

@@ -1,8 +1,8 @@
-"""Runs `modal deploy` and `modal serve`: writes their entry module, reads their output, and ends them.
+"""Runs `modal deploy` and `modal serve`: writes their entry module, reads their output, and stops them.
 
-Modal's own command line does the work in a child process, so that the kit does not depend on Modal's internals. The entry is
-a module in a temporary directory, with its options in a file next to it. Neither contains a key. The child ends with this
-process, because an app that keeps running costs money.
+Modal's command line runs in a child process, so that the kit does not depend on Modal's internals. The entry module is
+in a temporary directory, with a file that contains its options. Neither file contains a key. The child process ends
+when this process ends, because a running app costs money.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def web() -> object:
     return DEPLOYMENT.serve()
 '''
 PATIENCE_SECONDS = 6.0
-"""How long Modal's client may take to end after a signal, before the next signal."""
+"""How many seconds Modal's client may take to end before the next signal is sent."""
 _MADE = re.compile(rf"\bCreated Function {WEB_FUNCTION}\b")
 _ADDRESS = re.compile(r"\W*(https?://[^\s│'\"]+)")
 
@@ -65,9 +65,9 @@ class DeployOptions:
     """Options of a deployment.
 
     Attributes:
-        environment: The Modal environment; "" for the account's default.
-        tag: A label of this version, which Modal shows.
-        strategy: `rolling` lets old containers finish, `recreate` stops them first.
+        environment: The Modal environment, or "" for the account's default environment.
+        tag: A label for this version, which Modal shows.
+        strategy: With `rolling`, old containers finish their requests. With `recreate`, they are stopped first.
     """
 
     environment: str = ""
@@ -77,9 +77,15 @@ class DeployOptions:
 
 @contextmanager
 def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: bool) -> Iterator[Path]:
-    """Write the entry module for a plan to a directory that is removed at the end of the block.
+    """Write the entry module of a plan to a temporary directory, and yield the module's path.
 
-    said: The settings of the plan. rehearsed: Reuse the plan's import check instead of importing the app again.
+    The directory is removed at the end of the block.
+
+    Args:
+        plan: The plan.
+        said: The settings of the plan.
+        beside: The directory in which a relative path to the app starts.
+        rehearsed: Whether to use the plan's import check instead of importing the app again.
     """
     asked = {
         "target": plan.target,
@@ -95,25 +101,47 @@ def entry(plan: DeployPlan, said: ModalSettings, *, beside: Path, rehearsed: boo
 
 
 def deploy(module: Path, how: DeployOptions, *, report: Callable[[str], None]) -> None:
-    """Run `modal deploy`. report: called with each line that Modal prints. Raises ModalRefused, Unavailable."""
+    """Run `modal deploy`.
+
+    Args:
+        module: Path of the entry module.
+        how: The options.
+        report: Function that is called with each line that Modal prints.
+
+    Raises:
+        ModalRefused: The command failed or was interrupted.
+        Unavailable: Modal's client is not installed.
+    """
     more = ["--strategy", how.strategy, *(["--tag", how.tag] if how.tag else [])]
     status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], report)
     if interrupted:
         raise ModalRefused(
-            "`modal deploy` was interrupted.", hint="`modal app list` shows whether the app was already published."
+            "`modal deploy` was interrupted.",
+            hint="To check whether the app was already published, run: modal app list",
         )
     if status != 0:
         raise ModalRefused(
             f"`modal deploy` failed with status {status}, and nothing was published.",
-            hint="See its output above.",
+            hint="See the output above.",
         )
 
 
 def serve(module: Path, how: DeployOptions, *, report: Callable[[str], None], answering: Callable[[str], None]) -> None:
-    """Run `modal serve` until Ctrl-C. answering: called once with the address. Raises ModalRefused, Unavailable."""
+    """Run `modal serve` until Ctrl-C.
+
+    Args:
+        module: Path of the entry module.
+        how: The options.
+        report: Function that is called with each line that Modal prints.
+        answering: Function that is called once with the address of the app.
+
+    Raises:
+        ModalRefused: The command failed.
+        Unavailable: Modal's client is not installed.
+    """
     status, interrupted = _modal(["serve", str(module), *_environment(how)], report, answering)
     if status != 0 and not interrupted:
-        raise ModalRefused(f"`modal serve` failed with status {status}.", hint="See its output above.")
+        raise ModalRefused(f"`modal serve` failed with status {status}.", hint="See the output above.")
 
 
 def _environment(how: DeployOptions) -> list[str]:
@@ -123,7 +151,7 @@ def _environment(how: DeployOptions) -> list[str]:
 def _modal(
     arguments: list[str], report: Callable[[str], None], answering: Callable[[str], None] | None = None
 ) -> tuple[int, bool]:
-    """Run Modal's command line; return its exit status, and whether Ctrl-C ended it."""
+    """Run Modal's command line. Return the exit status, and whether Ctrl-C ended the command."""
     require_client()
     lines: SimpleQueue[str | None] = SimpleQueue()
     interrupted, before = False, ""
@@ -150,14 +178,14 @@ def _modal(
                 process.signal(signal.SIGINT, group=False)
                 threading.Thread(target=_insist, args=(process,), daemon=True).start()
             else:
-                assert process.status is not None, "it has ended"
+                assert process.status is not None, "the queue ends when the process has ended"
                 return process.status, interrupted
     finally:
-        process.kill()  # and its child that watches the files
+        process.kill()  # also kills the child that watches files
 
 
 def _insist(process: OwnedProcess[None]) -> None:
-    """Repeat signals, because Modal's client misses a signal that arrives while it starts to watch the files."""
+    """Repeat signals, because Modal's client misses signals while it starts to watch files."""
     for number in (signal.SIGINT, signal.SIGKILL):
         if process.ended.wait(PATIENCE_SECONDS):
             return
@@ -165,9 +193,10 @@ def _insist(process: OwnedProcess[None]) -> None:
 
 
 def address_in(line: str, before: str) -> str | None:
-    """Return the web function's address if `before` reports its creation and `line` contains it.
+    """Return the address of the web function if `line` contains it and the previous line reports its creation.
 
-    A key will be sent to this address, and building an image also prints addresses.
+    Other addresses, such as those that are printed while an image is built, must not match, because a key is sent to
+    the returned address.
     """
     found = _ADDRESS.match(line) if _MADE.search(before) else None
     return found[1] if found is not None else None

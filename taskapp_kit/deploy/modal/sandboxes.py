@@ -1,11 +1,11 @@
-"""Machines for boxes of level 4. Each is a separate Modal Sandbox without network, secrets, volumes or the kit's files.
+"""Machines for boxes of level 4. Each machine is a Modal Sandbox without network, Secrets, Volumes or the kit's files.
 
     import taskapp_kit.sandbox.remote
     taskapp_kit.sandbox.remote.use(ModalMachines())
 
-`container.serve` does that for an app that uses `taskapp_kit.sandbox`, because neither bubblewrap nor Landlock is reliable
-inside a Modal container. The image is a plain slim Debian with Python. The app's image contains hidden tests of
-environments, so it is never used.
+`container.serve` executes these lines for apps that use `taskapp_kit.sandbox`, because neither bubblewrap nor Landlock
+is reliable in a Modal container. The image of a Sandbox is a slim Debian with Python. The image of the app is never
+used, because it contains the hidden tests of environments.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger("taskapp_kit.deploy")
 T = TypeVar("T")
 
 LIFE_SECONDS = 3600
-"""The lifetime of a box, after which Modal ends it. It limits the cost of boxes that a crash of the server leaves."""
+"""The lifetime of a box, after which Modal ends it. This limits the cost of boxes that remain when a server crashes."""
 IDLE_SECONDS = 600
 """The idle time after which Modal ends a box."""
 OPEN_SECONDS = 90.0
-"""How long a machine may take to start."""
+"""How many seconds a machine may take to start."""
 CLOSE_SECONDS = 15.0
 CORES = (0.5, 2.0)
 """The reserved and the maximum number of cores of a machine."""
 SPARE_MB = 512
-"""A machine's memory for the system and the kit's program, besides the limit for a box's programs."""
+"""Memory of a machine for the system and the kit's program, in addition to the memory limit of a box."""
 _SEND_BYTES = 512 * 1024
 
 
@@ -47,7 +47,7 @@ class ModalMachines:
     """Boxes in Modal Sandboxes; see `sandbox.remote.Machines`.
 
     Args:
-        app: The Modal app that is charged. Defaults to the container's app.
+        app: The Modal app to which the Sandboxes belong. Defaults to the container's app.
         client: A `modal.Client`. Defaults to the client of the process.
         server_url: The address of Modal's control plane. Defaults to the address in Modal's configuration.
     """
@@ -60,7 +60,12 @@ class ModalMachines:
         self._server_url = server_url
 
     def open(self, limits: SandboxLimits) -> ModalMachine:
-        """Create a Sandbox. Raises SandboxError with the type of Modal's error, never its text."""
+        """Create a Sandbox.
+
+        Raises:
+            SandboxError: The Sandbox could not be created. The message contains the type of Modal's error, never its
+                text.
+        """
         import modal
 
         most = math.ceil(limits.memory_bytes / MB) + math.ceil(limits.file_bytes / MB) + SPARE_MB
@@ -83,7 +88,7 @@ class ModalMachines:
         return ModalMachine(_done(create, OPEN_SECONDS, "could not be created"))
 
     def reachable(self) -> tuple[str, int] | None:
-        """Return the address of Modal's control plane, which this process connects to."""
+        """Return the address of Modal's control plane, to which this process connects, or None if it is unknown."""
         if self._server_url is None:
             from modal.config import config
 
@@ -95,16 +100,16 @@ class ModalMachines:
 
 
 class ModalMachine:
-    """One Modal Sandbox. See `sandbox.remote.Machine`."""
+    """A Modal Sandbox; see `sandbox.remote.Machine`."""
 
     def __init__(self, sandbox: Any) -> None:
         self._sandbox = sandbox
-        self._first = OPEN_SECONDS  # the first command waits until the Sandbox has started
+        self._first = OPEN_SECONDS  # the first command waits for the Sandbox to start
         self._closing = threading.Lock()
         self._closed = False
 
     def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
-        """See `Machine.call`."""
+        """Run a command; see `Machine.call`."""
         if self._closed:
             raise SandboxError("The machine of this box is closed.")
         first, self._first = self._first, 0.0
@@ -138,7 +143,7 @@ class ModalMachine:
         return _done(work, seconds + first, "did not answer")
 
     def close(self) -> None:
-        """See `Machine.close`. A Sandbox that cannot be ended ends by itself; see LIFE_SECONDS and IDLE_SECONDS."""
+        """End the Sandbox. If that fails, Modal ends it after LIFE_SECONDS or IDLE_SECONDS."""
         with self._closing:
             if self._closed:
                 return
@@ -152,7 +157,7 @@ class ModalMachine:
         try:
             _done(terminate, CLOSE_SECONDS, "could not be ended")
         except SandboxError as error:
-            log.warning("%s It ends by itself.", error)
+            log.warning("%s Modal will end the Sandbox after a while.", error)
 
 
 def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str) -> T:
@@ -164,7 +169,8 @@ def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str)
             raise
         except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise SandboxError(
-                f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Check the Modal app's Sandboxes and limits."
+                f"A Modal Sandbox {what}: {type(error).__name__}.",
+                hint="Check the Modal app's Sandboxes and limits.",
             ) from error
 
     return run(bounded())

@@ -1,1 +1,1 @@
-"""The contents of a container: source files, requirements, the kit as a wheel."""
+"""Selects the contents of a container: source files, requirements, and the kit as a wheel."""

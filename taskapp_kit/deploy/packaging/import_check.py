@@ -1,10 +1,10 @@
-"""Imports an app in a process that has only the modules that its container will have.
+"""Imports an app in a process in which only the modules of its container are available.
 
-An import that fails there would also fail in a container. The check also records the files that the app names (`app.path`,
-files of rows) or opens, and the models that its judges and environments call.
+If the import fails in this process, it would also fail in a container. The check also records the files that the app
+declares (`app.path` and files of rows) or opens, and the models that the app's judges and environments call.
 
-`rehearse` runs this module as a child process. The child reads a request as JSON on stdin and writes the response as JSON to a
-file, because the author's code may print anything.
+`rehearse` runs this module as a child process. The child reads a request as JSON from stdin and writes the response as
+JSON to a file, because the author's code may print to stdout.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
 
 
 SECONDS = 300.0
-"""How long an import may take."""
+"""The time limit of an import, in seconds."""
 GRACE_SECONDS = 2.0
-"""How long the child may take to end after its response."""
+"""How many seconds the child process may take to end after its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCheck:
-    """Facts about an app from its import.
+    """What the import of an app has shown.
 
     Attributes:
         name: The app's name.
         version: The app's version.
-        files: Absolute paths that the app names.
-        opened: Absolute paths below its directory that it opens for reading without naming them.
-        roles: Maps the variables that judges with a weight need to the judge's name.
-        optional: The other variables of the models of its judges and environments.
-        context: Whether the `reset` of an environment that declares no models takes `context`, so that it may call models
-            whose roles are unknown before it plays.
+        files: Absolute paths of files that the app declares.
+        opened: Absolute paths of files in the app's directory that the app opens for reading and does not declare.
+        roles: Variables that judges with a weight above 0 require, and the name of the judge for each variable.
+        optional: Other variables for the models of judges and environments.
+        context: Whether an environment may call models with unknown roles, because it declares no models but its
+            `reset` has the parameter `context`.
         policy: A `policy.config` for a first rollout.
-        environment: The environment of that rollout.
-        seed: The seed of that rollout.
+        environment: The environment for the first rollout.
+        seed: The seed for the first rollout.
     """
 
     name: str = ""
@@ -77,7 +77,7 @@ class ImportCheck:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> ImportCheck:
-        """Read the facts from JSON."""
+        """Create an ImportCheck from JSON."""
         members: dict[str, Any] = {
             name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts.items()
         }
@@ -85,16 +85,17 @@ class ImportCheck:
 
 
 def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> ImportCheck:
-    """Import the app at `address` in a child process, which does not get a server's keys.
+    """Import the app at `address` in a child process, which does not inherit the keys of a server.
 
     Args:
         address: The app's reference.
-        allowed: The top-level modules that the child may import.
-        folder: The directory of the author's files; None for a bundled app.
-        own: The files of this directory that are uploaded.
+        allowed: The top-level modules that the child process may import.
+        folder: The directory of the author's files, or None for a bundled app.
+        own: The files in this directory that are uploaded.
 
     Raises:
-        ImportCheckFailed: The app cannot be imported. The message names a missing module and the line that imports it.
+        ImportCheckFailed: The app cannot be imported. If a module is missing, the message contains the module and the
+            line that imports it.
     """
     question = {
         "address": address,
@@ -102,15 +103,15 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
         "folder": str(folder) if folder else "",
         "own": sorted(own),
     }
-    # A separate process, because an import cannot be undone.
+    # In a separate process, because an import cannot be undone.
     with tempfile.TemporaryDirectory(prefix="taskapp-") as scratch, tempfile.TemporaryFile() as said:
         answer = Path(scratch) / "answer.json"
         try:
-            done = subprocess.run(  # noqa: S603 — this Python, this module
+            done = subprocess.run(  # noqa: S603  runs this module
                 python_command("taskapp_kit.deploy.packaging.import_check", str(answer)),
                 input=json.dumps(question).encode(),
                 stdout=subprocess.DEVNULL,
-                stderr=said,  # a file: a process that the app started could hold a pipe open
+                stderr=said,  # a file, because a process that the app started could keep a pipe open
                 timeout=SECONDS,
                 check=False,
                 env=child_environment(),
@@ -118,7 +119,7 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
         except subprocess.TimeoutExpired:
             raise ImportCheckFailed(
                 f"The import of {address} took longer than {SECONDS:.0f} s.",
-                hint="Make it faster: every container imports the app.",
+                hint="Make the import faster, because every container imports the app.",
             ) from None
         if not answer.is_file():
             said.seek(0)
@@ -126,7 +127,7 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
             last = next((line for line in reversed(lines) if line.strip()), "")
             raise ImportCheckFailed(
                 f"The process that imported {address} ended with status {done.returncode}{f': {last[:200]}' if last else '.'}",
-                hint="Run `python FILE` to see the error.",
+                hint="To see the error, run the app's file: python FILE",
             )
         result = json.loads(answer.read_text("utf-8"))
     if "error" in result:
@@ -139,13 +140,13 @@ def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: 
 
 
 class ImportCheckFailed(DiscoveryError):
-    """The app exists but cannot be imported."""
+    """The app was found but cannot be imported."""
 
     exit_status = 1
 
 
 class MissingModule(ImportCheckFailed):
-    """The app imports a module that its container would not have: `FILE:LINE imports NAME`. module: the top-level module."""
+    """The app imports a module that would be missing in its container. `module` is the name of the top-level module."""
 
     def __init__(self, message: str, module: str) -> None:
         super().__init__(message)
@@ -161,7 +162,7 @@ class _OnlyAllowed(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return None, so that the next finder searches. Raises ModuleNotFoundError."""
+        """Return None for an allowed module, so that the next finder is used. Raises ModuleNotFoundError for others."""
         if "." in fullname or fullname in self.allowed or fullname.startswith("_sysconfigdata"):
             return None
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
@@ -172,7 +173,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     opened: set[str] = set()
     if folder is not None:
         _note_opened(folder, opened)
-    # A module that is installed here but not in the image must fail as it would in a container.
+    # A module that is installed on this machine but not in the image must fail to import, as in a container.
     sys.meta_path.insert(0, _OnlyAllowed(frozenset(question["allowed"])))
     try:
         app = find_app(question["address"])
@@ -191,8 +192,9 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     left = _left_behind(folder, uploaded) if folder is not None else []
     if left:
         return {
-            "error": f"{question['address']} imports {', '.join(left)} without an import statement, so it would not be uploaded.",
-            "hint": "Write an import statement, or list the file in data_files.",
+            "error": f"{question['address']} imports {', '.join(left)} without an import statement, "
+            "so the import would fail in a container.",
+            "hint": "Use an import statement, or add the file to data_files.",
             "module": "",
         }
     known = uploaded | {str(Path(path).resolve()) for path in facts.files}
@@ -200,7 +202,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _missing(error: BaseException) -> str | None:
-    """Return the module that could not be imported, from the error or its causes."""
+    """Return the name of the module that could not be imported, from the error or its causes, or None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ModuleNotFoundError) and cause.name:
@@ -210,7 +212,7 @@ def _missing(error: BaseException) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """Return `file:line` of the failed statement outside the kit."""
+    """Return `file:line` of the innermost failed statement outside the kit, or "The app"."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -233,12 +235,12 @@ def _note_opened(folder: Path, opened: set[str]) -> None:
         if inside and path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts and path.is_file():
             opened.add(str(path))
 
-    # An audit hook sees every `open`. It cannot be removed, which does not matter in this process.
+    # An audit hook is called for every `open`. It cannot be removed, which does not matter in this short-lived process.
     sys.addaudithook(hook)
 
 
 def _left_behind(folder: Path, uploaded: set[str]) -> list[str]:
-    """Return the imported modules of the author's directory that are not uploaded."""
+    """Return the imported modules in the author's directory that would not be uploaded."""
     found = []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -252,7 +254,7 @@ def _left_behind(folder: Path, uploaded: set[str]) -> list[str]:
 def _import_check_of(app: TaskApp) -> ImportCheck:
     spec = app.freeze()
     named = {item.target: os.path.normpath(app.file.parent / item.name) for item in app.declared if item.kind == "path"}
-    files = list(named.values())  # as the author named them, because a link's target may be elsewhere
+    files = list(named.values())  # unresolved, because the target of a link may be in another directory
     for environment in spec.environments.values():
         if environment.tasks is not None:
             files += [os.path.normpath(path) for path in environment.tasks.files if path.resolve() not in named]
@@ -277,7 +279,7 @@ def main() -> None:
     """Run as the child process."""
     question = json.loads(sys.stdin.read())
     Path(sys.argv[1]).write_text(json.dumps(_answer(question)), "utf-8")
-    end = threading.Timer(GRACE_SECONDS, os._exit, (0,))  # for threads that the app has started
+    end = threading.Timer(GRACE_SECONDS, os._exit, (0,))  # exits even if the app has started threads
     end.daemon = True
     end.start()
 

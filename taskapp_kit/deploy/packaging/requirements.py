@@ -1,6 +1,6 @@
-"""The packages that a container needs for the kit and an author's app.
+"""Determines the packages that a container needs for the kit and an author's app.
 
-The kit's own list comes from a checkout's pyproject.toml, or from the metadata of an installed wheel.
+The kit's own requirements are read from the pyproject.toml of a checkout, or from the metadata of an installed wheel.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ try:
 except ModuleNotFoundError as error:
     raise Unavailable(
         "The package `packaging`, which parses requirements, is not installed.",
-        hint="Install the extra that you need: pip install 'taskapp-kit[modal]' or 'taskapp-kit[verifiers]'.",
+        hint="Run: pip install 'taskapp-kit[modal]' (or, for verifiers, pip install 'taskapp-kit[verifiers]')",
     ) from error
 
 DISTRIBUTION = "taskapp-kit"
 
 _CONTAINER = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
-"""The system for which the markers of an extra's packages are evaluated."""
+"""The platform for which the markers of an extra's packages are evaluated."""
 
 
 def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the container's packages: the dependencies of the kit, of its `extras`, and of the author's app.
+    """Return the container's packages: the dependencies of the kit, of the `extras`, and of the author's app.
 
-    Each package is pinned to the version installed here, because the same versions play the same episode. An author's
-    bounds stay, and a package that is not installed here has only its bounds. An author's requirement replaces the
-    kit's requirement on the same package.
+    Each package is pinned to the version that is installed on this machine, because the same versions play the same
+    episode. The author's version bounds are preserved. A package that is not installed on this machine is not pinned.
+    An author's requirement replaces the kit's requirement on the same package.
 
     Raises:
         ConfigError: An extra is unknown, or a container cannot or must not install a requirement.
@@ -52,10 +52,10 @@ def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ())
 
 
 def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the top-level modules that installing these requirements provides, and the distributions not installed here.
+    """Return the top-level modules that these requirements provide, and the distributions that are not installed.
 
-    The modules of distributions that are not installed here are unknown. Dependencies are followed. Markers are not
-    evaluated, because what they exclude is not installed here either.
+    The modules of distributions that are not installed are unknown. Dependencies are included. Markers are not
+    evaluated, because packages that a marker excludes are not installed on this machine.
     """
     modules_by_distribution: dict[str, set[str]] = {}
     for module, names in metadata.packages_distributions().items():
@@ -88,7 +88,7 @@ def modules_of(lines: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def providers_of(module: str) -> list[str]:
-    """Return the distributions installed here that provide a top-level module."""
+    """Return the installed distributions that provide a top-level module."""
     return sorted(metadata.packages_distributions().get(module, ()))
 
 
@@ -98,7 +98,7 @@ def known_extras() -> frozenset[str]:
 
 
 def checkout_project() -> dict[str, Any] | None:
-    """Return `[project]` of the kit's pyproject.toml if the kit runs from a checkout; None if it is installed."""
+    """Return `[project]` in the kit's pyproject.toml if the kit runs from a checkout, or None if it is installed."""
     pyproject = KIT_DIR.parent / "pyproject.toml"
     if pyproject.is_file():
         project: dict[str, Any] = tomllib.loads(pyproject.read_text("utf-8")).get("project", {})
@@ -108,7 +108,7 @@ def checkout_project() -> dict[str, Any] | None:
 
 
 def _declared() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the kit's dependencies and extras, from the checkout's pyproject.toml or the installed metadata."""
+    """Return the kit's dependencies and extras, from a checkout's pyproject.toml or the installed metadata."""
     project = checkout_project()
     if project is not None:
         return list(project.get("dependencies", [])), dict(project.get("optional-dependencies", {}))
@@ -116,16 +116,17 @@ def _declared() -> tuple[list[str], dict[str, list[str]]]:
         distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:
         raise ConfigError(
-            f"The kit's dependencies are unknown: there is neither a checkout's pyproject.toml nor an installed {DISTRIBUTION}.",
+            f"The kit's dependencies are unknown, because neither a checkout nor an installed {DISTRIBUTION} was found.",
             hint=f"Deploy from a checkout, or install {DISTRIBUTION}.",
         ) from error
     return split_metadata(distribution.requires or [], distribution.metadata.get_all("Provides-Extra") or [])
 
 
 def split_metadata(lines: Iterable[str], extras: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Split `Requires-Dist` lines into the dependencies and the requirements of each extra in a container.
+    """Split `Requires-Dist` lines into dependencies and the requirements of each extra.
 
-    A dependency keeps its marker. The marker of an extra's requirement is evaluated for Linux and this Python, and removed.
+    The markers of dependencies are preserved. The markers of an extra's requirements are evaluated for Linux and this
+    Python version, and removed.
     """
     base: list[str] = []
     optional: dict[str, list[str]] = {extra: [] for extra in extras}
@@ -143,7 +144,7 @@ def split_metadata(lines: Iterable[str], extras: Iterable[str]) -> tuple[list[st
 
 
 def _of_metadata(line: str) -> Requirement | None:
-    """Parse a `Requires-Dist` line; None for a line of an old release that is no longer valid."""
+    """Parse a `Requires-Dist` line. Return None for invalid lines, which old releases may contain."""
     try:
         return Requirement(line)
     except InvalidRequirement:
@@ -153,7 +154,8 @@ def _of_metadata(line: str) -> Requirement | None:
 def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
     if extra not in optional:
         raise ConfigError(
-            f"{DISTRIBUTION} has no extra {extra!r}.", hint=f"The extras are: {', '.join(sorted(optional)) or 'none'}."
+            f"{DISTRIBUTION} has no extra {extra!r}.",
+            hint=f"Available extras: {', '.join(sorted(optional)) or 'none'}.",
         )
     lines: list[str] = []
     for line in optional[extra]:
@@ -167,25 +169,25 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
 
 
 def parse_requirement(line: str) -> Requirement:
-    """Parse an entry of `dependencies`. Raises ConfigError, which never repeats the line."""
+    """Parse an entry in `dependencies`. Raises ConfigError for an invalid entry, which the message does not contain."""
     try:
         if line.isprintable():
             return Requirement(line)
     except InvalidRequirement:
         pass
     raise ConfigError(
-        "An entry of the app's packages is not a valid requirement.",
-        hint='Write it as for pip, such as "nltk>=3.9", or "name @ https://…" for an archive that the container can fetch.',
+        "An entry in the app's list of packages is not a valid requirement.",
+        hint='Write it as for pip: "nltk>=3.9", or "name @ https://…" for an archive that a container can download.',
     )
 
 
 def normalized_name(name: str) -> str:
-    """Return the spelling by which indexes compare names of distributions."""
+    """Return the normalized name of a distribution, with which package indexes compare names."""
     return canonicalize_name(name)
 
 
 def is_the_kit(requirement: Requirement) -> bool:
-    """Whether the requirement names this package, which a container gets as a wheel."""
+    """Return whether the requirement is the kit itself, which is installed in a container as a wheel."""
     return canonicalize_name(requirement.name) == DISTRIBUTION
 
 
@@ -198,24 +200,24 @@ def _pinned(line: str, *, keep_bounds: bool = False) -> str:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return line.strip()
-    if "+" in version:  # a local build, which no index has
+    if "+" in version:  # a local build, which is not on a package index
         return line.strip()
     requirement.specifier = bounds & SpecifierSet(f"=={version}")
     return str(requirement)
 
 
 def check_package(line: str) -> None:
-    """Raise ConfigError for an address with a credential, and for a local file. The message never repeats the line."""
+    """Raise ConfigError if a requirement is a local file or a URL with credentials. The message does not repeat it."""
     requirement = parse_requirement(line)
     address = urlsplit(requirement.url or "")
     if "@" in address.netloc or address.query:
         raise ConfigError(
-            f"The address of the package {requirement.name!r} contains a user name, a token or a query, which would be "
+            f"The URL of the package {requirement.name!r} contains a user name, a token or a query, which would be "
             "readable in the image.",
-            hint="Use a public address, or vendor the package's source.",
+            hint="Use a URL without credentials, or copy the source of the package into the app's directory.",
         )
     if requirement.url is not None and (not address.netloc or "file" in address.scheme):
         raise ConfigError(
-            f"The requirement {requirement.name!r} is a file on this machine, which a container cannot fetch.",
-            hint='Write "name>=version", or "name @ https://…" for an archive that the container can fetch.',
+            f"The requirement {requirement.name!r} is a file on this machine, which a container cannot download.",
+            hint='Use "name>=version", or "name @ https://…" for an archive that the container can download.',
         )

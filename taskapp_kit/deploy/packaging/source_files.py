@@ -1,6 +1,6 @@
-"""Selects the author's files that are uploaded to a container, and excludes private ones.
+"""Selects the author's files that are uploaded to a container, and excludes private files.
 
-A *tree* is a list of files of one local directory. A whole directory is never uploaded, because it may contain a `.env`.
+Whole directories are never uploaded, because a directory may contain a `.env` file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from taskapp_kit.errors import ConfigError, DiscoveryError
 from taskapp_kit.system.foreign_files import ForeignFileRefused, inside
 
 KIT_DIR = Path(__file__).resolve().parents[2]
-"""The directory `taskapp_kit`, in a checkout or in site-packages."""
+"""The directory `taskapp_kit` in a checkout or in site-packages."""
 
 APP_DIR = "task_app"
-"""The directory of the author's files in the container, below the source root. It is separate so that a file called
-`random.py` shadows nothing."""
+"""The directory of the author's files in the container, below the source root. It is a separate directory, so that a
+file named `random.py` does not shadow a standard module."""
 
 _PRIVATE = (
     "*.env", "*.pem", "*.key", "*.keys", "*.p12", "*.pfx", "*.jks", "*.kdbx",
@@ -42,12 +42,13 @@ _KIT_SUFFIXES = _SOURCE_SUFFIXES | {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The app to deploy. Only the spelling of the author's reference counts, so a container reads it the same way.
+    """The app to deploy. It is parsed only from the spelling of the reference, so the result is the same in a
+    container.
 
     Attributes:
-        kind: `file`, `module`, or `bundled` for an environment of the kit.
-        name: A path that ends in `.py`, a dotted name, or the environment's name.
-        attribute: The part after the colon; None without one.
+        kind: `file`, `module`, or `bundled` for a bundled environment.
+        name: A path that ends in `.py`, a dotted name, or the name of a bundled environment.
+        attribute: The part after the colon, or None if there is no colon.
     """
 
     kind: Literal["file", "module", "bundled"]
@@ -57,7 +58,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """Files of a local directory, and their directory in the container.
+    """Files in a local directory, and their directory in the container.
 
     Attributes:
         local_dir: The local directory.
@@ -71,7 +72,7 @@ class FileSet:
 
 
 def parse_target(text: str) -> Target:
-    """Parse `adder.py`, `adder.py:app`, `package.module:app` or `crafter`. Raises DiscoveryError."""
+    """Parse `adder.py`, `adder.py:app`, `package.module:app` or `crafter`. Raises DiscoveryError for other strings."""
     head, colon, attribute = text.rpartition(":")
     if text.endswith(".py"):
         return Target("file", text)
@@ -81,7 +82,7 @@ def parse_target(text: str) -> Target:
         return Target("module", head, attribute or None)
     if "." in text or "/" in text or not text:
         raise DiscoveryError(
-            f"{text!r} is not a task app that can be deployed.",
+            f"{text!r} is not a reference to a task app that can be deployed.",
             hint="Pass a path that ends in .py, `package.module:attribute`, or the name of a bundled environment.",
         )
     return Target("bundled", text)
@@ -94,9 +95,10 @@ def folder_of(beside: str | Path) -> Path:
 
 
 def resolve(text: str, *, beside: Path) -> str:
-    """Replace a directory with an `app.py`, the name of a plugin, or a symbolic link by a target for `parse_target`.
+    """Return a reference that `parse_target` accepts.
 
-    A bundled environment takes precedence over a directory of the same name.
+    A directory that contains `app.py`, the name of a plugin, and a symbolic link are replaced. A bundled environment
+    takes precedence over a directory with the same name.
     """
     head, colon, attribute = text.rpartition(":") if ":" in text else (text, "", "")
     if not head.endswith(".py") and (beside / head / "app.py").is_file() and not _is_bundled(head):
@@ -127,9 +129,9 @@ def container_address(target: Target, root: Path) -> str:
 
 
 def is_private(path: str | Path) -> bool:
-    """Whether a file's name suggests a secret or conversations: dot-files, `*.env`, keys, credentials, stores.
+    """Return whether the name of a file suggests private content: dot-files, `*.env`, keys, credentials and stores.
 
-    Python source is private only if its name begins with a dot: a module may be called `secrets.py`.
+    Python source is private only if its name begins with a dot, because a module may be named `secrets.py`.
     """
     parts = PurePosixPath(Path(path).as_posix()).parts
     if any(part.startswith(".") and part not in (".", "..") for part in parts):
@@ -141,7 +143,7 @@ def is_private(path: str | Path) -> bool:
 def kit_files() -> list[tuple[Path, str]]:
     """Return the kit's files and their paths below site-packages, sorted by path.
 
-    The environments and templates of a checkout go to the paths of an installed kit.
+    The environments and templates in a checkout have the same paths as in an installed kit.
     """
     found = [(KIT_DIR / file, f"{KIT_DIR.name}/{file}") for file in _walk(KIT_DIR, _KIT_SUFFIXES)]
     for kind in ("environments", "templates"):
@@ -152,23 +154,24 @@ def kit_files() -> list[tuple[Path, str]]:
 
 
 def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[FileSet, ...]:
-    """Return the author's files to upload for `target`; empty for a bundled environment.
+    """Return the author's files to upload for `target`. There are none for a bundled environment.
 
     Args:
         target: The app.
         beside: The directory to which a path in `target` is relative.
-        data_files: Files that the app reads, relative to the directory of the app's file (as for `app.path`).
+        data_files: Files that the app reads, relative to the directory of the app's file, as in `app.path`.
 
     Raises:
         DiscoveryError: The app does not exist.
-        ConfigError: A data file is missing, is a directory or looks private, or a file is outside the app's directory.
+        ConfigError: A data file does not exist, is a directory or looks private, or a file is outside the app's
+            directory.
     """
     if target.kind == "file":
         path = (beside / target.name).absolute()
         if not path.is_file():
             raise DiscoveryError(
                 f"The file {path} does not exist.",
-                hint=f"Check the path, which is relative to {beside.absolute()}.",
+                hint=f"Check the path. It is relative to {beside.absolute()}.",
             )
         files = set(_own_modules(path)) | {_data_file(path.parent, name) for name in data_files}
         return (_file_set(path.parent, APP_DIR, files),)
@@ -179,25 +182,25 @@ def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tu
 
 
 def _file_set(folder: Path, remote_dir: str, files: Iterable[str]) -> FileSet:
-    """Return the files as a FileSet. Raises ConfigError for a link that leads out of the directory, and for a private file."""
+    """Return a FileSet. Raises ConfigError for a private file, and for a link to a file outside of the directory."""
     for name in files:
         try:
             behind = inside(folder, name).relative_to(folder.resolve())
         except ForeignFileRefused as error:
             raise ConfigError(
-                f"The file {name!r} is a link that leads out of {folder}.",
-                hint="Copy its target into the directory.",
+                f"The file {name!r} is a symbolic link to a file outside of {folder}.",
+                hint="Replace the link with a copy of the file.",
             ) from error
         if is_private(name) or is_private(behind):
             raise ConfigError(
-                f"The file {name!r}, or the file that it links to, has a name of private files, so it is not uploaded.",
-                hint="Keys belong in the Modal Secret. If it contains no key, rename it, or copy the link's target.",
+                f"The file {name!r} or its link target is not uploaded, because its name suggests private content.",
+                hint="Store keys in the Modal Secret. If the file has no key, rename it or replace the link with a copy.",
             )
     return FileSet(folder, remote_dir, tuple(sorted(files)))
 
 
 def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
-    """Yield the files below `top` with these suffixes, sorted, without links and private files."""
+    """Yield the files below `top` with these suffixes, in order, except for links and private files."""
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if f != "__pycache__" and not f.startswith("."))
         for file in sorted(files):
@@ -208,7 +211,10 @@ def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
 
 
 def _own_modules(file: Path) -> set[str]:
-    """Return the author's file and the local modules that it imports, recursively; every module if it is in a package."""
+    """Return the author's file and the local modules that it imports, recursively.
+
+    If the file is in a package, return all modules in the package.
+    """
     folder = file.parent
     if (folder / "__init__.py").is_file():
         return {file.name, *_walk(folder, _SOURCE_SUFFIXES)}
@@ -228,7 +234,7 @@ def _own_modules(file: Path) -> set[str]:
 
 
 def _is_namespace(folder: Path, module: str) -> bool:
-    """Whether Python would import this directory without `__init__.py`: packages and modules take precedence."""
+    """Return whether Python would import this directory, which has no `__init__.py`, as a namespace package."""
     if not (folder / module).is_dir():
         return False
     spec = PathFinder.find_spec(module, [str(folder), *sys.path])
@@ -236,7 +242,10 @@ def _is_namespace(folder: Path, module: str) -> bool:
 
 
 def _imports(file: Path) -> set[str]:
-    """Return the top-level modules that a source file imports; empty if it does not parse, which its import reports."""
+    """Return the top-level modules that a source file imports.
+
+    If the file cannot be parsed, the result is empty, and importing the file reports the error.
+    """
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
@@ -245,14 +254,14 @@ def _imports(file: Path) -> set[str]:
     names += [
         node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level
     ]
-    # In a checkout the kit may be next to the file. A file never replaces a standard module of the same name.
+    # In a checkout, the kit may be next to the file. A file never replaces the standard module with the same name.
     return {name.partition(".")[0] for name in names} - {KIT_DIR.name} - sys.stdlib_module_names
 
 
 def lazy_imports(file: Path) -> list[tuple[str, int]]:
-    """Return the top-level modules that functions of a source file import, and the lines.
+    """Return the top-level modules that functions in a source file import, and the lines of the imports.
 
-    Imports inside `try` or `if` are omitted, because the author handles their absence.
+    Imports in `try` or `if` are omitted, because the author handles missing modules there.
     """
     try:
         tree = ast.parse(file.read_bytes())
@@ -276,7 +285,7 @@ def lazy_imports(file: Path) -> list[tuple[str, int]]:
 
 def _data_file(folder: Path, name: str) -> str:
     path = folder / name
-    hint = "Name each data file, relative to the directory of the app's file."
+    hint = "List each data file with its path, relative to the directory of the app's file."
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(f"The data file {name!r} is outside {folder}.", hint=hint)
     if path.is_dir():
@@ -287,7 +296,7 @@ def _data_file(folder: Path, name: str) -> str:
 
 
 def find_top(name: str) -> ModuleSpec | None:
-    """Find a top-level module without importing it. The working directory counts, as for `python -m`."""
+    """Return the spec of a top-level module without importing it, or None. The working directory is also searched."""
     return PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
 
 
@@ -296,8 +305,8 @@ def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
     spec = find_top(top)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise DiscoveryError(
-            f"The module {top!r} was not found as Python source.",
-            hint="Deploy from a directory where `import` finds it (a package needs an __init__.py), or pass the app's file.",
+            f"No Python source was found for the module {top!r}.",
+            hint="Run the command in the directory with the module, or pass a file. A package needs __init__.py.",
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
@@ -311,11 +320,11 @@ def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
 def _check_bundled(name: str, data_files: Sequence[str]) -> None:
     if data_files:
         raise ConfigError(
-            f"data_files is set, but the bundled environment {name!r} has its own files.",
-            hint="Leave data_files empty for a bundled name.",
+            f"data_files is set, but the bundled environment {name!r} already includes its files.",
+            hint="Remove data_files.",
         )
     if not _is_bundled(name):
         raise DiscoveryError(
-            f"The kit has no environment called {name!r}.",
-            hint="`taskapp list` shows the names. Pass your own file as a path that ends in .py.",
+            f"There is no bundled environment {name!r}.",
+            hint="To list the names, run: taskapp list. To deploy your own file, pass a path that ends in .py.",
         )

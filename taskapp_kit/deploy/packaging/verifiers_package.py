@@ -1,4 +1,4 @@
-"""Writes an author's app as a package for verifiers, with `load_environment` (up to 0.3.1) and a taskset (from 0.4)."""
+"""Writes an app as a package for verifiers, with `load_environment` (up to 0.3.1) and a taskset (0.4 and later)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class VerifiersPackage:
         name: The name of the distribution.
         module: The name of the module.
         files: Sorted paths, relative to the directory.
-        command: Evaluates a few tasks of a split that is not for training, with verifiers 0.4 or later.
+        command: A command for verifiers 0.4 and later, which evaluates a few tasks in a split that is not for training.
     """
 
     name: str
@@ -44,13 +44,13 @@ def write_verifiers_package(
     data_files: Sequence[str] = (),
     packages: Sequence[str] = (),
 ) -> VerifiersPackage:
-    """Write the package to the new directory `out`.
+    """Write the package to the directory `out`.
 
     Args:
         app: The app.
-        reference: The app's reference. A file is copied with the local modules that it imports, a bundled app comes with
-            the kit, and an installed module must be in `packages`.
-        out: The directory, which must be empty or missing.
+        reference: The app's reference. A file is copied together with the local modules that it imports. A bundled app
+            is part of the kit. The package of an installed module must be in `packages`.
+        out: The directory, which must be empty or not exist.
         beside: The directory to which a path in `reference` is relative.
         data_files: Files that the app reads, relative to its directory.
         packages: Additional requirements.
@@ -62,14 +62,14 @@ def write_verifiers_package(
         OSError: The directory cannot be written.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise RequestError(f"{out} already exists and is not an empty directory.", hint="Choose another name.")
+        raise RequestError(f"{out} already exists and is not an empty directory.", hint="Choose another directory.")
     for line in packages:
         check_package(line)
     spec = app.freeze()
     if spec.rollout_function is not None:
         raise ConfigError(
-            f"Task app {spec.name!r} has its own loop (app.rollout), which calls the model. In verifiers the harness calls it.",
-            hint="Serve the app and collect rollouts over HTTP (docs/connect/trainers.md).",
+            f"Task app {spec.name!r} has an agent loop (app.rollout), but in verifiers the harness calls the model.",
+            hint="Serve the app and collect rollouts over HTTP; see docs/connect/trainers.md.",
         )
     target = parse_target(resolve(reference, beside=beside))
     own_files = trees(target, beside=beside, data_files=data_files) if target.kind == "file" else ()
@@ -212,4 +212,4 @@ class {class_name}Env(TaskAppEnv):
     \"\"\"One agent plays {app}.\"\"\"
 """,
 }
-"""Maps the path of each written file to its text."""
+"""The content of each written file, by path."""

@@ -1,7 +1,8 @@
 """Builds a wheel of the kit for containers, because the kit is not on a package index.
 
-The wheel contains the files that run here, from a checkout or an installation, without private files. It is not made by a
-build tool, so nothing must be installed or fetched, and the same files give the same bytes, so a provider reuses its layer.
+The wheel contains the files of the running kit, except for private files. It is built without a build tool, so nothing
+must be installed or downloaded. The same files always produce the same bytes, so that a provider can reuse the image
+layer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TAG = "py3-none-any"
 
 
 def kit_wheel(folder: Path | None = None) -> Path:
-    """Return the wheel of this kit. folder: where to store it; defaults to the user's cache.
+    """Build the wheel of this kit and return its path. `folder` is the directory to store it in, by default the user's
+    cache.
 
     Raises:
         ConfigError: The kit runs neither from a checkout nor from an installation, or no directory can be written.
@@ -39,10 +41,13 @@ def kit_wheel(folder: Path | None = None) -> Path:
 
 
 def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
-    """Return a file with this name and content, in a directory named by the hash of the content.
+    """Store the content in a directory whose name is the hash of the content, and return the path of the file.
 
-    folder: Where to store it. Defaults to the user's cache or, if the cache cannot be written, to a temporary directory
-    that is removed when this process ends.
+    Args:
+        content: The content of the file.
+        name: The name of the file.
+        folder: The parent directory. Defaults to the user's cache or, if the cache is not writable, to a temporary
+            directory that is removed when this process ends.
 
     Raises:
         ConfigError: No directory can be written.
@@ -50,9 +55,9 @@ def keep(content: bytes, name: str, folder: Path | None = None) -> Path:
     for top in (_cache, _for_this_process):
         try:
             return _stored(content, name, (folder or top()) / "modal")
-        except (OSError, RuntimeError):  # RuntimeError: this user has no home directory
+        except (OSError, RuntimeError):  # RuntimeError if the user has no home directory
             continue
-    raise ConfigError("The kit's wheel cannot be written.", hint="Give this user a writable home directory.")
+    raise ConfigError("The kit's wheel cannot be written.", hint="Set HOME to a directory that this user can write to.")
 
 
 def _cache() -> Path:
@@ -67,8 +72,8 @@ def _for_this_process() -> Path:
 
 
 def _stored(content: bytes, name: str, cache: Path) -> Path:
-    """Raises OSError."""
-    # The same files give the same path, so Modal reuses its layers.
+    """Store the content, and return the path. Raises OSError."""
+    # The same content has the same path, so that Modal reuses the layer.
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name
     make_private_folder(place)
@@ -89,7 +94,7 @@ def _packed(described: dict[str, str]) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in entries:
-            # A fixed date and mode, because the same files must give the same bytes.
+            # A fixed date and mode, so that the same files produce the same bytes.
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -107,7 +112,7 @@ def _digest(content: bytes) -> str:
 
 
 def _described() -> dict[str, str]:
-    """Return the files of the wheel's `.dist-info` by name, without RECORD."""
+    """Return the files in the wheel's `.dist-info` directory by name, except for RECORD."""
     wheel = f"Wheel-Version: 1.0\nGenerator: {DISTRIBUTION}\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
     project = checkout_project()
     if project is None:
@@ -138,7 +143,7 @@ def _installed_metadata() -> str:
         text = None
     if text is None:
         raise ConfigError(
-            f"The kit runs neither from a checkout nor from an installed {DISTRIBUTION}, so its wheel cannot be built.",
+            f"The kit's wheel cannot be built, because neither a checkout nor an installed {DISTRIBUTION} was found.",
             hint=f"Deploy from a checkout, or install {DISTRIBUTION}.",
         )
     return text

@@ -1,4 +1,4 @@
-"""Opens a quick tunnel to a gateway of the learning engine, so that remote task apps reach this machine's policy."""
+"""Opens a quick tunnel to a gateway of the learning engine, so that remote task apps can call the policy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from taskapp_kit.serve.uvicorn_server import bind, url_of
 from taskapp_kit.train.gateway.gateway_options import LISTEN, TUNNEL, URL, GatewayOptions
 
 HINT = (
-    f"{TUNNEL} needs cloudflared (developers.cloudflare.com/tunnel) and internet access. Or pass an address that leads here: "
-    f"{URL} https://… {LISTEN} 127.0.0.1:PORT."
+    f"{TUNNEL} requires cloudflared (developers.cloudflare.com/tunnel) and internet access. To use an existing public "
+    f"address instead, pass {URL} https://… {LISTEN} 127.0.0.1:PORT."
 )
 
 
@@ -28,12 +28,17 @@ def gateway_tunnel(
     timing: Timing | None = None,
     leave: threading.Event | None = None,
 ) -> Iterator[GatewayOptions]:
-    """Open a tunnel while the block runs; return the options with its https address and the port that it leads to.
+    """Open a tunnel for the duration of the block, and yield the options with the tunnel's https address and local
+    port.
 
-    The gateway need not listen yet, because `train.driver.reachability` plays a turn through the tunnel before a job.
-    Blocks until cloudflared prints the address, or `leave` is set. Raises TunnelError, ConfigError.
+    Entering the block waits until cloudflared prints the address or `leave` is set. The tunnel is not tested, because
+    the gateway may not listen yet; `train.driver.reachability` plays a turn through the tunnel before a job.
+
+    Raises:
+        TunnelError: The tunnel could not be opened.
+        ConfigError: No port is free.
     """
-    # The tunnel opens before the gateway listens, so the port must be chosen here.
+    # The port is chosen here, because the tunnel is opened before the gateway listens.
     if not options.port:
         with bind(options.host, 0) as free:
             options = replace(options, port=free.getsockname()[1])

@@ -1,6 +1,6 @@
-"""Opens and tests the tunnel that `tunnel_settings.py` selected, and runs the cloudflared process behind it.
+"""Opens and tests the tunnel that `tunnel_settings.py` has selected, and runs the cloudflared process of the tunnel.
 
-A test requests `/health` with the key through the tunnel.
+The test requests `/health` with the key through the tunnel.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ from taskapp_kit.net.redact import without_whole
 from taskapp_kit.system.child import OwnedProcess
 
 QUICK_ADDRESS = re.compile(r"https://(?!api\.|www\.)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.trycloudflare\.com(?![\w.-])")
-"""The address in cloudflared's log. `api.` is the host that assigns addresses, which appears in error messages."""
+"""The address of the tunnel in cloudflared's log. Error messages may contain the host `api.…`, which must not match."""
 PASSED_ON = frozenset(
     {"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"}
 )
-"""The variables that cloudflared gets besides its own settings. None of them contains a key."""
+"""The variables that cloudflared inherits besides its own settings. None of these variables contains a key."""
 OTHER_TUNNELS = frozenset(
     f"TUNNEL_{name}" for name in ("TOKEN", "TOKEN_FILE", "NAME", "HOSTNAME", "URL", "CRED_FILE", "CRED_CONTENTS")
 )
-"""Settings of cloudflared that name a tunnel, which it would open instead of the requested one."""
+"""Settings of cloudflared that select a tunnel. It would open this tunnel instead of the requested tunnel."""
 END_SECONDS = 3.0
-"""How long cloudflared may take to disconnect before it is killed."""
+"""How many seconds cloudflared may take to disconnect before it is killed."""
 
 
 class Cloudflared(OwnedProcess[str]):
     """The cloudflared process.
 
-    arguments: The program's full path, then its arguments. secret: variables for this process alone. Raises OSError if the
-    process cannot be started.
+    Args:
+        arguments: Full path of the program, followed by its arguments.
+        secret: Variables that only this process receives.
+
+    Raises:
+        OSError: The process cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], *, secret: Mapping[str, str] | None = None) -> None:
@@ -58,24 +62,24 @@ class Cloudflared(OwnedProcess[str]):
 
     @property
     def last_words(self) -> str:
-        """The last line of output that reports an error, else the last line; "" without any output."""
+        """The last line of output that reports an error, or else the last line. Empty if there was no output."""
         lines = self.lines
         complaints = [line for line in lines if re.search(r"\b(ERR|FTL|error|failed)\b", line, re.IGNORECASE)]
         return (complaints or lines or [""])[-1]
 
     def wait_for_address(self, seconds: float, leave: threading.Event) -> str | None:
-        """Return the address that cloudflared prints; None if it ends, the time is up, or `leave` is set."""
+        """Return the address that cloudflared prints, or None if it ends, `seconds` have passed, or `leave` is set."""
         self.address = self.wait_ready(seconds, leave)
         return self.address
 
     def close(self) -> None:
-        """End the process and its children. A second call has no effect."""
+        """Stop the process and its children. Further calls have no effect."""
         self._closing = True
         super().close()
 
     def _report_end(self, status: int) -> None:
         if not self._closing and self.address is not None:
-            log.error("the tunnel %s ended (cloudflared, exit status %s)", self.address, status)
+            log.error("the tunnel %s ended, because cloudflared exited with status %s", self.address, status)
 
 
 def _address_in(line: str) -> str | None:
@@ -96,7 +100,7 @@ log = logging.getLogger("taskapp_kit.deploy")
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """An open tunnel. url: the address for a backend, without a trailing slash."""
+    """An open tunnel. `url` is the address for the backend, without a trailing slash."""
 
     url: str
     close: Callable[[], None] = field(repr=False)
@@ -105,9 +109,17 @@ class Tunnel:
 def open_tunnel(
     plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> Tunnel:
-    """Open and test the tunnel. Blocks until `leave` is set. Raises TunnelError.
+    """Open and test the tunnel. Blocks the calling thread.
 
-    seen: the fields of the app's own response to `/health`; None if they are unknown.
+    Args:
+        plan: The tunnel to open.
+        local_url: The local address of the task app.
+        key: The API key of the task app.
+        seen: The field names in the app's own response to `/health`, or None if they are unknown.
+        leave: Event that ends the wait.
+
+    Raises:
+        TunnelError: The tunnel could not be opened, or the test failed.
     """
     if plan.way == "local":
         return Tunnel(local_url, _nothing)
@@ -116,7 +128,7 @@ def open_tunnel(
         problem = _verify(plan, plan.url, key, seen, leave)
         if problem:
             raise TunnelError(
-                f"{plan.url} does not lead to the task app on {local_url}: {problem}.",
+                f"The task app on {local_url} is not reachable at {plan.url}: {problem}.",
                 hint="Check the address. If it requires a login, pass preconfigured_auth_header. To skip this check, pass "
                 "skip_tunnel_verification=True.",
             )
@@ -127,25 +139,25 @@ def open_tunnel(
             break
         opened, problem, hint = _attempt(plan, local_url, key, seen, leave)
         if opened is not None:
-            log.info("%s is reached at %s", local_url, opened.url)
+            log.info("%s is reachable at %s", local_url, opened.url)
             return opened
         log.warning("tunnel attempt %d of %d: %s", attempt + 1, plan.timing.attempts, problem)
     times = "once" if plan.timing.attempts == 1 else f"{plan.timing.attempts} times"
     raise TunnelError(
-        f"The {plan.way} tunnel to {local_url} could not be opened (tried {times}): {problem}.", hint=hint
+        f"The {plan.way} tunnel to {local_url} could not be opened after it was tried {times}: {problem}.", hint=hint
     )
 
 
 def _attempt(
     plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> tuple[Tunnel | None, str, str]:
-    """Return the open tunnel, or the problem and a hint."""
-    # the rules of a config file in the home directory would apply, and the last rule is usually "404"
+    """Try to open the tunnel. Return the tunnel, or None with a problem and a hint."""
+    # ignores the config file in the home directory, whose last rule usually returns 404
     arguments = [plan.program, "tunnel", "--no-autoupdate", "--config", os.devnull, "--url", local_url]
     try:
         if plan.token is None:
             process = Cloudflared(arguments)
-        else:  # a variable, because every user of the machine can read the arguments
+        else:  # in a variable, because all users of the machine can read arguments
             process = Cloudflared([*arguments, "run"], secret={"TUNNEL_TOKEN": plan.token})
     except OSError as error:
         return None, f"{plan.program} cannot be started ({error.strerror})", INSTALL
@@ -159,8 +171,16 @@ def _attempt(
         return Tunnel(url, process.close), "", ""
     process.close()
     if plan.way == "named":
-        return None, problem, f"Check the token, and that the tunnel's public host name leads to {local_url}."
-    return None, problem, "Try again, or use a named or preconfigured tunnel: quick tunnels are not guaranteed to work."
+        return (
+            None,
+            problem,
+            f"Check the token, and check that the public host name of the tunnel is routed to {local_url}.",
+        )
+    return (
+        None,
+        problem,
+        "Try again, or use a named or preconfigured tunnel, because quick tunnels are not guaranteed to work.",
+    )
 
 
 def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:
@@ -168,7 +188,7 @@ def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:
         return _ended(process)
     words = process.last_words
     problem = f"cloudflared printed no address within {plan.timing.address_seconds:g} s"
-    return problem + (f"; its last output: {words}" if words else "")
+    return problem + (f". Its last output was: {words}" if words else "")
 
 
 def _ended(process: Cloudflared) -> str:
@@ -184,7 +204,7 @@ def _verify(
     leave: threading.Event,
     process: Cloudflared | None = None,
 ) -> str:
-    """Return what is wrong with the address; "" if the task app answers there."""
+    """Return what is wrong with the address, or "" if the task app responds to requests."""
     if not plan.verify:
         return _ended(process) if process is not None and process.ended.wait(0.1) else ""
     timing, problem = plan.timing, "no request was sent"
@@ -200,14 +220,14 @@ def _verify(
         if answer.status == 200 and (seen is None or seen == health_fields(answer)):
             return ""
         if answer.status == 200:
-            return f"{problem}, but from a server other than this task app"
+            return f"{problem}, but the response is from a different server"
         if answer.status in REFUSED:
-            return f"{problem}: the key was rejected, so another server or a login is in front of the app"
+            return f"{problem}. The key was rejected, probably by another server or a login page in front of the app"
         if 300 <= answer.status < 400:
-            return f"{problem}, a redirect: a login page may be in front of the app"
+            return f"{problem}. The response is a redirect, so a login page may be in front of the app"
     tries = "1 try" if timing.tries == 1 else f"{timing.tries} tries"
     return f"{problem} ({tries} in {time.monotonic() - begun:.0f} s)"
 
 
 def _nothing() -> None:
-    """There is nothing to close."""
+    """Do nothing, because there is no process to stop."""

@@ -1,11 +1,12 @@
 """Selects how a remote backend reaches a task app on this machine. `open_tunnel.py` opens the tunnel.
 
-local          no tunnel: the backend runs on this machine
-quick          `cloudflared tunnel --url`: a new public address, without an account
-named          `cloudflared tunnel run` with the token and the host name of your tunnel
-preconfigured  an address that already leads here
-auto           preconfigured if its address is set, named if its host name is set, else local for a backend on loopback,
-               else quick
+local          no tunnel, because the backend runs on this machine
+quick          `cloudflared tunnel --url`, with a new public address and without an account
+named          `cloudflared tunnel run`, with the token and the host name of your tunnel
+preconfigured  an existing public address that forwards to this machine
+auto           preconfigured if an address is set, named if a host name is set, local if the backend is on a loopback
+address,
+               and quick otherwise
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ Mode = Literal["auto", "local", "quick", "named", "preconfigured"]
 BACKEND_VARIABLES = ("BACKEND_BASE_URL", "PROD_BACKEND_URL")
 QUICK_HOSTS = "*.trycloudflare.com"
 INSTALL = (
-    'Install cloudflared (developers.cloudflare.com/tunnel), or pass tunnel_mode="local" if the backend runs on this '
-    "machine, or preconfigured_url with an address that leads here."
+    "Install cloudflared (developers.cloudflare.com/tunnel). If the backend runs on this machine, pass "
+    'tunnel_mode="local" instead. '
+    "If this machine has a public address, pass it as preconfigured_url."
 )
 
 
@@ -37,11 +39,12 @@ class Timing:
     """Timeouts and retries of a tunnel.
 
     Attributes:
-        attempts: The most starts of cloudflared.
-        address_seconds: How long cloudflared may take to print its address.
-        tries: The most requests of `/health` through the tunnel. A new name takes some seconds to resolve.
-        first_seconds: The pause before the first request.
-        pause_seconds: The pause between requests.
+        attempts: Maximum number of times that cloudflared is started.
+        address_seconds: How many seconds cloudflared may take to print its address.
+        tries: Maximum number of requests to `/health` through the tunnel. A new host name resolves only after some
+            seconds.
+        first_seconds: Pause before the first request.
+        pause_seconds: Pause between two requests.
         check_tls: Whether to verify the certificate.
     """
 
@@ -54,7 +57,7 @@ class Timing:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] | None, way: Way) -> Timing:
-        """Read the SYNTH_TUNNEL_… variables. A preconfigured address gets fewer and quicker requests by default."""
+        """Read the SYNTH_TUNNEL_… variables. By default, a preconfigured address is tested less often."""
         preconfigured = way == "preconfigured"
         return cls(
             attempts=int(_number("SYNTH_TUNNEL_MAX_ATTEMPTS", 3, environ, low=1)),
@@ -72,12 +75,12 @@ class TunnelPlan:
     Attributes:
         way: The kind of tunnel.
         url: The address of a named or preconfigured tunnel.
-        headers: Headers for each test request, besides the key.
+        headers: Additional headers for test requests.
         token: The token of a named tunnel.
         program: The full path of cloudflared.
         verify: Whether to test the tunnel.
         timing: Timeouts and retries.
-        why: The reason for this kind, for a log.
+        why: Why this kind was selected, for the log.
     """
 
     way: Way
@@ -91,7 +94,7 @@ class TunnelPlan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host names by which a backend reaches the task app; empty without a tunnel."""
+        """The host names at which a backend can reach the task app. Empty if there is no tunnel."""
         if self.url is not None:
             return (urlsplit(self.url).hostname or "",)
         return (QUICK_HOSTS,) if self.way == "quick" else ()
@@ -114,17 +117,17 @@ def plan_tunnel(
     """Select the kind of tunnel, without opening it.
 
     Args:
-        mode: The requested kind; see the module.
-        backend_url: Defaults to BACKEND_BASE_URL, then PROD_BACKEND_URL.
-        preconfigured_url: An address that already leads here. Defaults to SYNTH_TASK_APP_URL.
-        preconfigured_auth_header: A header that this address requires.
-        preconfigured_auth_token: The header's value.
-        hostname: The host name of a named tunnel. Defaults to SYNTH_TUNNEL_HOSTNAME.
-        token: The token of a named tunnel. Defaults to SYNTH_TUNNEL_TOKEN, then cloudflared's own TUNNEL_TOKEN.
-        cloudflared: The cloudflared program.
-        skip_verification: Whether to use the tunnel without a test.
+        mode: The kind of tunnel; see the docstring of the module.
+        backend_url: The address of the backend. Defaults to BACKEND_BASE_URL or PROD_BACKEND_URL.
+        preconfigured_url: An existing public address that forwards to this machine. Defaults to SYNTH_TASK_APP_URL.
+        preconfigured_auth_header: Name of a header that the preconfigured address requires.
+        preconfigured_auth_token: Value of this header.
+        hostname: Host name of a named tunnel. Defaults to SYNTH_TUNNEL_HOSTNAME.
+        token: Token of a named tunnel. Defaults to SYNTH_TUNNEL_TOKEN or cloudflared's own variable TUNNEL_TOKEN.
+        cloudflared: Name or path of the cloudflared program.
+        skip_verification: Whether to use the tunnel without testing it.
         timing: Timeouts and retries. Defaults to the SYNTH_TUNNEL_… variables.
-        environ: The variables. Defaults to the process environment.
+        environ: Environment variables. Defaults to the process environment.
 
     Raises:
         BadArgument: Arguments are invalid or contradict each other.
@@ -137,9 +140,7 @@ def plan_tunnel(
     if hostname and mode not in ("auto", "named"):
         raise BadArgument(f'tunnel_hostname requires tunnel_mode="named" or "auto", not {mode!r}.')
     if bool(preconfigured_auth_header) != bool(preconfigured_auth_token):
-        raise BadArgument(
-            "preconfigured_auth_header and preconfigured_auth_token must be set together. One of them is missing."
-        )
+        raise BadArgument("preconfigured_auth_header and preconfigured_auth_token must be set together.")
     way, why = _choose(mode, backend_url, preconfigured_url, hostname, environ)
     if way == "local":
         return TunnelPlan(way, why=why)
@@ -148,7 +149,9 @@ def plan_tunnel(
     if way == "preconfigured":
         url = preconfigured_url or process_variable("SYNTH_TASK_APP_URL", environ)
         if not url:
-            raise BadArgument('tunnel_mode="preconfigured" needs an address: preconfigured_url or SYNTH_TASK_APP_URL.')
+            raise BadArgument(
+                'tunnel_mode="preconfigured" requires an address. Pass preconfigured_url, or set SYNTH_TASK_APP_URL.'
+            )
         headers = _header(preconfigured_auth_header, preconfigured_auth_token)
         return TunnelPlan(way, _address(url), headers, verify=verify, timing=timing, why=why)
     if way == "quick":
@@ -158,11 +161,11 @@ def plan_tunnel(
     if not hostname or not token:
         missing = [
             *(() if hostname else ("a host name (tunnel_hostname or SYNTH_TUNNEL_HOSTNAME)",)),
-            *(() if token else ("its token (tunnel_token or SYNTH_TUNNEL_TOKEN)",)),
+            *(() if token else ("a token (tunnel_token or SYNTH_TUNNEL_TOKEN)",)),
         ]
         raise BadArgument(
-            f'tunnel_mode="named" needs {" and ".join(missing)}.',
-            hint="Cloudflare's dashboard shows both on the tunnel's page.",
+            f'tunnel_mode="named" requires {" and ".join(missing)}.',
+            hint="Cloudflare's dashboard shows the host name and the token on the page of the tunnel.",
         )
     if not token.isascii() or not token.isprintable():
         raise BadArgument("The tunnel's token is invalid. Expected one line of printable ASCII characters.")
@@ -172,7 +175,7 @@ def plan_tunnel(
 
 
 def on_loopback(url: str) -> bool:
-    """Whether the address is a loopback address. No name is looked up."""
+    """Return whether the URL has a loopback address. Host names are not looked up."""
     try:
         host = urlsplit(url if "://" in url else f"//{url}").hostname or ""
     except ValueError:
@@ -191,9 +194,9 @@ def _choose(
         if mode == way:
             return way, f"tunnel_mode is {mode}"
     if preconfigured_url:
-        return "preconfigured", "preconfigured_url is given"
+        return "preconfigured", "preconfigured_url is set"
     if hostname:
-        return "named", "tunnel_hostname is given"
+        return "named", "tunnel_hostname is set"
     if process_variable("SYNTH_TASK_APP_URL", environ):
         return "preconfigured", "SYNTH_TASK_APP_URL is set"
     requested = process_variable("SYNTH_TUNNEL_MODE", environ)
@@ -217,13 +220,13 @@ def _program(cloudflared: str | Path, why: str) -> str:
     found = shutil.which(str(cloudflared))
     if found is None:
         raise TunnelError(
-            f"A tunnel is needed because {why}, but the program {cloudflared} was not found.", hint=INSTALL
+            f"A tunnel is needed, because {why}, but the program {cloudflared} was not found.", hint=INSTALL
         )
     return str(Path(found).absolute())
 
 
 def _address(text: str) -> str:
-    """Return an http or https address without a trailing slash. Raises BadArgument."""
+    """Return an http or https URL without a trailing slash. Raises BadArgument for an invalid URL."""
     try:
         parts = urlsplit(text.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -291,7 +291,7 @@ def test_nobody_signed_in_is_one_sentence(deploy: Callable[..., Result], token: 
         plane.authenticated = False
         done = deploy(plane, **token)
     assert done.exit_code == 1
-    assert done.stderr.strip().endswith("\nError: No Modal account is signed in here. Sign in: modal setup")
+    assert done.stderr.strip().endswith("\nError: This machine is not signed in to Modal. Run: modal setup")
 
 
 def test_a_dry_run_shows_the_plan_and_asks_nobody(run: Run, own: Path) -> None:
