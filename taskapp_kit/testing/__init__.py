@@ -1,12 +1,12 @@
-"""Tools for testing task apps: `play` for one rollout, and a real local model server with optional faults.
+"""Tools for testing task apps: `play` for one rollout, and a local model server that can inject faults.
 
 from taskapp_kit.testing import Faults, MockModel, play
 
 assert play(app, seed=3, policy="gold").scorecard.reward == 1.0
 with MockModel(latency_seconds=0.05, faults=Faults({"429": 0.02, "reset": 0.01})) as model:
-    play(app, seed=3, policy=model)  # or point a policy at model.url; model.requests has the requests
+    play(app, seed=3, policy=model)  # or set a policy's inference_url to model.url; model.requests lists the requests
 
-Names are imported at first use, so that the pytest plugin does not slow down other test runs.
+These names are imported at first use, so that the pytest plugin does not slow down other test runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`play`, which plays one rollout in the process of a test, with the same code as a server but without a server."""
+"""`play`, which plays one rollout in the process of a test. It uses the server's code, but no server."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = ["GlobalRandomnessWarning", "Rollout", "play"]
 
 Judge = Callable[["ChatRequest"], Any]
 MODEL_NAME = "mock"
-"""The model's name in requests to a `MockModel`, which accepts any."""
+"""The name of the model in requests to a `MockModel`, which accepts any name."""
 
 _reported: set[tuple[str, str]] = set()
-"""The (app, environment) pairs for which a change of a global random state was reported."""
+"""The pairs of app and environment for which a change to a global random state was already reported."""
 
 
 class GlobalRandomnessWarning(UserWarning):
-    """An episode changed a random state that all episodes of a process share."""
+    """An episode changed a random state that all episodes in a process share."""
 
 
 def play(
@@ -55,22 +55,23 @@ def play(
 ) -> Rollout:
     """Play and score one episode in this process: `assert play(app, seed=3, policy="gold").reward == 1.0`.
 
-    Nothing is stored. The function may be called while an event loop is running. It issues a GlobalRandomnessWarning, once
-    per environment, if the episode changed a global random state. Imports that draw random numbers do not count.
+    Nothing is stored. The function may be called while an event loop is running. If the episode changes a global random
+    state, it issues a GlobalRandomnessWarning, once per environment. Random numbers that are drawn by an import do not
+    count.
 
     Args:
         app: The app, or its path, such as "adder.py".
-        seed: The episode's seed. Defaults to a seed drawn from the split.
-        split: The split to draw from, or the split whose row the seed counts. Defaults to the first one.
-        environment: The environment's name. Defaults to the app's first environment.
-        config: `env.config` of the request.
-        policy: A policy's name, the members of `policy.config`, or a running `MockModel`, which plays like a language model.
-            Defaults to "random".
-        action: The action that the policy `constant` repeats: `{"tool": {args}}` or a string. Not allowed with another policy.
-        ops: A number of turns, at least 1, or `ops` as in a request.
-        judges: "skip" calls no judge, so their scores and the reward are None. A function, such as `testing.judge(0.7)`,
-            answers for every judge; a mapping has a function for each role. By default the models in the process environment
-            are called (TASKAPP_JUDGE_URL).
+        seed: The seed of the episode. Defaults to a random seed in the split.
+        split: The split of the episode. Defaults to the first split.
+        environment: The name of the environment. Defaults to the app's first environment.
+        config: The value of `env.config` in the request.
+        policy: The name of a policy, the fields of `policy.config`, or a running `MockModel`. Defaults to "random".
+        action: The action that the policy `constant` repeats, which is `{"tool": {args}}` or a string. It cannot be
+            combined with other policies.
+        ops: The number of turns, at least 1, or a list as in the field `ops` of a request.
+        judges: With "skip", no judge is called, and the scores of judges and the reward are None. A function, such as
+            `testing.judge(0.7)`, replaces all judges. A mapping contains a function for each role. By default, judges
+            call the models that variables such as TASKAPP_JUDGE_URL name.
 
     Returns:
         The rollout: its trajectory, its scorecard and its reward.
@@ -79,9 +80,9 @@ def play(
         RolloutFailed: The environment, the policy or the scoring failed.
         RequestError: An argument is invalid for this app.
         ConfigError: An argument has an invalid value, or two arguments exclude each other.
-        DeclarationError: The app's declarations have problems.
+        DeclarationError: A declaration of the app is invalid.
         Unavailable: A model or a package is missing.
-        pydantic.ValidationError: The request is not valid.
+        pydantic.ValidationError: The request is invalid.
     """
     task_app = app if isinstance(app, TaskApp) else find_app(str(app))
     spec = task_app.freeze()
@@ -122,7 +123,9 @@ def _ops(ops: int | Sequence[Json]) -> list[Json]:
     if not isinstance(ops, int):
         return list(ops)
     if ops < 1:
-        raise ConfigError(f"play was called with ops={ops}.", hint="Pass at least 1 turn, or omit ops=.")
+        raise ConfigError(
+            f"play was called with ops={ops}.", hint="Pass a number of turns of at least 1, or omit ops=."
+        )
     return ["agent"] * ops
 
 
@@ -130,7 +133,7 @@ def _policy_config(policy: str | Mapping[str, Json] | MockModel | None, action: 
     if action is not None:
         if policy not in (None, "constant"):
             raise ConfigError(
-                "play was called with action= and a policy other than 'constant', the only policy that repeats an action.",
+                "play was called with action= and a policy other than 'constant'. Only 'constant' repeats an action.",
                 hint="Omit policy= or action=.",
             )
         return {"policy": "constant", "action": action}
@@ -142,18 +145,18 @@ def _policy_config(policy: str | Mapping[str, Json] | MockModel | None, action: 
 
 
 def _check_judges(judges: Any) -> None:
-    """Raise ConfigError unless `judges` is a value that `play` accepts."""
+    """Raise ConfigError if `play` does not accept the value of `judges`."""
     functions = list(judges.values()) if isinstance(judges, Mapping) else [judges]
     if judges is not None and judges != "skip" and not all(callable(function) for function in functions):
         raise ConfigError(
-            f"play was called with judges={judges!r}.",
+            f"play does not accept judges={judges!r}.",
             hint='Pass "skip", a function such as testing.judge(0.7), or a mapping from role to function.',
         )
 
 
 @contextlib.contextmanager
 def _settings(app: TaskApp, judges: Any) -> Iterator[Settings]:
-    """Yield the process's settings, with a mock model for each role that `judges` replaces."""
+    """Yield the settings of the process, with a mock model for each role that `judges` replaces."""
     settings = load()
     if judges is None or judges == "skip":
         yield settings

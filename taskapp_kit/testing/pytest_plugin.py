@@ -1,16 +1,17 @@
-"""The pytest plugin: fixtures for testing an author's app. It is active when taskapp-kit is installed, and imports little.
+"""The pytest plugin with fixtures for testing an app. It is active if taskapp-kit is installed.
 
-def test_it_pays(task_app):                 # pytest --taskapp adder.py, or `taskapp = "adder.py"` in its settings
+def test_it_pays(task_app):                 # pytest --taskapp adder.py, or `taskapp = "adder.py"` in pytest's settings
     assert play(task_app, policy="gold").scorecard.reward == 1.0
 
-def test_over_http(taskapp_served):         # .url and .key of a server on this machine
+def test_over_http(taskapp_served):         # .url and .key of a local server
     httpx.get(f"{taskapp_served.url}/health", headers={"X-API-Key": taskapp_served.key})
 
 def test_with_a_model(task_app, taskapp_mock_model):
     play(task_app, policy=taskapp_mock_model)
 
-`pytest --taskapp adder.py` also runs the doctor: each line of `taskapp doctor adder.py --quick` becomes a test, named
-`doctor[ENVIRONMENT-CHECK]`. `--doctor full` plays more rollouts, `--doctor off` disables these tests.
+`pytest --taskapp adder.py` also runs the doctor. Each line in the output of `taskapp doctor adder.py --quick` is a
+test with the name `doctor[ENVIRONMENT-CHECK]`. `--doctor full` plays more rollouts, and `--doctor off` disables these
+tests.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
     from taskapp_kit.testing.mock_model.server import MockModel
 
 
-HELP = "the task app of the fixtures `task_app` and `taskapp_served`: a path, module:attribute or name"
+HELP = "task app of the fixtures `task_app` and `taskapp_served`: a path, module:attribute or name"
 
 
 @dataclass(frozen=True)
 class ServedTaskApp:
-    """A task app that a server on this machine serves.
+    """A task app on a local server.
 
     Attributes:
-        url: The server's address, without a trailing slash.
-        key: Value of the header `X-API-Key`.
+        url: The address of the server, without a trailing slash.
+        key: The API key, which is the value of the header `X-API-Key`.
     """
 
     url: str
@@ -43,25 +44,25 @@ class ServedTaskApp:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--taskapp APP`, and the setting `taskapp = APP`, which is relative to the settings file."""
+    """Add the plugin's options, and the setting `taskapp = APP`, whose path is relative to the settings file."""
     parser.getgroup("taskapp").addoption("--taskapp", metavar="APP", help=HELP)
     parser.addini("taskapp", HELP)
     parser.getgroup("taskapp").addoption(
         "--doctor",
         choices=("quick", "full", "off"),
-        help="the doctor's checks as tests  [default: quick with --taskapp on the command line, else off]",
+        help="run the checks of the doctor as tests  [default: quick with --taskapp, else off]",
     )
     parser.getgroup("taskapp").addoption(
         "--doctor-allow",
         action="append",
         default=[],
         metavar="CHECK",
-        help="accept what this check of the doctor finds",
+        help="accept the findings of this doctor check",
     )
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the doctor's tests, before -k and -m select tests."""
+    """Add the tests of the doctor, before -k and -m select tests."""
     chosen = config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off")
     if chosen == "off":
         return
@@ -78,12 +79,12 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.fixture(scope="session")
 def task_app(pytestconfig: pytest.Config) -> TaskApp:
-    """The app that `--taskapp` or the setting `taskapp` names."""
+    """The app that `--taskapp` or the setting `taskapp` selects."""
     return _named_app(pytestconfig)
 
 
 def _named_app(pytestconfig: pytest.Config) -> TaskApp:
-    """Return the app that the command line or the settings name. Without one, fail the test."""
+    """Return the selected app. If no app is selected, fail the test."""
     from taskapp_kit.declare.discovery import find_app
 
     option = pytestconfig.getoption("--taskapp")
@@ -93,7 +94,7 @@ def _named_app(pytestconfig: pytest.Config) -> TaskApp:
     if not configured:
         pytest.fail(
             "The fixture task_app needs an app. Run pytest --taskapp adder.py, "
-            'or put taskapp = "adder.py" into the settings of pytest.',
+            'or add taskapp = "adder.py" to the settings of pytest.',
             pytrace=False,
         )
     path, colon, attribute = configured.partition(":")
@@ -104,9 +105,10 @@ def _named_app(pytestconfig: pytest.Config) -> TaskApp:
 
 @pytest.fixture(scope="session")
 def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
-    """The app on a server on a free port of this machine, with a new API key and without a store.
+    """The app on a local server, with a free port, a new API key and no store.
 
-    If a judge with weight > 0 has no model (TASKAPP_JUDGE_URL), judges are skipped, and their scores and rewards are null.
+    If a judge with a weight above 0 has no model, because TASKAPP_JUDGE_URL is not set, all judges are skipped. Their
+    scores and the rewards are then null.
     """
     import secrets
 
@@ -126,7 +128,7 @@ def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
 
 @pytest.fixture
 def taskapp_mock_model() -> Iterator[MockModel]:
-    """A model server on this machine with random replies. To choose the replies, use `MockModel` in a test."""
+    """A local model server with random replies. To choose the replies, create a `MockModel` in the test."""
     from taskapp_kit.testing.mock_model.server import MockModel
 
     with MockModel() as model:

@@ -1,4 +1,4 @@
-"""Behaviours of the mock model: functions from a ChatRequest to a reply (see `reply.reply_of`)."""
+"""Behaviours of the mock model, which are functions from a ChatRequest to a reply; see `reply.reply_of`."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ MISDEEDS = (
     "words",
     "blank",
 )
-"""The kinds of faulty replies of `bad`."""
+"""The kinds of faulty replies from `bad`."""
 
 
 def random_answers(parallel: int = 1) -> Behaviour:
-    """Draw a valid reply from the conversation: tool calls or JSON that match the request's schemas, else a few words.
+    """Return a behaviour with random valid replies, which depend only on the seed and the conversation.
+
+    If the request has tools or a JSON schema, the reply contains matching tool calls or JSON. Otherwise, it is a short
+    text.
 
     Args:
-        parallel: Maximum number of calls in one reply, if the request allows several.
-
-    Returns:
-        The behaviour.
+        parallel: Maximum number of tool calls in a reply, if the request permits several.
     """
 
     def answer(request: ChatRequest) -> Reply:
@@ -60,13 +60,13 @@ def random_answers(parallel: int = 1) -> Behaviour:
 
 
 def _arguments(function: Mapping[str, Any], rng: random.Random) -> Json:
-    """Draw arguments for a call of the function."""
+    """Draw arguments for a call to the function."""
     schema = function.get("parameters") or {"type": "object"}
     return _fitting(schema, rng, f"function '{function['name']}'", "invalid_function_parameters")
 
 
 def _fitting(schema: Json, rng: random.Random, where: str, code: str | None = None) -> Json:
-    """Return a value of the schema. Raises Refused for an invalid schema, as a vendor does."""
+    """Draw a value that matches the schema. Raises Refused for an invalid schema, as a model provider does."""
     try:
         return draw(schema, rng)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -79,27 +79,26 @@ def echo(request: ChatRequest) -> Reply:
 
 
 def empty(_: ChatRequest) -> Reply:
-    """Return an empty answer."""
+    """Return an empty reply."""
     return Reply("")
 
 
 def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
-    """Reply like a weak model: a share of the replies is faulty, the others are drawn as by `random_answers`.
+    """Return a behaviour that imitates a weak model. Some replies are faulty, and all others are valid and random.
 
     Args:
         share: Share of faulty replies.
-        misdeeds: Kinds of faulty replies to choose from. If the request has no tools, a faulty reply is incomplete JSON if
-            JSON was requested, else an empty string.
-
-    Returns:
-        The behaviour.
+        misdeeds: Kinds of faulty replies to choose from. If the request has no tools, a faulty reply is incomplete
+            JSON, or an empty string if the request does not require JSON.
 
     Raises:
-        ConfigError: A kind does not exist.
+        ConfigError: A kind in `misdeeds` does not exist.
     """
     for name in misdeeds:
         if name not in MISDEEDS:
-            raise ConfigError(f"The misdeed {name!r} does not exist.", hint=f"Use one of {', '.join(MISDEEDS)}.")
+            raise ConfigError(
+                f"The kind of faulty reply {name!r} does not exist.", hint=f"Use one of {', '.join(MISDEEDS)}."
+            )
     well = random_answers()
 
     def answer(request: ChatRequest) -> Any:
@@ -137,22 +136,19 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
 
 
 def scripted(answers: Sequence[Any]) -> Behaviour:
-    """Reply to each turn of the conversation with the next of these answers, and repeat the last one.
+    """Return a behaviour that replies to each turn with the next of these answers. The last answer is repeated.
 
-    The turn is counted from the conversation, so that many conversations can run at the same time.
+    The number of the turn is determined from the conversation, so that many conversations can run at the same time.
 
     Args:
-        answers: The replies, in any form that `reply_of` accepts.
-
-    Returns:
-        The behaviour.
+        answers: The replies, in any format that `reply_of` accepts.
 
     Raises:
-        ConfigError: The list is empty, or an answer has an invalid form.
+        ConfigError: The list is empty, or an answer is invalid.
     """
     replies = [reply_of(answer) for answer in answers]
     if not replies:
-        raise ConfigError("The script has no answers.", hint="Add at least one.")
+        raise ConfigError("The script has no answers.", hint="Add at least one answer.")
 
     def answer(request: ChatRequest) -> Reply:
         return replies[min(request.turn, len(replies) - 1)]
@@ -161,32 +157,40 @@ def scripted(answers: Sequence[Any]) -> Behaviour:
 
 
 def from_file(path: str | Path) -> Behaviour:
-    """Read a script from a file: a JSON list or JSON Lines, with an answer for each turn. Raises ConfigError."""
+    """Read a script from a file with an answer for each turn, in JSON or JSON Lines.
+
+    Raises:
+        ConfigError: The file cannot be read, or an answer is invalid.
+    """
     file = Path(path)
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not encoded in UTF-8"
         raise ConfigError(
-            f"The script {file} cannot be read: {reason}.", hint="Pass a file with JSON or JSON Lines."
+            f"The script {file} cannot be read: {reason}.", hint="Pass a file in JSON or JSON Lines."
         ) from None
     if text.lstrip().startswith("["):
         try:
             return scripted(orjson.loads(text))
         except orjson.JSONDecodeError as error:
-            raise ConfigError(f"The script {file} is not JSON: {error}.", hint="Write a list of answers.") from None
+            raise ConfigError(
+                f"The script {file} is not valid JSON: {error}.", hint="Write a JSON list of answers."
+            ) from None
     answers = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 answers.append(orjson.loads(line))
             except orjson.JSONDecodeError as error:
-                raise ConfigError(f"{file}:{number} is not JSON: {error}.", hint="Write one answer per line.") from None
+                raise ConfigError(
+                    f"{file}:{number} is not valid JSON: {error}.", hint="Write one answer per line, as JSON."
+                ) from None
     return scripted(answers)
 
 
 JUDGES: Mapping[str, Callable[[Given], Behaviour]] = {"judge": judge, "obedient-judge": obedient_judge}
-"""Maps a name to a factory that takes the score."""
+"""The factory of each judge by name. The argument of a factory is the score."""
 BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
     "random": random_answers,
     "echo": lambda: echo,
@@ -195,19 +199,16 @@ BEHAVIOURS: Mapping[str, Callable[[], Behaviour]] = {
     "judge": judge,
     "obedient-judge": obedient_judge,
 }
-"""Maps a name to a factory, with the defaults."""
+"""The factory of each behaviour by name. Called without arguments, a factory uses defaults."""
 
 
 def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Behaviour:
-    """Return the behaviour of this name.
+    """Return the behaviour with this name.
 
     Args:
-        name: random, echo, bad, empty, judge or obedient-judge.
-        parallel: Maximum number of calls in one reply of `random`.
-        score: Score of a judge (see `judge`). None keeps its default.
-
-    Returns:
-        The behaviour.
+        name: `random`, `echo`, `bad`, `empty`, `judge` or `obedient-judge`.
+        parallel: Maximum number of tool calls in a reply of `random`.
+        score: Score of a judge; see `judge`. By default, the judge's own default applies.
 
     Raises:
         ConfigError: The behaviour does not exist, or a score was passed for a behaviour that is not a judge.
@@ -217,7 +218,7 @@ def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Beha
         if name not in JUDGES:
             raise ConfigError(
                 f"A score was passed, but the behaviour {name!r} is not a judge.",
-                hint=f"Use a score with {' or '.join(JUDGES)}.",
+                hint=f"Pass a score only with {' or '.join(JUDGES)}.",
             )
         return JUDGES[name](score)
     if name == "random":
@@ -230,7 +231,11 @@ def by_name(name: str, *, parallel: int = 1, score: Given | None = None) -> Beha
 
 
 def of_script(script: Script) -> Behaviour:
-    """Return the behaviour of a script: a function, a list of answers or a file. Raises ConfigError."""
+    """Return the behaviour of a script, which is a function, a list of answers or a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or an answer is invalid.
+    """
     if isinstance(script, str | Path):
         return from_file(script)
     if callable(script):

@@ -1,4 +1,4 @@
-"""Requests for chat completions, validated as strictly as the strictest vendor does, and easy to read for scripts."""
+"""Requests for chat completions. The validation is as strict as that of the strictest model provider."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Refused(Exception):
-    """The request gets an error object, with the invalid parameter (`param`) and the vendor's error code."""
+    """A request is rejected with an error object, which contains the invalid parameter in `param` and an error code."""
 
     def __init__(self, message: str, param: str | None = None, *, status: int = 400, code: str | None = None) -> None:
         super().__init__(message)
@@ -28,17 +28,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request, as a script receives it.
+    """A request, which is the argument of script functions.
 
     Attributes:
         body: The parsed JSON body.
         path: The requested path, such as `/rollouts/{id}/v1/chat/completions`.
         query: The query string, such as `cid=…`.
-        headers: Names in lower case, and values.
-        digest: The SHA-256 (hex) of the messages.
-        attempt: How often the same conversation was sent before, from 0.
+        headers: Pairs of header name, in lower case, and value.
+        digest: The SHA-256 of the messages in hexadecimal.
+        attempt: How often the same conversation was sent before.
         seed: The server's seed.
-        choice: The index of this answer among the `n` that were requested.
+        choice: The index of this reply if the request asks for `n` replies.
     """
 
     body: Mapping[str, Any]
@@ -58,7 +58,7 @@ class ChatRequest:
 
     @property
     def turn(self) -> int:
-        """The number of answers in the conversation: 0 for the first turn."""
+        """The number of replies in the conversation, which is 0 in the first turn."""
         return sum(message["role"] == "assistant" for message in self.messages)
 
     @property
@@ -72,23 +72,23 @@ class ChatRequest:
 
     @property
     def named_tool(self) -> str | None:
-        """The one function that `tool_choice` names."""
+        """The name of the function that `tool_choice` requires, or None."""
         choice = self.body.get("tool_choice")
         return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
 
     @property
     def last_text(self) -> str:
-        """The text of the last message that is not the assistant's."""
+        """The text of the last message that is not from the assistant."""
         return next((text_of(item) for item in reversed(self.messages) if item["role"] != "assistant"), "")
 
     @property
     def text(self) -> str:
-        """The text of the conversation, with a blank line between messages."""
+        """The text of all messages, separated by blank lines."""
         return "\n\n".join(map(text_of, self.messages))
 
     @property
     def cid(self) -> str | None:
-        """The correlation id in the query."""
+        """The correlation id in the query string, or None."""
         return parse_qs(self.query).get("cid", [None])[0]
 
     def rng(self, purpose: str = "answer") -> random.Random:
@@ -97,7 +97,7 @@ class ChatRequest:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return a message's text, without images."""
+    """Return the text of a message without images."""
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
@@ -105,19 +105,19 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 class Strict(BaseModel):
-    """A part of a request. Unknown members are ignored."""
+    """A part of a request. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
 class ImageAddress(Strict):
-    """The address of an image."""
+    """The URL of an image."""
 
     url: str
 
 
 class ContentPart(Strict):
-    """A part of a message's content."""
+    """A part of the content of a message."""
 
     type: Literal["text", "image_url", "input_audio", "file", "refusal"]
     text: str | None = None
@@ -125,21 +125,21 @@ class ContentPart(Strict):
 
     @model_validator(mode="after")
     def check_member(self) -> Self:
-        """Check that text parts have a text and image parts an image."""
+        """Check that a text part contains text and an image part contains an image."""
         if self.type in ("text", "image_url") and getattr(self, self.type) is None:
             raise ValueError(f"should have {self.type}")
         return self
 
 
 class CalledFunction(Strict):
-    """The function of a call. The arguments may be any string."""
+    """The function in a tool call. The arguments may be any string."""
 
     name: str
     arguments: str
 
 
 class SentCall(Strict):
-    """A call in an assistant's message."""
+    """A tool call in a message from the assistant."""
 
     id: str
     type: Literal["function"]
@@ -186,14 +186,14 @@ class AnswerForm(Strict):
 
     @model_validator(mode="after")
     def check_schema(self) -> Self:
-        """Check that the type `json_schema` comes with a schema."""
+        """Check that the type `json_schema` is accompanied by a schema."""
         if self.type == "json_schema" and self.json_schema is None:
             raise ValueError("should have json_schema")
         return self
 
 
 class StrictChatRequest(CompletionRequest):
-    """A request for chat completions, as the strictest vendor accepts it."""
+    """A request for chat completions that the strictest model provider accepts."""
 
     messages: Annotated[list[StrictMessage], Field(min_length=1)]
     tools: Annotated[list[OfferedTool], Field(min_length=1)] | None = None
@@ -211,7 +211,7 @@ class StrictChatRequest(CompletionRequest):
 
 
 def check(body: Any) -> None:
-    """Raise Refused if a vendor would return 400."""
+    """Raise Refused if a model provider would reject the request with 400."""
     try:
         request = read_request(StrictChatRequest, body)
     except RequestError as error:
@@ -227,7 +227,7 @@ def check(body: Any) -> None:
 
 
 def _check_messages(messages: list[StrictMessage]) -> None:
-    """Check that no message is empty, and that a tool message follows each call."""
+    """Check that no message is empty, and that each tool call is followed by a tool message."""
     unanswered: set[str] = set()
     for index, message in enumerate(messages):
         calls = message.tool_calls or []
@@ -237,7 +237,7 @@ def _check_messages(messages: list[StrictMessage]) -> None:
             message.role != "assistant" or not (calls or message.refusal or message.reasoning_content)
         ):
             raise Refused(
-                f"Invalid 'messages[{index}].content': a string or a list of parts was expected.",
+                f"Invalid 'messages[{index}].content': expected a string or a list of parts.",
                 f"messages[{index}].content",
             )
         if message.role == "tool":
@@ -262,14 +262,13 @@ def _check_messages(messages: list[StrictMessage]) -> None:
 
 
 def _check_tools(request: StrictChatRequest) -> None:
-    """Check that functions have valid names and take an object, and that `tool_choice` names one of them."""
+    """Check that functions have valid names and an object as parameters, and that `tool_choice` names a function."""
     names: set[str] = set()
     for index, tool in enumerate(request.tools or ()):
         name, parameters = tool.function.name, tool.function.parameters
         if not TOOL_NAME.fullmatch(name) or name in names:
             raise Refused(
-                f"Invalid 'tools[{index}]': a function with a name of its own, of at most 64 letters, digits, '_' and '-', "
-                "was expected.",
+                f"Invalid 'tools[{index}]': expected a function with a unique name, at most 64 letters, digits, '_' and '-'.",
                 f"tools[{index}].function.name",
             )
         if parameters and parameters.get("type") != "object":
@@ -285,4 +284,4 @@ def _check_tools(request: StrictChatRequest) -> None:
             "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified.", "tool_choice"
         )
     if isinstance(choice, OfferedTool) and choice.function.name not in names:
-        raise Refused("Invalid value for 'tool_choice': it names none of 'tools'.", "tool_choice")
+        raise Refused("Invalid value for 'tool_choice': it does not name one of 'tools'.", "tool_choice")

@@ -1,4 +1,4 @@
-"""Encoding of a reply as a chat completion: one JSON object, or an equivalent stream of events."""
+"""Encodes a reply as a chat completion: a JSON object, or an equivalent stream of events."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from taskapp_kit.wire.chat.completion import StreamEvent, chunks, completion, to
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 LETTERS_AT_ONCE = 12
-"""Characters of text in one event of a stream."""
+"""The number of characters in an event of a stream."""
 
 Fragment = tuple[dict[str, Json], list[int]]
-"""A `delta` of a stream, and the ids of its tokens."""
+"""A `delta` in a stream, and the ids of its tokens."""
 
 
 @dataclass(slots=True)
 class WrittenChoice:
     """One choice: the reply within the token limit, its token ids and their log-probabilities.
 
-    `ids` is None unless the request requires ids or log-probabilities. If `uneven`, the last log-probability is missing.
+    `ids` is None if the request requires neither ids nor log-probabilities. If `uneven` is set, the last
+    log-probability is missing.
     """
 
     reply: Reply
@@ -35,7 +36,7 @@ class WrittenChoice:
 
 
 def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> WrittenChoice:
-    """Return the reply within the request's token limit, with the ids and log-probabilities that it requested."""
+    """Return the reply, truncated to the token limit, with the ids and log-probabilities that the request requires."""
     body = request.body
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     if limit is not None:
@@ -52,7 +53,7 @@ def write(request: ChatRequest, reply: Reply, *, uneven: bool = False) -> Writte
 
 
 def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, Json]:
-    """Return `usage`: the tokens of the prompt and of the replies, including a separate count of reasoning tokens."""
+    """Return `usage`: the number of tokens in the prompt and in the replies, and the number of reasoning tokens."""
     thought = sum(len(choice.reply.reasoning.encode()) for choice in choices if choice.reply.reasoning)
     return {
         **token_usage(prompt_tokens, sum(choice.length for choice in choices)),
@@ -62,19 +63,19 @@ def usage_of(prompt_tokens: int, choices: Sequence[WrittenChoice]) -> dict[str, 
 
 
 def identity(request: ChatRequest) -> str:
-    """Return a part of the completion's id, which differs each time that a conversation is sent."""
+    """Return a part of the completion's id. It differs each time the same conversation is sent."""
     return f"{request.digest[:20]}{request.attempt:04x}"
 
 
 def call_ids(request: ChatRequest, written: WrittenChoice, choice: int) -> list[str]:
-    """Return an id for each call, which depends only on the conversation and the position of the call."""
+    """Return an id for each tool call, which depends only on the conversation and the position of the call."""
     return [f"call_{request.digest[:16]}{choice:02x}{index:02x}" for index in range(len(written.reply.calls))]
 
 
 def plain(
     request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> dict[str, Any]:
-    """Return the whole answer as one object."""
+    """Return the response as a single JSON object."""
     answer = _without_choices(request, prompt, choices, model)
     answer["choices"] = [_choice(request, index, written) for index, written in enumerate(choices)]
     return {**answer, **_metadata(version)}
@@ -137,7 +138,7 @@ def _entry(token: int, logprob: float, *, named: bool) -> dict[str, Json]:
 def events(
     request: ChatRequest, prompt: tokenizer.Prompt, choices: Sequence[WrittenChoice], model: str, version: str | None
 ) -> list[StreamEvent]:
-    """Return the same answer as server-sent events."""
+    """Return the response as server-sent events."""
     body = request.body
     pieces: list[dict[str, Any]] = []
     for index, written in enumerate(choices):
@@ -157,7 +158,7 @@ def events(
 
 
 def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[Fragment]:
-    """Return the deltas of one choice, starting with the role. Together, their ids are the ids of the whole reply."""
+    """Return the deltas of a choice, starting with the role. Together, they contain the ids of the whole reply."""
     reply = written.reply
     deltas: list[Fragment] = [({"role": "assistant", "content": None if reply.calls else ""}, [])]
     if reply.reasoning:
@@ -186,6 +187,6 @@ def fragments(request: ChatRequest, written: WrittenChoice, index: int) -> list[
 
 
 def _texts(name: str, words: str, *, spoken: bool = True) -> list[Fragment]:
-    """Return the text in pieces. Only if `spoken`, the text is part of the model's output and has tokens."""
+    """Return the text in pieces. If `spoken` is False, the text is not part of the model's output and has no tokens."""
     pieces = [words[at : at + LETTERS_AT_ONCE] for at in range(0, len(words), LETTERS_AT_ONCE)]
     return [({name: piece}, list(piece.encode()) if spoken else []) for piece in pieces]

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection of the mock model, which reads requests and executes a write plan for each.
+"""An HTTP/1.1 connection of the mock model, which reads requests and executes a write plan for each request.
 
-It is a bare asyncio protocol over httptools, because benchmarks would count the mock's CPU time as its client's. A plan
-specifies what is written when, and how the connection ends, possibly broken.
+The connection is a plain asyncio protocol with httptools, because benchmarks would count the mock's CPU time as the
+client's. A write plan specifies which bytes are written at what time, and how the connection ends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from taskapp_kit.testing.mock_model.request_log import RequestLog
 
 LARGEST_BODY = 64 * 2**20
 WAITING_REQUESTS = 64
-"""Limit on pipelined requests, above which the client is not read until some have been answered."""
+"""Maximum number of pipelined requests. Above the limit, no more requests are read until responses have been sent."""
 
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """A request as it arrived, with header names in lowercase."""
+    """A received request. Header names are in lower case."""
 
     method: str
     target: bytes
@@ -41,8 +41,9 @@ class WritePlan:
 
     Attributes:
         parts: Pairs of seconds to wait and bytes to write.
-        end: `keep` the connection for the next request, `close` it, `reset` it (RST), or `hang` until the client leaves.
-        status: HTTP status of the response, or 0 without a response.
+        end: What to do with the connection: `keep` it for the next request, `close` it, `reset` it, or `hang` until the
+            client disconnects.
+        status: HTTP status of the response, or 0 if there is no response.
     """
 
     parts: list[tuple[float, bytes]]
@@ -54,7 +55,7 @@ Handle = Callable[[ReceivedRequest], WritePlan | Awaitable[WritePlan]]
 
 
 def head(status: int, content_type: str, length: int | None, *extra: tuple[str, str], keep_alive: bool = True) -> bytes:
-    """Return the head of a response whose body has `length` bytes, or is sent in chunks if `length` is None."""
+    """Return the head of a response whose body has `length` bytes. If `length` is None, the body is sent in chunks."""
     size = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     more = "".join(f"{name}: {value}\r\n" for name, value in extra)
     ending = "" if keep_alive else "connection: close\r\n"
@@ -68,7 +69,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class MockConnection(asyncio.Protocol):
-    """The server's end of one connection."""
+    """The server's side of a connection."""
 
     def __init__(self, handle: Handle, records: RequestLog, everyone: set[MockConnection]) -> None:
         self._handle = handle
@@ -91,7 +92,7 @@ class MockConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle a new connection."""
+        """Start a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._everyone.add(self)
         self._records.connections += 1
@@ -134,7 +135,7 @@ class MockConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Send 100 to a client that waits for it, after all headers."""
+        """Send `100 Continue` after the headers if the client waits for it."""
         for name, value in self._headers:
             if name == b"expect" and value.lower() == b"100-continue" and not self._busy:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -146,7 +147,7 @@ class MockConnection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Answer or queue a complete request."""
+        """Respond to a complete request, or queue it."""
         if self._size > LARGEST_BODY:
             self._refuse(413, b"the body is longer than 64 MiB")
             return
@@ -185,7 +186,7 @@ class MockConnection(asyncio.Protocol):
         self._play(plan, 0, keep_alive)
 
     def _play(self, plan: WritePlan, at: int, keep_alive: bool) -> None:
-        """Write the plan from part `at` on, as far as possible without waiting."""
+        """Write the plan, starting at part `at`, until it requires a pause."""
         parts = plan.parts
         while at < len(parts):
             delay, data = parts[at]
@@ -223,7 +224,7 @@ class MockConnection(asyncio.Protocol):
             self._answer(self._waiting.popleft())
 
     def _reset(self) -> None:
-        """Close abruptly. Without a linger time, the kernel sends RST."""
+        """Reset the connection. With a linger time of 0, the kernel sends RST."""
         connected = self._transport.get_extra_info("socket")
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

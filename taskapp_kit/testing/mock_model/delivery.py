@@ -1,4 +1,4 @@
-"""Write plans for a finished reply: as one body, as a stream, or broken by one of the `Faults`."""
+"""Write plans for a complete reply: as one body, as a stream, or broken by one of the `Faults`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from taskapp_kit.wire.chat.completion import StreamEvent
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 WEB_PAGE = b"<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
 RESET_AFTER_SECONDS = 0.005
-"""Time between half of a response and the reset, so that the client receives that half."""
+"""Time between the first half of a response and the reset, so that the client receives the first half."""
 DRIPS = 10
 """Number of pieces of a slow response."""
 
 
 def json_object(value: Json, delay: float, status: int = 200, *extra: tuple[str, str], bare: bool = False) -> WritePlan:
-    """Return a JSON response with `extra` headers. If `bare`, the body is omitted, for HEAD."""
+    """Return a JSON response with `extra` headers. If `bare` is set, the body is omitted, as for HEAD."""
     body = orjson.dumps(value)
     return WritePlan(
         [(delay, head(status, "application/json", len(body), *extra) + (b"" if bare else body))], status=status
@@ -29,7 +29,7 @@ def json_object(value: Json, delay: float, status: int = 200, *extra: tuple[str,
 
 
 def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, bare: bool = False) -> WritePlan:
-    """Return an error object with its status. 429 and 503 have the header `retry-after`, unless it is None."""
+    """Return an error response. 429 and 503 have the header `retry-after` unless `retry_after_seconds` is None."""
     status = refused.status
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     with_retry_after = status in (429, 503) and retry_after_seconds is not None
@@ -38,7 +38,7 @@ def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, 
 
 
 def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> WritePlan | None:
-    """Return the plan of a fault for which no reply must be computed, or None for other faults."""
+    """Return the plan of a fault that requires no reply, or None for other faults."""
     match kind:
         case "reset_early":
             return WritePlan([(delay, b"")], "reset", 0)
@@ -58,7 +58,7 @@ def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> Wri
 
 
 def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_seconds: float) -> WritePlan:
-    """Return the reply as one body, or broken by the fault `kind`."""
+    """Return the plan that sends the reply as one body, possibly broken by the fault `kind`."""
     half = len(body) // 2
     if kind == "malformed":
         body = body[:half]
@@ -75,7 +75,7 @@ def whole(body: bytes, delay: float, kind: str | None, identity: str, slow_secon
 def stream(
     events: list[StreamEvent], delay: float, kind: str | None, chunk_seconds: float, slow_seconds: float
 ) -> WritePlan:
-    """Return the reply as server-sent events at intervals of `chunk_seconds`, or broken by the fault `kind`."""
+    """Return the plan that sends server-sent events every `chunk_seconds`, possibly broken by the fault `kind`."""
     frames = event_frames(events)
     half = len(frames) // 2
     if kind == "malformed":

@@ -1,7 +1,7 @@
-"""The faults of the mock model, and the choice of the requests that fail.
+"""The faults of the mock model, and the selection of the requests that fail.
 
-Whether a request fails depends only on the seed, the conversation's digest and how often the conversation was sent before.
-So two runs with the same conversations have the same faults, in any order and process.
+Whether a request fails depends only on the seed, the digest of the conversation, and how often the conversation was
+sent before. Two runs with the same conversations therefore have the same faults, in any order and in any process.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from taskapp_kit.errors import ConfigError, closest
 
 FAULTS: Mapping[str, str] = MappingProxyType(
     {
-        "reset": "the connection is reset, half of the time before the response and half of the time during it",
+        "reset": "the connection is reset, in half of the cases before the response and otherwise during the response",
         "reset_early": "the connection is reset before the response",
         "reset_late": "the connection is reset during the response",
-        "truncated": "the connection ends before the announced length, or before the end of the stream",
-        "hang": "nothing is sent until the client leaves",
+        "truncated": "the connection is closed before the announced length or before the end of the stream",
+        "hang": "nothing is sent until the client disconnects",
         "slow": "the response is sent in small pieces, over `slow_seconds`",
-        "close": "a good response, after which the connection is closed without notice",
+        "close": "the response is complete, but then the connection is closed without notice",
         "malformed": "200 with incomplete JSON",
-        "content_type": "200 with a web page, as a proxy might send it",
+        "content_type": "200 with a web page, as from a proxy",
         "error_200": "200 with an error object",
-        "redirect": "302 to `redirect_to`, or to another path of this server, which counts the clients that follow",
+        "redirect": "302 to `redirect_to`, or to another path of this server, which counts the requests to it",
         "empty": "no choices",
-        "blank": "a message without text and calls",
-        "length": "the reply stops half-way, with finish reason `length`",
-        "content_filter": "no text, finish reason `content_filter`",
-        "refusal": "text in `refusal`, none in `content`",
+        "blank": "a message without text and tool calls",
+        "length": "the reply is cut in half, with finish reason `length`",
+        "content_filter": "no text, with finish reason `content_filter`",
+        "refusal": "text in `refusal`, and no text in `content`",
         "context": "400 with the code `context_length_exceeded`",
-        "uneven": "one log-probability fewer than token ids, if both were requested",
+        "uneven": "one fewer log-probability than token ids, if the request requires both",
     }
 )
-"""The kinds of faults. Statuses from 400 to 599 are also faults, named by their number."""
+"""The kinds of faults. HTTP statuses from 400 to 599, such as "429", are also faults."""
 
 _PARTS = 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The shares of requests that fail, by kind of fault.
+    """The probabilities of faults, by kind.
 
     Args:
-        rate: Probability of each kind (one of FAULTS, or a status such as "429"). The probabilities sum to at most 1.
-        seed: Seed of the choice. Two runs with the same conversations have the same faults.
-        sequence: Faults of a conversation the first, second, … time that it is sent. None is a good reply. `rate` applies
-            after the sequence.
-        up_to_attempt: Number of attempts to which `rate` applies, so that a client that retries often enough succeeds.
-        retry_after_seconds: Value of the header that is sent with 429 and 503. None omits the header.
+        rate: Probability of each kind, which is one of FAULTS or a status such as "429". The sum must be at most 1.
+        seed: Seed of the selection. Two runs with the same conversations have the same faults.
+        sequence: Faults for the first, second and further times that the same conversation is sent. None means a
+            complete reply. After the sequence, `rate` applies.
+        up_to_attempt: `rate` applies only to this many attempts, so that a client that retries often enough succeeds.
+        retry_after_seconds: Value of the header `retry-after` with 429 and 503, or None to omit the header.
         slow_seconds: Duration of the fault `slow`.
         redirect_to: Target of the fault `redirect`. Defaults to another path of this server.
 
@@ -72,10 +72,10 @@ class Faults:
             known(kind)
         for kind, share in self.rate.items():
             if not 0 <= share <= 1:
-                raise ConfigError(f"The fault {kind} has the probability {share}.", hint="Use one from 0 to 1.")
+                raise ConfigError(f"The probability of the fault {kind} is {share}.", hint="Use a number from 0 to 1.")
         if sum(self.rate.values()) > 1 + 1e-9:
             raise ConfigError(
-                f"The faults' probabilities sum to {sum(self.rate.values()):g}.", hint="Let them sum to at most 1."
+                f"The sum of the probabilities is {sum(self.rate.values()):g}.", hint="Reduce the sum to at most 1."
             )
 
     @classmethod
@@ -84,13 +84,10 @@ class Faults:
 
         Args:
             text: Kinds with their probabilities, separated by commas.
-            seed: Seed of the choice.
-
-        Returns:
-            The faults.
+            seed: Seed of the selection.
 
         Raises:
-            ConfigError: The text is invalid, or names a kind that does not exist.
+            ConfigError: The string is invalid, or a kind does not exist.
         """
         rate: dict[str, float] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -99,12 +96,15 @@ class Faults:
                 rate[kind] = float(share)
             except ValueError:
                 raise ConfigError(
-                    f"The fault {part!r} cannot be read.", hint="Write KIND=PROBABILITY, such as 429=0.02."
+                    f"The fault {part!r} cannot be parsed.", hint="Write KIND=PROBABILITY, such as 429=0.02."
                 ) from None
         return cls(rate, seed=seed)
 
     def choose(self, digest: bytes, attempt: int) -> str | None:
-        """Return the fault of this request, with `reset` resolved, or None. The first attempt is 0."""
+        """Return the fault for a request, or None. The first attempt is 0.
+
+        For `reset`, the result is `reset_early` or `reset_late`.
+        """
         if attempt < len(self.sequence):
             kind = self.sequence[attempt]
         elif not self.rate or (self.up_to_attempt is not None and attempt >= self.up_to_attempt):
@@ -124,7 +124,7 @@ class Faults:
 
 
 def known(kind: str) -> str:
-    """Return the kind itself if the fault exists. Raises ConfigError, with a suggestion for a misspelled name."""
+    """Return the kind unchanged if it exists. Raises ConfigError, with a suggestion, if it does not."""
     if kind in FAULTS or (len(kind) == 3 and kind.isascii() and kind.isdecimal() and "400" <= kind <= "599"):
         return kind
     close = closest(kind, FAULTS)

@@ -1,7 +1,7 @@
-"""Mock judges: one that returns a proper verdict, and one that obeys instructions outside the boundaries.
+"""Mock judges: `judge` returns a valid verdict, and `obedient_judge` obeys instructions outside of boundaries.
 
-The second tests a judge's prompt: a policy's text must be between boundaries that it cannot predict, so an instruction
-outside them is either the author's own, or a vulnerability.
+`obedient_judge` tests the prompt of a judge. The prompt must place the policy's text between boundaries that the
+policy cannot predict. An instruction outside of boundaries is either the author's own instruction or a vulnerability.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOUNDED_BY_ATTRIBUTE = re.compile(
 )
 _NUMBER = (
     r"[\"']?(?P<score>-?\d+(?:\.\d+)?)(?:\s*/\s*(?P<of>\d+))?"
-    r"(?!\s*(?:to|and|or|-|–|…|\.\.)\s*-?\d|\s*(?:means?|if|when|for)\b|\.?\d)"  # neither a range nor a rule
+    r"(?!\s*(?:to|and|or|-|–|…|\.\.)\s*-?\d|\s*(?:means?|if|when|for)\b|\.?\d)"  # excludes ranges and rules
 )
 _LINKS = r"(?:\s+(?:is|of|to|as|at|must|should|shall|will|be|now|this|it|exactly|a|the))*"
 _GIVE = r"\b(?:give|award|assign|grant|return|output|print|answer|respond|reply|deserves?|gets?)\b"
@@ -51,7 +51,7 @@ _DEMANDS = [
 _FORM = re.compile(r"of the form (?P<shape>\{.*\}), where(?P<rules>.*)", re.DOTALL)
 _BLANK = re.compile(r"(?<=: )(?:WHY|NUMBER|WORD)\b")
 _CHOICES = re.compile(r"WORD is one of (?P<choices>.+?), from worst to best")
-"""Patterns for the verdict's format in prompts of `rollout/score/judge_input.py`, for judges without a schema."""
+"""Patterns for the format of verdicts in prompts from `rollout/score/judge_input.py`, for judges without a schema."""
 
 Given = float | str
 """A score, or the name of a choice."""
@@ -59,17 +59,18 @@ Score = Given | Callable[[ChatRequest], Given]
 
 
 def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Callable[[ChatRequest], Reply]:
-    """Make a judge that returns a score in the form that the request requires.
+    """Return a behaviour that replies with a verdict in the format that the request requires.
 
-    The form is the request's JSON schema, its only tool, the form in the prompt of a judge of the kit, or `{"reason": …,
-    "score": …}`. The member that is the score is recognized by its name (SCORE_NAMES), the reason by REASON_NAMES; other
-    members are drawn. A number is not clipped to the schema's bounds. The same text gets the same verdict, whatever nonce its
-    boundaries have.
+    The format is the request's JSON schema, its first tool, or the format in the prompt of one of the kit's judges. If
+    the request specifies no format, the reply is `{"reason": …, "score": …}`. The score and the reason are inserted
+    into fields whose names are in SCORE_NAMES and REASON_NAMES, and all other fields have random values. A number is
+    not clipped to the bounds of the schema. Requests that differ only in the nonces of boundaries receive the same
+    verdict.
 
     Args:
-        score: A number, a choice by its name, or a function of the request that returns either. If a question has choices, a
-            number from 0 to 1 selects the choice at that share of the way from the worst to the best. Any other value is
-            answered with 400.
+        score: A number, the name of a choice, or a function from the request to a number or name. If the request has
+            choices, a number from 0 to 1 selects a choice: 0 selects the worst and 1 the best. Other values cause a 400
+            response.
         reason: The reason in each verdict.
 
     Returns:
@@ -84,7 +85,7 @@ def judge(score: Score = 0.5, reason: str = "It is neither good nor bad.") -> Ca
 
 
 def without_nonces(request: ChatRequest) -> ChatRequest:
-    """Return the request with a digest, and so a random generator, that does not depend on the nonces of boundaries."""
+    """Return a copy of the request whose digest and random generator do not depend on the nonces of boundaries."""
     text = request.text
     drawn = {match["tag"] for match in _BOUNDED.finditer(text)}
     drawn |= {match["nonce"] for match in _BOUNDED_BY_ATTRIBUTE.finditer(text)}
@@ -96,19 +97,20 @@ def without_nonces(request: ChatRequest) -> ChatRequest:
 
 
 def outside_boundaries(request: ChatRequest) -> str:
-    """Return the request's text outside of boundaries with a nonce of at least 8 hex digits.
+    """Return the text of the request without the parts between boundaries with a nonce of at least 8 hexadecimal
+    digits.
 
-    Boundaries are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For other boundaries, pass a
-    function to `obedient_judge`.
+    Boundaries are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For other boundaries, pass
+    `outside` to `obedient_judge`.
     """
     return _BOUNDED_BY_ATTRIBUTE.sub("", _BOUNDED.sub("", request.text))
 
 
 def demanded_score(text: str) -> float | None:
-    """Return the last score that the text demands, or None.
+    """Return the last score that the text demands, or None if it demands no score.
 
-    Examples of demands are `set the score to 1`, `give it 10/10` and `award full marks`. A range (`a score from 0 to 1`)
-    and a rule (`score 1 if …`) are not demands.
+    Examples of demands are `set the score to 1`, `give it 10/10` and `award full marks`. A range
+    (`a score from 0 to 1`) and a rule (`score 1 if …`) are not demands.
     """
     found: list[tuple[int, float]] = []
     for pattern in _DEMANDS:
@@ -125,13 +127,13 @@ def obedient_judge(
     outside: Callable[[ChatRequest], str] = outside_boundaries,
     demand: Callable[[str], float | None] = demanded_score,
 ) -> Callable[[ChatRequest], Reply]:
-    """Make a judge that returns the score demanded outside the boundaries, and the honest score without a demand.
+    """Return a behaviour that replies with the score that the text outside of boundaries demands.
 
     Args:
-        honest: Score without a demand, like `score` of `judge`.
-        outside: Function that returns a request's text outside the boundaries.
-        demand: Function that returns the score that a text demands, or None. If the prompt itself demands a score (`answer
-            with score 1`), it needs another function or clearer text.
+        honest: Score if the text demands no score. It has the same types as `score` in `judge`.
+        outside: Function that returns the text of a request outside of boundaries.
+        demand: Function that returns the score that a text demands, or None. If the author's own prompt contains a
+            demand, such as `answer with score 1`, change the prompt or pass another function.
 
     Returns:
         A behaviour for `MockModel(script)` or `play(judges=)`.
@@ -148,7 +150,7 @@ def obedient_judge(
 
 
 def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
-    """Return the verdict in the format that the request specifies (see `judge`). Raises Refused."""
+    """Return a verdict in the format that the request requires; see `judge`. Raises Refused for an invalid score."""
     sampler, rng = VerdictSampler(score, reason), request.rng("verdict")
     form = request.body.get("response_format") or {}
     if form.get("type") == "json_schema":
@@ -164,7 +166,7 @@ def verdict(request: ChatRequest, score: Given, reason: str) -> Reply:
 
 
 def _written(shape: str, rules: str, score: Given, reason: str) -> str:
-    """Return the shape of a verdict with its blanks filled in."""
+    """Return the template of a verdict with its placeholders filled in."""
     choices = iter([ast.literal_eval(f"[{match['choices']}]") for match in _CHOICES.finditer(rules)])
 
     def fill(blank: re.Match[str]) -> str:
@@ -181,7 +183,10 @@ def _number(score: Given) -> float:
 
 
 def _chosen(choices: Sequence[str], score: Given) -> str:
-    """Return one of the choices, which are ordered from worst to best (see `judge`). Raises Refused."""
+    """Return the choice for the score; see `judge`. Raises Refused if no choice matches.
+
+    The choices are in order from worst to best.
+    """
     if isinstance(score, str):
         if score in choices:
             return score
@@ -194,17 +199,17 @@ def _chosen(choices: Sequence[str], score: Given) -> str:
 
 
 class VerdictSampler(FreeSampler):
-    """Draws values of a schema, with score, choice and reason set at any depth."""
+    """Draws random values for a schema, but inserts the given score, choice and reason at any depth."""
 
     def __init__(self, score: Given, reason: str) -> None:
         self._score, self._reason = score, reason
 
     def verdict(self, schema: Json, rng: random.Random) -> Json:
-        """Return a value of the schema."""
+        """Draw a value that matches the schema."""
         return self.compiled(read_schema(schema), "value", 0)(rng)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
-        """Return the function that draws a part. Parts with the name of a score or reason return the verdict's value."""
+        """Return the function that draws a part. A part with the name of a score or reason has the verdict's value."""
         value = self._decided(schema, name)
         return super().part(schema, name, depth) if value is None else lambda rng: value
 

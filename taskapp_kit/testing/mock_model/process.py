@@ -1,7 +1,7 @@
-"""A mock model in a separate process, for benchmarks. `child.py` is the program of that process.
+"""A mock model in a separate process, for benchmarks. `child.py` is the program of the process.
 
-It reads its settings as JSON from standard input, prints its address, and exits when its standard input ends, so that it
-never outlives the process that started it.
+The program reads its settings as JSON from standard input, prints its address, and exits at the end of standard input.
+It therefore never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ START_SECONDS = 30.0
 
 
 class MockProcess(OwnedProcess[dict[str, Any]]):
-    """A running mock model in another process; `with` ends it. It stores no requests, but `stats()` returns counts.
+    """A mock model that runs in a separate process until the end of a `with` block.
+
+    It does not record requests, but `stats()` returns counts.
 
     Args:
-        script: Answers as JSON, or a file. A function cannot be sent to another process.
+        script: A list of answers, or a file. A function cannot be sent to another process.
         **settings: Other arguments of MockModel.
 
     Attributes:
         url: Address for a policy's `inference_url`.
-        root: The same address without `/v1`.
+        root: The address without `/v1`.
         pid: Id of the process, for measuring its CPU time.
 
     Raises:
@@ -63,14 +65,14 @@ class MockProcess(OwnedProcess[dict[str, Any]]):
         if "url" not in answer:
             self.close()
             raise ConfigError(
-                str(answer.get("error") or "The mock model's process ended at its start. The reason is printed above.")
+                str(answer.get("error") or "The process of the mock model ended at startup. See the output above.")
             )
         self.url: str = answer["url"]
         self.root = self.url.removesuffix("/v1")
 
     def stats(self) -> dict[str, Json]:
-        """Return the counts since the start (see `GET /mock/stats`)."""
-        with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310 - our own address
+        """Return the counts since the start, as `GET /mock/stats` does."""
+        with urllib.request.urlopen(f"{self.root}/mock/stats", timeout=START_SECONDS) as answer:  # noqa: S310
             message: dict[str, Json] = orjson.loads(answer.read())
         return message
 

@@ -1,4 +1,4 @@
-"""A reply of the mock model before it is encoded, and the forms in which a script may write it."""
+"""A reply of the mock model before it is encoded, and its formats in scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Call:
 
     Attributes:
         name: The tool's name.
-        arguments: The string to send, normally JSON, but tests may use any string.
+        arguments: The string to send. It is usually JSON, but tests may use any string.
     """
 
     name: str
@@ -26,21 +26,22 @@ class Call:
 
     @classmethod
     def of(cls, name: str, arguments: Json) -> Self:
-        """Make a call whose arguments are encoded as JSON. A string is sent unchanged."""
+        """Return a call with the arguments encoded as JSON. If `arguments` is a string, it is sent unchanged."""
         return cls(name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
 
 
 @dataclass(slots=True)
 class Reply:
-    """One answer of the model.
+    """A reply of the model.
 
     Attributes:
         content: The text.
         calls: The tool calls.
         reasoning: The text of `reasoning_content`.
         refusal: The text of `refusal`.
-        finish_reason: The finish reason. None means `tool_calls` with calls and `stop` without.
-        fault: A kind of fault (see FAULTS) to send instead of the reply.
+        finish_reason: The finish reason. If it is None, the reason is `tool_calls` if there are calls, and `stop`
+            otherwise.
+        fault: A kind of fault to send instead of the reply; see FAULTS.
     """
 
     content: str | None = None
@@ -60,15 +61,12 @@ def reply_of(given: Any) -> Reply:
     """Convert a script's answer to a Reply.
 
     Args:
-        given: A Reply; a string; `{"tool": {args}}` with one tool or several; an assistant message as on the wire
-            (`content`, `tool_calls`, `reasoning_content`, `refusal`, `finish_reason`); `{"fault": "429"}`; or None for a
-            blank answer.
-
-    Returns:
-        The reply.
+        given: A Reply, a string, `{"tool": {args}}` with one or several tools, `{"fault": "429"}`, or None for an
+            empty reply. An assistant message from the API, with `content`, `tool_calls`, `reasoning_content`,
+            `refusal` and `finish_reason`, is also accepted.
 
     Raises:
-        ConfigError: The answer has another form.
+        ConfigError: The answer has a different format.
     """
     if isinstance(given, Reply):
         return given
@@ -82,7 +80,7 @@ def reply_of(given: Any) -> Reply:
         if given and all(isinstance(value, Mapping) for value in given.values()):
             return Reply(calls=[Call.of(str(name), dict(value)) for name, value in given.items()])
     raise ConfigError(
-        f"A script's answer is invalid: {type(given).__name__} {str(given)[:80]!r}.",
+        f"An answer in the script is invalid: {type(given).__name__} {str(given)[:80]!r}.",
         hint='Use a string, {"tool": {arguments}}, or a message with content and tool_calls.',
     )
 
@@ -93,7 +91,7 @@ def _message(given: Mapping[str, Any]) -> Reply:
         function = item.get("function", item) if isinstance(item, Mapping) else {}
         if not isinstance(function, Mapping) or "name" not in function:
             raise ConfigError(
-                f"A script's tool call has no name: {str(item)[:80]!r}.",
+                f"A tool call in the script has no name: {str(item)[:80]!r}.",
                 hint='Write {"name": "tool", "arguments": {…}}.',
             )
         calls.append(Call.of(str(function["name"]), function.get("arguments", {})))

@@ -1,4 +1,4 @@
-"""The requests that the mock model records for tests: the most recent requests, and counts of all requests."""
+"""The requests that the mock model records for tests: the latest requests, and counts of all requests."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Recorded:
 
     Attributes:
         method: The HTTP method.
-        path: The path, percent-decoded.
+        path: The path after percent-decoding.
         query: The query string.
-        headers: Names in lowercase, and values with credentials, so that tests can check which keys arrived. They are not
-            part of the record's repr.
-        body: The parsed body, or its bytes if the request was rejected without parsing.
+        headers: Pairs of header name, in lower case, and value. They include credentials, so that tests can check which
+            keys were sent. They are not part of the repr.
+        body: The parsed body, or its bytes if the request was rejected before parsing.
         at: Time of arrival, in Unix seconds.
-        fault: The request's fault, or None.
-        attempt: How often the same conversation was sent before, starting at 0.
-        status: HTTP status of the response, or 0 without a response.
+        fault: The injected fault, or None.
+        attempt: How often the same conversation was sent before.
+        status: HTTP status of the response, or 0 if there was no response.
     """
 
     method: str
@@ -41,17 +41,17 @@ class Recorded:
 
     @property
     def cid(self) -> str | None:
-        """The correlation id in the query."""
+        """The correlation id in the query string, or None."""
         return parse_qs(self.query).get("cid", [None])[0]
 
     def header(self, name: str) -> str | None:
-        """Return the first header with this name, ignoring case."""
+        """Return the value of the first header with this name, or None. The case of the name is ignored."""
         return next((value for key, value in self.headers if key == name.lower()), None)
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Counts of all requests since the start. `watched` are the counts of the watched strings, in their order."""
+    """Counts of all requests since the start. `watched` contains a count for each watched string, in order."""
 
     requests: int = 0
     answers: int = 0
@@ -71,9 +71,9 @@ class RequestCounts:
 
 
 class RequestLog(RequestCounts):
-    """The last `keep` requests, and counts of all requests and of the `watch` strings in them.
+    """The last `keep` requests, and counts of all requests and of the strings in `watch`.
 
-    The server's thread writes it; any thread may read it.
+    The server's thread writes the log, and any thread may read it.
     """
 
     def __init__(self, keep: int, watch: Sequence[str]) -> None:

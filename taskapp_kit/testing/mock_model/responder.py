@@ -1,4 +1,4 @@
-"""The mock model without its connections: from a received request to a write plan."""
+"""The mock model without its connections: it returns a write plan for each received request."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 REDIRECTED = "/redirected"
 SITES = SiteRules(any_host=True)
-"""The mock accepts any host name, because it has no keys. Requests from web pages of other sites are rejected."""
+"""The mock accepts any host name, because it has no keys. It rejects requests from web pages on other sites."""
 
 
 @dataclass(slots=True)
 class Responder:
-    """A mock model without its address. `MockModel` documents the fields.
+    """A mock model without an address. `MockModel` documents the fields.
 
-    `remembered` is the number of conversations whose repetitions are counted. Older conversations count as new.
+    `remembered` is the number of conversations whose repetitions are counted. An older conversation counts as new.
     """
 
     behaviour: Behaviour = field(default_factory=random_answers)
@@ -56,7 +56,7 @@ class Responder:
     _sent: dict[bytes, int] = field(default_factory=dict)
 
     def handle(self, arrived: ReceivedRequest) -> WritePlan | Awaitable[WritePlan]:
-        """Return the write plan for this request."""
+        """Return the write plan for a request."""
         self.records.look(arrived.target, arrived.headers, arrived.body)
         path, _, query = arrived.target.decode("latin-1").partition("?")
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in arrived.headers)
@@ -77,7 +77,7 @@ class Responder:
         path = record.path.rstrip("/")
         if path.startswith(REDIRECTED):
             self.records.redirects_followed += 1
-            return self._object({"error": {"message": "This address is where a redirect led to."}}, record)
+            return self._object({"error": {"message": "This address is the target of a redirect."}}, record)
         if path.endswith(("/chat/completions", "/completions", "/update_weight_version")):
             if arrived.method != "POST":
                 raise Refused(f"Not allowed: {arrived.method} on {path}. Use POST.", status=405)
@@ -156,7 +156,7 @@ class Responder:
             return self._failed(error, record)
 
     def _failed(self, error: Exception, record: Recorded) -> WritePlan:
-        """Return the error response for a rejected request, or for a script that raised an exception."""
+        """Return the error response for a rejected request or an exception of the script."""
         if isinstance(error, Refused):
             self.records.refused += 1
             return self._refusal(error, record)
@@ -168,7 +168,7 @@ class Responder:
     # faults
 
     def _early(self, kind: str, request: ChatRequest, record: Recorded) -> WritePlan | None:
-        """Count a fault, and return its plan if no reply must be computed for it."""
+        """Count a fault, and return its plan if it requires no reply, or None otherwise."""
         record.fault = kind
         self.records.faults[kind] = self.records.faults.get(kind, 0) + 1
         delay = self._latency(request)
@@ -189,7 +189,7 @@ class Responder:
         return early
 
     def _changed(self, reply: Reply, kind: str) -> Reply:
-        """Return the reply after a fault that changes its content."""
+        """Return the reply as changed by a fault that affects its content."""
         if kind == "blank":
             return Reply()
         if kind == "content_filter":
@@ -257,7 +257,7 @@ class Responder:
     # other endpoints
 
     def _completion(self, record: Recorded) -> WritePlan | Awaitable[WritePlan]:
-        """Handle the older completions endpoint: one prompt, without streams and faults."""
+        """Handle the legacy completions endpoint, which accepts one prompt and supports neither streams nor faults."""
         body = record.body
         if not isinstance(body, dict):
             raise Refused("We could not parse the JSON body of your request: it is not an object.")
@@ -268,7 +268,7 @@ class Responder:
         ):
             prompt = tokenizer.text(prompt)
         if not isinstance(prompt, str) or body.get("stream"):
-            raise Refused("One 'prompt', words or token ids, and no 'stream' was expected.", "prompt")
+            raise Refused("Expected one 'prompt', as text or token ids, and no 'stream'.", "prompt")
         messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
         record.body = {**body, "messages": messages}
         request = self._request(record, messages)
@@ -281,17 +281,17 @@ class Responder:
         return self._object(answer, record, self._latency(request))
 
     def _update(self, record: Recorded) -> WritePlan:
-        """Set the weights' version, as a trainer does: `{"new_version": "step-42"}`."""
+        """Set the version of the weights from `{"new_version": "step-42"}`, which trainers send."""
         version = record.body.get("new_version") if isinstance(record.body, dict) else None
         if not isinstance(version, str):
-            raise Refused("'new_version', a string, was expected.", "new_version")
+            raise Refused("Expected a string in 'new_version'.", "new_version")
         self.weight_version = version
         return self._object({"success": True, "new_version": version}, record)
 
 
 def _read(arrived: ReceivedRequest) -> Any:
     if any(name == b"content-encoding" for name, _ in arrived.headers):
-        raise Refused("A body in a content encoding is not read.", status=415)
+        raise Refused("A body with a content encoding is not supported.", status=415)
     try:
         return orjson.loads(arrived.body)
     except orjson.JSONDecodeError as error:
@@ -308,8 +308,10 @@ def _too_long(limit: int, length: int) -> Refused:
 
 
 def latency_of(given: float | tuple[float, float]) -> float | tuple[float, float]:
-    """Return the latency itself. Raises ConfigError if it is negative or its bounds are in the wrong order."""
+    """Return the latency unchanged. Raises ConfigError if it is negative or the bounds are in the wrong order."""
     low, high = given if isinstance(given, tuple) else (given, given)
     if not 0 <= low <= high < 86_400:
-        raise ConfigError(f"The latency {given} is invalid.", hint="Use seconds ≥ 0, or a pair (low, high).")
+        raise ConfigError(
+            f"The latency {given} is invalid.", hint="Use a number of seconds ≥ 0, or a pair (low, high)."
+        )
     return given

@@ -1,4 +1,4 @@
-"""`MockModel`, an OpenAI-compatible model server on this machine whose replies a test chooses."""
+"""`MockModel`, a local OpenAI-compatible model server whose replies a test chooses."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ BACKLOG = 2048
 
 
 class MockModel:
-    """A model server that runs inside `with` or `async with`, or between `start()` and `close()`.
+    """A model server that runs during a `with` or `async with` block, or between `start()` and `close()`.
 
     Args:
-        script: Replies: a list with an answer for each turn, a file with such a list (JSON or JSON Lines), or a function
-            `fn(request) -> answer`, which may be async. `reply_of` lists the forms of an answer.
-        behaviour: Behaviour without a script: `random` (valid replies that depend only on `seed` and the conversation),
-            `echo`, `bad`, `empty`, `judge` or `obedient-judge`.
-        parallel: Maximum number of tool calls in one random reply.
-        score: Score that the two judges return; see `judge`.
+        script: The replies: a list with an answer for each turn, a JSON or JSON Lines file with this list, or a
+            function `fn(request) -> answer`, which may be async. See `reply_of` for the formats of an answer.
+        behaviour: Behaviour if there is no script: `random`, `echo`, `bad`, `empty`, `judge` or `obedient-judge`. The
+            replies of `random` are valid and depend only on `seed` and the conversation.
+        parallel: Maximum number of tool calls in a random reply.
+        score: Score in the verdicts of `judge` and `obedient-judge`.
         seed: Seed of all random choices.
-        latency_seconds: Time from request to response, or a pair of bounds to draw it from.
-        chunk_seconds: Time between two events of a stream.
+        latency_seconds: Time from request to response in seconds, or a pair of bounds for a random time.
+        chunk_seconds: Time between two events of a stream, in seconds.
         faults: Faults to inject.
-        models: Accepted model names. An empty sequence accepts any name.
-        api_key: Bearer token that requests must have. None accepts any request.
-        context_tokens: Maximum length of a prompt. A longer prompt gets 400 `context_length_exceeded`. A token is about a
-            byte.
-        weight_version: Value of `metadata.weight_version`. It may be changed while the server is running.
-        record: Number of requests to store.
-        watch: Strings to count in all requests, such as a key that must not arrive.
+        models: Accepted model names. If empty, all names are accepted.
+        api_key: Bearer token that requests must contain. If it is None, no token is required.
+        context_tokens: Maximum number of tokens in a prompt. A longer prompt causes a 400 response with the code
+            `context_length_exceeded`. A token is about one byte.
+        weight_version: Value of `metadata.weight_version` in replies. It may be changed while the server is running.
+        record: Number of latest requests to store.
+        watch: Strings to count in all requests, such as a key that must not be sent.
         host: Address to listen on.
-        port: Port to listen on. 0 selects a free port.
+        port: Port to listen on, or 0 for any free port.
 
     Raises:
         ConfigError: Two arguments exclude each other, or a script cannot be read.
@@ -73,9 +73,13 @@ class MockModel:
         port: int = 0,
     ) -> None:
         if script is not None and score is not None:
-            raise ConfigError("Both a script and a score were passed.", hint="Use a score with behaviour='judge'.")
+            raise ConfigError(
+                "Both a script and a score were passed.", hint="Pass a score only with behaviour='judge'."
+            )
         if script is not None and behaviour != "random":
-            raise ConfigError(f"Both a script and the behaviour {behaviour!r} were passed.", hint="Pass one of them.")
+            raise ConfigError(
+                f"Both a script and the behaviour {behaviour!r} were passed.", hint="Pass only one of them."
+            )
         self.records = RequestLog(record, watch)
         self._answering = Responder(
             of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
@@ -94,7 +98,7 @@ class MockModel:
         self._stop: Callable[[], object] | None = None
         self._failure: BaseException | None = None
 
-    # what tests read
+    # for tests
 
     @property
     def url(self) -> str:
@@ -103,7 +107,7 @@ class MockModel:
 
     @property
     def root(self) -> str:
-        """The address without `/v1`. A client may insert a path between the two."""
+        """The address without `/v1`. A client may insert a path before `/v1`."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
@@ -118,7 +122,7 @@ class MockModel:
 
     @property
     def weight_version(self) -> str | None:
-        """The version of the weights that replies name."""
+        """The version of the weights in replies."""
         return self._answering.weight_version
 
     @weight_version.setter
@@ -127,7 +131,7 @@ class MockModel:
 
     @property
     def faults(self) -> Faults:
-        """The faults of subsequent requests."""
+        """The faults that are injected into responses from now on."""
         return self._answering.faults
 
     @faults.setter
@@ -137,7 +141,11 @@ class MockModel:
     # running
 
     async def serve(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serve in this task until it is cancelled. `announce` is called when the address is known. Raises ConfigError."""
+        """Serve in this task until it is cancelled. `announce` is called as soon as the server listens.
+
+        Raises:
+            ConfigError: The port cannot be used.
+        """
         everyone: set[MockConnection] = set()
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
@@ -151,7 +159,7 @@ class MockModel:
             server.close()
             for connection in list(everyone):
                 connection.stop()
-            await asyncio.sleep(0)  # so that transports close before the loop does
+            await asyncio.sleep(0)  # lets transports close before the loop
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -166,14 +174,24 @@ class MockModel:
         return listening
 
     def run(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serve on this thread until KeyboardInterrupt, which it raises. Raises ConfigError."""
+        """Serve in this thread until KeyboardInterrupt, which propagates.
+
+        Raises:
+            ConfigError: The port cannot be used.
+        """
         with asyncio.Runner(loop_factory=quickest_loop()) as runner:
             runner.run(self.serve(announce))
 
     def start(self) -> Self:
-        """Start serving on a separate thread, and return when the server is ready. Raises ConfigError."""
+        """Start serving in a separate thread, and return when the server is ready.
+
+        Raises:
+            ConfigError: The mock model is already running, or the port cannot be used.
+        """
         if self._thread is not None:
-            raise ConfigError("The mock model is already running.", hint="Create another one, or close this one first.")
+            raise ConfigError(
+                "The mock model is already running.", hint="Call close() first, or create another MockModel."
+            )
         begun = threading.Event()
         self._failure = None
         self._thread = threading.Thread(target=self._on_thread, args=(begun,), name="mock-model", daemon=True)
@@ -196,13 +214,13 @@ class MockModel:
                 runner.run(main())
         except asyncio.CancelledError:
             pass
-        except BaseException as error:  # `start` raises it
+        except BaseException as error:  # raised by `start`
             self._failure = error
         finally:
             begun.set()
 
     def close(self) -> None:
-        """Stop serving and close every connection. Recorded requests remain available."""
+        """Stop serving and close all connections. Recorded requests remain available."""
         if self._thread is not None:
             if self._stop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop has already ended
@@ -228,7 +246,7 @@ class MockModel:
 
     @staticmethod
     def process(script: list[Any] | str | Path | None = None, **settings: Any) -> MockProcess:
-        """Start the same server in a separate process, whose CPU time is not the caller's.
+        """Start a mock model in a separate process, so that its CPU time does not count as the caller's.
 
         Args:
             script: A list of answers, or a file. A function cannot be sent to another process.
@@ -244,7 +262,7 @@ class MockModel:
 
 
 def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return the factory of uvloop's event loop if it is installed, else of asyncio's."""
+    """Return the event loop factory of uvloop if it is installed, and of asyncio otherwise."""
     try:
         import uvloop
     except ImportError:

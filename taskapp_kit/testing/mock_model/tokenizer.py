@@ -1,8 +1,8 @@
-"""The mock model's tokenizer. A token is a byte of UTF-8 or one of a few special tokens above 255, so nothing is lost.
+"""The mock model's tokenizer. A token is a byte in UTF-8 or a special token above 255, so encoding is lossless.
 
-The ids of a conversation are the tools, each message between BEGIN and END, and the start of the reply. So if a client
-appends the reply to the conversation, the next prompt starts with this prompt and this reply. Training from chat completions
-relies on that.
+The ids of a prompt consist of the tools, each message between BEGIN and END, and the start of the reply. If a client
+appends the reply to the conversation, the next prompt begins with this prompt and this reply. Training from chat
+completions relies on this property.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = {
 }
 VOCABULARY = IMAGE + 1
 IMAGE_TOKENS = 64
-"""Number of tokens of an image of any size."""
+"""Number of tokens for an image of any size."""
 
 Pieces = list[int | bytes]
 
@@ -51,7 +51,7 @@ def prompt(body: Mapping[str, Any]) -> Prompt:
 
 
 def answer(reply: Reply, *, ended: bool = True) -> Pieces:
-    """Return the pieces of a reply. If `ended`, they include the end token, which a truncated reply lacks."""
+    """Return the pieces of a reply. If `ended` is set, they include the end token, which a truncated reply lacks."""
     found: Pieces = []
     _said(found, reply.reasoning, reply.content or reply.refusal, [(call.name, call.arguments) for call in reply.calls])
     if ended:
@@ -97,13 +97,13 @@ def _said(found: Pieces, thought: str | None, words: str | None, calls: Sequence
 def count(pieces: Iterable[int | bytes]) -> int:
     """Return the number of tokens."""
     total = 0
-    for piece in pieces:  # a loop, and `type`: this is a third of a long conversation's cost
+    for piece in pieces:  # a loop with `type`, because counting takes a third of the time of a long conversation
         total += 1 if type(piece) is int else len(piece)  # type: ignore[arg-type]
     return total
 
 
 def ids(pieces: Iterable[int | bytes]) -> list[int]:
-    """Return the tokens' ids."""
+    """Return the ids of the tokens."""
     found: list[int] = []
     for piece in pieces:
         if isinstance(piece, int):
@@ -114,7 +114,7 @@ def ids(pieces: Iterable[int | bytes]) -> list[int]:
 
 
 def text(tokens: Iterable[int]) -> str:
-    """Return the text of the ids, with the names of special tokens. For text, this is the inverse of `ids`."""
+    """Decode token ids, with names for special tokens. For ids without special tokens, it is the inverse of `ids`."""
     found = bytearray()
     for token in tokens:
         found += token.to_bytes(1, "big") if token < 256 else NAMES[token].encode()
@@ -122,7 +122,7 @@ def text(tokens: Iterable[int]) -> str:
 
 
 def cut(reply: Reply, limit: int) -> Reply:
-    """Return the reply, truncated to at most `limit` tokens with finish reason `length` if it is longer.
+    """Return the reply, truncated to `limit` tokens if it is longer. A truncated reply has the finish reason `length`.
 
     Characters and tool names are not split, so a truncated reply may be shorter than the limit.
     """
