@@ -183,7 +183,7 @@ def _hooks(cls: type, problems: Problems) -> None:
 
 
 def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, range]:
-    """Return the seeds of each split. The default is one split with all seeds; an environment with rows has none."""
+    """Return the seeds of each split. The default is one split with all seeds. Empty if the environment has rows."""
     splits: Any = declared.options["splits"]
     if declared.options["tasks"] is not None:
         return {}

@@ -56,7 +56,7 @@ class Criterion:
         accumulate: Whether the scores of all steps are summed. If not, only the score of the last step counts.
         place: Location of the entry.
         judge: Whether a model scores the criterion. If it is None, the @app.rubric of the same name scores it, or a
-            model if there is no such rubric.
+            model if no such rubric exists.
         choices: Labels from which the model chooses instead of returning a number, from worst to best.
         scale: Lowest and highest score. None means 0 to 1.
         call: Name of a request to the model. Criteria with the same name are scored in one request.

@@ -118,12 +118,12 @@ class EnvironmentSpec:
 
     @property
     def most_turns(self) -> int | None:
-        """The declared or default limit on turns, or None if there is no limit."""
+        """The declared or default limit on turns, or None if turns are not limited."""
         return 1 if self.one_answer else self.max_turns or self.default_max_turns
 
     @property
     def text_action(self) -> ActionSpec | None:
-        """The action that accepts plain text, or None if there is no such action."""
+        """The action that accepts plain text, or None if no action accepts it."""
         return next((action for action in self.actions.values() if action.tool.text), None)
 
     def declaration(self) -> dict[str, Json]:

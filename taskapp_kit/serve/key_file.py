@@ -229,7 +229,7 @@ def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, i
         gone = set(theirs[:-1] if keep_newest else theirs)
         if not gone:
             raise KeyFileError(
-                f"The label {label} has only one key in {path}, so there is no older key to revoke.",
+                f"The label {label} has only one key in {path}, so no older key can be revoked.",
                 hint=f"To replace the key, first run: taskapp keys mint {label} --another",
             )
         counts = len(gone), len(found) - len(gone)

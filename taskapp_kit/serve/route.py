@@ -197,7 +197,7 @@ def direct_paths(routes: Sequence[BaseRoute], environments: Iterable[str]) -> di
 def _chosen(routes: Sequence[BaseRoute], method: str, path: str) -> BaseRoute | None:
     """Return the route for all requests with this method and path.
 
-    Return None if there is no such route, or if the choice also depends on headers.
+    Return None if no route matches, or if the choice also depends on headers.
     """
     scope = {"type": "http", "method": method, "path": path, "headers": [], "root_path": ""}
     for route in routes:

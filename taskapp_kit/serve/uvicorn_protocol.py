@@ -185,7 +185,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Handle the end of the headers."""
-        super().on_headers_complete()  # raises for an invalid URL, in which case there is no request
+        super().on_headers_complete()  # raises for an invalid URL, before a request exists
         self._in_head = False
         self._arriving = self.scope  # type: ignore[assignment]
         self._unanswered += 1

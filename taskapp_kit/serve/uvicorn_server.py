@@ -181,7 +181,7 @@ def _options(grace_seconds: int, limits: ConnectionLimits | None) -> dict[str, A
         "ws_per_message_deflate": False,  # frames are short, and images already compressed
         "log_config": None,
         "access_log": False,
-        # no Server header, which would tell scanners what is running
+        # no Server header, which would reveal the software to scanners
         "server_header": False,
         # ignores X-Forwarded-For, which anyone can send; nothing depends on the client's address
         "proxy_headers": False,
@@ -362,7 +362,7 @@ class LoopServer:
 class Draining(uvicorn.Server):
     """A server that accepts requests while it drains. uvicorn's server stops accepting connections at the first signal.
 
-    While draining, `/health` reports `draining`, and trainers receive a response that tells them to retry.
+    While draining, `/health` reports `draining`, and trainers receive a response with `Retry-After`.
     """
 
     def __init__(

@@ -354,7 +354,7 @@ class InProcessTaskApp:
             await result
 
     async def _elsewhere(self, work: Callable[[], None]) -> None:
-        """Run `work` in another thread. If the waiting task is cancelled, tell `work` to stop and wait for it."""
+        """Run `work` in another thread. If the waiting task is cancelled, signal `work` to stop and wait for it."""
         running = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             await asyncio.shield(running)

@@ -41,7 +41,7 @@ class InProcessJobResult:
         status: succeeded, completed, failed, cancelled or canceled.
         final_reward: The final reward, or None if the backend did not report it.
         metrics: Numbers by name.
-        task_app_url: The address at which the backend reached the task app. The task app is no longer running.
+        task_app_url: The address at which the backend reached the task app. The task app has already been stopped.
         job: The backend's last report.
     """
 

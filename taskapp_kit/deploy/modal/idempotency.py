@@ -22,8 +22,8 @@ entry of
   the other container.
 - A slow owner continues after another container has taken over its record. It settles its own record, which no other
   container writes, and the new rollout still owns the key.
-- Modal's client repeats a put if absent whose response was lost, and is told that the entry exists. Therefore, each
-entry
+- Modal's client repeats a put if absent whose response was lost, and receives the response that the entry exists.
+Therefore, each entry
   contains the id of its claim and is read back. If the ids are equal, the put has succeeded.
 - A container dies after it has put a record and before it has put the link. No entry points to the record, which
 expires. - The last link of a chain points to a missing record. Because a record is put before its link, the record was

@@ -98,8 +98,8 @@ class DictRecord:
         beat: The owner's beat at the time of the claim.
         freed: Whether the key can be claimed again.
         failure: The failure of the rollout, or None.
-        answer: The number of parts of the answer, or None if there is no answer.
-        events: The number of parts of the events, or None if there are no events.
+        answer: The number of parts of the answer, or None if no answer is stored.
+        events: The number of parts of the events, or None if events are not stored.
     """
 
     ticket: IdempotencyRecord

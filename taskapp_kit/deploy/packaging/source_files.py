@@ -48,7 +48,7 @@ class Target:
     Attributes:
         kind: `file`, `module`, or `bundled` for a bundled environment.
         name: A path that ends in `.py`, a dotted name, or the name of a bundled environment.
-        attribute: The part after the colon, or None if there is no colon.
+        attribute: The part after the colon, or None if the reference does not contain a colon.
     """
 
     kind: Literal["file", "module", "bundled"]
@@ -154,7 +154,7 @@ def kit_files() -> list[tuple[Path, str]]:
 
 
 def trees(target: Target, *, beside: Path, data_files: Sequence[str] = ()) -> tuple[FileSet, ...]:
-    """Return the author's files to upload for `target`. There are none for a bundled environment.
+    """Return the author's files to upload for `target`. The result is empty for a bundled environment.
 
     Args:
         target: The app.
@@ -325,6 +325,6 @@ def _check_bundled(name: str, data_files: Sequence[str]) -> None:
         )
     if not _is_bundled(name):
         raise DiscoveryError(
-            f"There is no bundled environment {name!r}.",
+            f"A bundled environment named {name!r} does not exist.",
             hint="To list the names, run: taskapp list. To deploy your own file, pass a path that ends in .py.",
         )

@@ -230,4 +230,4 @@ def _verify(
 
 
 def _nothing() -> None:
-    """Do nothing, because there is no process to stop."""
+    """Do nothing. Used to close tunnels that have no process."""

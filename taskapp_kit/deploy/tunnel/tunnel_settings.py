@@ -94,7 +94,7 @@ class TunnelPlan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host names at which a backend can reach the task app. Empty if there is no tunnel."""
+        """The host names at which a backend can reach the task app. Empty without a tunnel."""
         if self.url is not None:
             return (urlsplit(self.url).hostname or "",)
         return (QUICK_HOSTS,) if self.way == "quick" else ()

@@ -81,7 +81,7 @@ def read_preferences(headers: Headers) -> RequestPreferences:
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in HEADERS:
-            # otherwise two keys would be joined to a third key, which nobody would ever repeat
+            # otherwise two keys would be joined to a third key, which no client would ever repeat
             if name == b"idempotency-key" and name in found:
                 raise _refused("Idempotency-Key", "was sent twice. Send it only once.")
             found[name] = found[name] + b"," + value if name in found else value
@@ -336,7 +336,7 @@ async def _found(context: RouteContext, request: Request, *, with_events: bool) 
             "not_found",
             "The rollout was not found.",
             hint="A key can fetch the stored rollouts of its label. If the server has no store, only rollouts that "
-            "were requested with Prefer: respond-async, with an Idempotency-Key or as a stream are kept, for 24 hours.",
+            "were requested with Prefer: respond-async, with an Idempotency-Key or as a stream are available, for 24 hours.",
         )
     return shared
 

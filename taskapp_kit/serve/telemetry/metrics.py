@@ -1,7 +1,7 @@
 """The metrics of a server, and their rendering for Prometheus.
 
 Recording adds numbers to plain dictionaries on the event loop. `prometheus_client` is loaded at the first scrape, when
-`render` builds its metrics from a snapshot. There is no global state, because each service has its own Metrics.
+`render` builds its metrics from a snapshot. No state is global, because each service has its own Metrics.
 
 The number of label values is limited. Values are names of declared environments, constants, labels in the operator's
 key file and templates of routes. Callers cannot choose the value of a label.

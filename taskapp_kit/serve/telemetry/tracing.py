@@ -80,7 +80,7 @@ class Tracing:
         self._content = self._shown if content else None
         # when exporting is slow, an unlimited queue would keep the events of all rollouts in memory
         self._places = threading.Semaphore(WAITING)
-        # building the spans of a long episode takes milliseconds, too long for the event loop
+        # in a thread, because building the spans of a long episode would block the event loop for milliseconds
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskapp-traces")
 
     def __call__(self, rollout: RunningRollout, result: Rollout) -> None:

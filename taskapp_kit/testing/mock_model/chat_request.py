@@ -1,4 +1,4 @@
-"""Requests for chat completions. The validation is as strict as that of the strictest model provider."""
+"""Requests for chat completions. The validation is as strict as the strictest model provider's."""
 
 from __future__ import annotations
 

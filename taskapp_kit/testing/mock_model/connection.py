@@ -43,7 +43,7 @@ class WritePlan:
         parts: Pairs of seconds to wait and bytes to write.
         end: What to do with the connection: `keep` it for the next request, `close` it, `reset` it, or `hang` until the
             client disconnects.
-        status: HTTP status of the response, or 0 if there is no response.
+        status: HTTP status of the response, or 0 without a response.
     """
 
     parts: list[tuple[float, bytes]]

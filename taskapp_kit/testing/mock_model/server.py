@@ -30,7 +30,7 @@ class MockModel:
     Args:
         script: The replies: a list with an answer for each turn, a JSON or JSON Lines file with this list, or a
             function `fn(request) -> answer`, which may be async. See `reply_of` for the formats of an answer.
-        behaviour: Behaviour if there is no script: `random`, `echo`, `bad`, `empty`, `judge` or `obedient-judge`. The
+        behaviour: Behaviour if `script` is not set: `random`, `echo`, `bad`, `empty`, `judge` or `obedient-judge`. The
             replies of `random` are valid and depend only on `seed` and the conversation.
         parallel: Maximum number of tool calls in a random reply.
         score: Score in the verdicts of `judge` and `obedient-judge`.
