@@ -1,4 +1,4 @@
-"""Validates a request against the app and returns its plan, before anything runs."""
+"""Validates a request against the app and returns the plan of the episode, before anything runs."""
 
 from __future__ import annotations
 
@@ -44,20 +44,21 @@ REPLAYED = ("body", "policy", "config", "rollout_id")
 
 
 class NoPolicy:
-    """A placeholder for the policy where none decides."""
+    """A placeholder for the policy if the caller scripted every action."""
 
     name = "nobody"
 
     def decide(self, view: View) -> Decision:
-        """Never called."""
+        """Raise AssertionError, because this method is never called."""
         raise AssertionError(f"no policy decides in turn {view.turn}")
 
 
 class RequestPlanner:
-    """Plans requests for one app, or rejects them. folder: the directory of the author's file.
+    """Plans requests for one app, or rejects them.
 
-    max_calls: how many calls of one answer are executed. skip_judges: no judge is called; a warning reports it. models:
-    check the address of the policy's model; without them no plan has an endpoint.
+    folder: the directory of the author's file. max_calls: how many calls of one reply are executed. skip_judges: whether to
+    call no judges and add a warning to the rollout. models: checks the address of the policy's model. If it is None, plans
+    have no endpoint.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RequestPlanner:
         self.max_calls = max_calls
         self.skip_judges = skip_judges
         self._models = models
-        # A seed that the request leaves open is the one draw that is not derived; the answer names it.
+        # Only the seed is not derived from other values if the request omits it. The response contains the seed.
         self._draw = random.SystemRandom()
 
     def plan(
@@ -87,12 +88,19 @@ class RequestPlanner:
         session: bool = False,
         answered: bool = False,
     ) -> EpisodePlan:
-        """Return the plan of a request. own: a policy that replaces the requested one.
+        """Return the plan of a request.
 
-        stored: what a `replay` repeats; its recording alone where the request has the stored episode already. session: a
-        session's caller decides, whichever policy is named. answered: no model of the policy is called.
+        Args:
+            request: The request.
+            own: A policy object that replaces the requested policy.
+            stored: The rollout that a `replay` repeats. The request gets the rollout's episode.
+            recording: The recording to replay if the request already has the stored episode.
+            session: Whether a session's caller decides instead of the requested policy.
+            answered: Whether the caller supplies the model's replies, so that the plan needs no endpoint.
 
-        Raises RequestError naming the field, Unavailable for something that this server lacks.
+        Raises:
+            RequestError: The request is invalid. The error names the field.
+            Unavailable: The request needs something that this server does not have.
         """
         if stored is not None:
             request, recording = as_stored(request, stored, self.spec), recording_of(stored)
@@ -104,8 +112,8 @@ class RequestPlanner:
         instance = find_instance(spec, read.split, _seed_of(request, spec, read), self._draw, read.wanted)
         program = read_ops(request.ops)
         config = request.policy.config
-        # A request whose every action is scripted must not fail for a policy that it never asks.
-        decided = program is None or "agent" in program  # else all actions are the caller's
+        # if every action is scripted, the request must not fail because of a policy that is never called
+        decided = program is None or "agent" in program  # otherwise the caller scripted all actions
         blend = _blend_of(request)
         policy: LocalPolicy | RemotePolicy
         if session:
@@ -127,7 +135,7 @@ class RequestPlanner:
             max_turns=spec.max_turns,
             max_steps=spec.max_steps,
             max_ops=request.safety.max_ops,
-            # A request may be stricter than the environment, never laxer: the limit also protects the server.
+            # a request can only lower the environment's limit, because the limit also protects the server
             max_refusals=_lower(spec.max_refusals, request.safety.max_refusals),
             default_max_turns=spec.default_max_turns if program is None else None,
             max_calls=self.max_calls,
@@ -146,14 +154,14 @@ class RequestPlanner:
         )
 
     def replayed(self, request: RolloutRequest) -> str | None:
-        """Return the id of the stored rollout that a request replays; None when its policy is another one.
+        """Return the id of the stored rollout that a request replays, or None if its policy is not `replay`.
 
-        Raises RequestError.
+        Raises RequestError if the id is missing or the policy is invalid.
         """
         config = request.policy.config
         if "replay" not in (config.get("policy"), request.policy.policy_name):
             return None
-        # Only the full rule of names decides: an app may declare a policy `replay`, or an address may win over the
+        # Use the full rule for names, because an app may declare a policy `replay`, or an address may override the
         # name.
         if self._policy_name(request, _address(request), find_environment(self.spec, request.env.env_name)) != "replay":
             return None
@@ -164,11 +172,11 @@ class RequestPlanner:
         return rollout_id
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
-        """Return the instance of a seed. Raises RequestError."""
+        """Return the instance of a seed. Raises RequestError for an unknown environment, split or seed."""
         return find_instance(find_environment(self.spec, environment), split, seed, self._draw)
 
     def _model_policy(self, request: RolloutRequest, spec: EnvironmentSpec) -> LocalPolicy | RemotePolicy:
-        """Return the policy that calls a model: the author's loop, if any, or else a `Conversation`. Raises RequestError."""
+        """Return the policy that calls a model: the author's loop, or a `Conversation`. Raises RequestError for a bad config."""
         options = read_options(
             request.policy.config,
             output_mode=request.policy.output_mode,
@@ -184,13 +192,13 @@ class RequestPlanner:
     def _endpoint(
         self, request: RolloutRequest, address: GivenUrl | None, policy: LocalPolicy | RemotePolicy
     ) -> Endpoint | None:
-        """Return where the policy's model is called, or None if the policy has no model. Raises RequestError."""
+        """Return the endpoint of the policy's model, or None without a model. Raises RequestError for a forbidden address."""
         if self._models is None or policy.name != MODEL or not isinstance(policy, RemotePolicy | AsksModels):
             return None
         return self._models.of_policy(request, address)
 
     def _policy_name(self, request: RolloutRequest, address: GivenUrl | None, spec: EnvironmentSpec) -> str:
-        """Return the name of the requested policy. Raises RequestError."""
+        """Return the name of the requested policy. Raises RequestError if there is no such policy."""
         url = None if address is None else address[0]
         return chosen_name(self.spec, spec.name, request.policy.config, request.policy.policy_name, url)
 
@@ -217,7 +225,7 @@ class RequestPlanner:
 
 
 def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -> int | None:
-    """Return the seed that the request names, itself or by `env.config.index`. Raises RequestError when they differ."""
+    """Return `env.seed` or the seed of `env.config.index`, or None without both. Raises RequestError if they differ."""
     seed = request.env.seed
     if read.index is None:
         return seed
@@ -235,20 +243,20 @@ def _lower(declared: int | None, asked: int | None) -> int | None:
 
 
 def no_such_recording(rollout_id: str) -> RequestError:
-    """Return the error of a `replay` of a rollout that is not stored, or that the caller may not see."""
+    """Return the error for a `replay` of a rollout that is not stored, or that the caller may not see."""
     message = f"The rollout {rollout_id[:80]!r} is not stored."
     return RequestError(message, fields=(FieldProblem(REPLAYED, message),), code="no_such_rollout")
 
 
 def _address(request: RolloutRequest) -> GivenUrl | None:
-    """Return the model's address and its location. Raises RequestError for an address that is not text."""
+    """Return the model's address and its field in the request, or None. Raises RequestError if it is not a string."""
     return given_url(request.policy.config, request.inference_url)
 
 
 def _addressing(request: RolloutRequest, address: GivenUrl | None) -> tuple[str | None, str | None]:
-    """Return the model's address, without a key, and the correlation id; both are stored whichever policy acts.
+    """Return the model's address without a key, and the correlation id. Both are stored for every policy.
 
-    Raises RequestError for a correlation id with control characters.
+    Raises RequestError if the correlation id contains control characters.
     """
     config = request.policy.config
     raw = None if address is None else address[0]
@@ -265,6 +273,6 @@ def _addressing(request: RolloutRequest, address: GivenUrl | None) -> tuple[str 
 
 
 def _blend_of(request: RolloutRequest) -> Blend | None:
-    """Return the request's own formula."""
+    """Return the request's reward formula, or None."""
     asked = request.reward
     return None if asked is None else Blend(asked.env, asked.event, asked.outcome)

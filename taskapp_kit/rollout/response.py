@@ -1,4 +1,4 @@
-"""The forms of a finished rollout: the response of `POST /rollout`, the stored row, and the response made from a row."""
+"""Converts a finished rollout to the response of `POST /rollout` and to a stored row, and a stored row to a response."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from taskapp_kit.version import __version__
 from taskapp_kit.wire.inference_url import correlation_id, inference_url, stored_url
 from taskapp_kit.wire.rollout import EnvSpec, PolicySpec, RolloutRequest
 
-# A hundred frames would make an answer of many megabytes, also for callers that want none of them.
+# A hundred frames would make a response of many megabytes, even for callers that do not need the images.
 INLINE_IMAGE_BYTES = 2 * 1024 * 1024
-"""Images of one response are inlined up to this many PNG bytes; other images are referenced as `/blobs/{hash}`."""
+"""Images in a response are inlined up to this many PNG bytes in total. Others are referenced as `/blobs/{hash}`."""
 
 
 @dataclass
 class PictureRoom:
-    """The number of image bytes that may still be inlined."""
+    """The remaining number of image bytes that may be inlined."""
 
     left: int
 
     def address(self, image: Image) -> str:
-        """Return a data URL while there is room, else the path at which the server has the image."""
+        """Return a data URL if the image still fits, or else the image's path on the server."""
         if len(image.png) > self.left:
             return f"/blobs/{image.hash}"
         self.left -= len(image.png)
@@ -41,9 +41,9 @@ class PictureRoom:
 
 
 def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BYTES) -> dict[str, Any]:
-    """Return the response, ready for JSON. It fits `wire.RolloutResponse`, which tests check and a server does not.
+    """Return the response as a dict for JSON. It matches `wire.RolloutResponse`, which tests verify and a server does not.
 
-    inline_image_bytes: images are inlined up to this many PNG bytes; give sys.maxsize where `/blobs/{hash}` is not served.
+    inline_image_bytes: how many PNG bytes are inlined. Pass sys.maxsize if no server serves `/blobs/{hash}`.
     """
     request, trajectory, card = rollout.request, rollout.trajectory, rollout.scorecard
     url, cid = rollout.inference_url, rollout.correlation_id
@@ -97,7 +97,7 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
         "aborted": False,
         "ops_executed": rollout.ops_executed,
         "trace_correlation_id": cid,
-        # without the events, which are already in the trajectory
+        # without the events, which the trajectory already contains
         "trace": {**trace, "event_history": []} if request.record.return_trace else None,
         "pipeline_metadata": {
             "inference_url": url,
@@ -123,12 +123,12 @@ def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BY
 
 
 def write_body(rollout: Rollout) -> bytes | None:
-    """Return the response as JSON without its timing, which `with_timing` adds; None when it is not JSON.
+    """Return the response as JSON without the timing, which `with_timing` adds, or None if it cannot be encoded.
 
-    The parent process, which then encodes the rollout itself, finds and reports the same error.
+    In that case the parent process encodes the rollout itself and reports the error.
     """
     body = response_body(rollout)
-    # The total is known only in the parent, after the way back.
+    # only the parent knows the total time, which includes the transfer
     del body["timing"]
     try:
         return orjson.dumps(body, default=as_object)
@@ -137,18 +137,18 @@ def write_body(rollout: Rollout) -> bytes | None:
 
 
 def answer_bytes(rollout: Rollout) -> bytes:
-    """Return the whole response as JSON; encoded here unless a worker did. Raises TypeError for what is not JSON."""
+    """Return the whole response as JSON, encoded here unless a worker did. Raises TypeError if it cannot be encoded."""
     return rollout.body if rollout.body is not None else orjson.dumps(response_body(rollout), default=as_object)
 
 
 def with_timing(body: bytes, timing: dict[str, float]) -> bytes:
-    """Return the whole response, from the result of `write_body`."""
-    # Appended to the text: the parent knows the total only at the end, and need not parse what a worker encoded.
+    """Return the whole response. body: the result of `write_body`."""
+    # appended to the JSON, so that the parent need not parse the body that a worker encoded
     return b'%s,"timing":%s}' % (body[:-1], orjson.dumps(timing))
 
 
 def wire_observation(observation: Content, pictures: PictureRoom | None = None) -> dict[str, Json]:
-    """Return `{"text": …}`, `{"content": [blocks]}` in the chat form, or the dict itself."""
+    """Return an observation for a response: `{"text": …}`, `{"content": [parts as in chat messages]}`, or a dict unchanged."""
     if isinstance(observation, str):
         return {"text": observation}
     if observation is None:
@@ -197,7 +197,7 @@ def _output(turn: Turn) -> str | None:
 
 
 def _info(step: PlayedStep, url: str | None) -> dict[str, Json]:
-    """Return the environment's info and the kit's; the model's address is where the SDK's validator looks for it."""
+    """Return the environment's and the kit's info of a step. The SDK's validator expects the model's address here."""
     info = dict(step.info)
     own = info.get("meta")
     info["meta"] = {**(own if isinstance(own, dict) else {}), "inference_url": url}
@@ -219,7 +219,7 @@ def _final(rollout: Rollout, pictures: PictureRoom) -> dict[str, Json]:
 
 
 def _rubric(rollout: Rollout) -> dict[str, Json]:
-    """Return the outcome in the SDK's form."""
+    """Return the outcome in the SDK's format."""
     card = rollout.scorecard
     return {
         "aggregation": card.aggregation,
@@ -240,10 +240,10 @@ def _rubric(rollout: Rollout) -> dict[str, Json]:
 def stored_rollout(
     spec: AppSpec, plan: EpisodePlan, result: Rollout, events: EncodedEvents, *, key_label: str | None
 ) -> StoredRollout:
-    """Return the row: an allow-list of `policy.config`, a hash of the task, the end state in the private column."""
+    """Return the row of a rollout, with allowed fields of `policy.config`, a hash of the task, and a private column."""
     request, card, failure = result.request, result.scorecard, result.failure
     config = request.policy.config
-    # An allow-list: `policy.config` may hold keys and headers under any name.
+    # an allow-list, because `policy.config` may contain keys and headers under any name
     policy = {name: config[name] for name in STORED_CONFIG if name in config}
     policy["name"] = result.policy
     if result.inference_url is not None:
@@ -270,7 +270,7 @@ def stored_rollout(
         spec_hash=spec.hash,
         kit_version=__version__,
         schema_version=SCHEMA_VERSION,
-        # A hash, since the row has private fields; a replay uses it to check that the task is unchanged.
+        # a hash, because the row has private fields; a replay checks with it that the task is unchanged
         row_hash=row_hash(plan.task) if plan.task is not None else None,
         reward=result.reward,
         outcome_score=card.outcome_score,
@@ -290,13 +290,13 @@ def stored_rollout(
 
 
 _FAILURE = ("boundary", "code", "message", "error_id")
-"""Members of a failure that are stored."""
+"""The fields of a failure that are stored."""
 
 
 def _private(result: Rollout) -> dict[str, Json]:
-    """Return what no response contains: the end state, and every call of a judge."""
+    """Return the private column, which no response contains: the final state, and every model call of judges."""
     private: dict[str, Json] = {}
-    # in a separate column, so that no query for a list or an answer can return it by accident
+    # in a separate column, so that no query for a list or a response can return it by accident
     if result.final_state is not None:
         private["final_state"] = result.final_state
     if result.auxiliary_calls:
@@ -307,10 +307,10 @@ def _private(result: Rollout) -> dict[str, Json]:
 
 
 def response_of_row(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
-    """Return the response of a stored rollout as JSON, with null for what is not stored. blobs: its images, by hash."""
+    """Return the response of a stored rollout as JSON. Fields that are not stored are null. blobs: the images, by hash."""
     events = [from_json(event, blobs) for event in stored.events]
     card = Scorecard.from_json(stored.scorecard or {})
-    request = RolloutRequest.model_construct(  # it was validated when it ran, by the rules of that release
+    request = RolloutRequest.model_construct(  # not validated again, because the rules may have changed since then
         run_id=stored.run_id,
         group_id=stored.group_id,
         env=EnvSpec.model_construct(env_name=stored.environment, seed=stored.seed, config=stored.config),
@@ -320,7 +320,7 @@ def response_of_row(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
     )
     url = inference_url(stored.policy, None)
     body = response_body(
-        # Built again by the code of the live answer, so that both have the same members.
+        # built by the code of the live response, so that both have the same fields
         Rollout.of_events(
             request,
             str(stored.policy.get("name")),
@@ -346,9 +346,9 @@ def response_of_row(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
 
 
 def _without_what_is_not_stored(body: dict[str, Any]) -> None:
-    """Remove the caller's labels and output mode, the number of operations and the warnings, which are not stored."""
+    """Set the fields to null that are not stored: the caller's labels, the output mode, the operations and the warnings."""
     (trajectory,) = body["trajectories"]
-    # Null and not a default: what was not stored must not look as if it had been.
+    # null, not a default, which would look like a stored value
     trajectory["env_id"] = trajectory["policy_id"] = None
     for step in trajectory["steps"]:
         step["output_mode"] = None

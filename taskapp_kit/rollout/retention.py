@@ -13,12 +13,12 @@ from taskapp_kit.rollout.service import Service
 log = logging.getLogger("taskapp_kit.store")
 
 PRUNE_SECONDS = 3600.0
-"""The pause between two prunings; the first runs when the server starts."""
+"""The pause between two prunings. The first pruning runs when the server starts."""
 DAY_SECONDS = 86_400.0
 
 
 def retention_of(service: Service, keep: str | None) -> Retention | None:
-    """Return the retention of the service's store; None without `keep`. Raises Unavailable for a store that cannot prune."""
+    """Return the retention for the service's store, or None without `keep`. Raises Unavailable if the store cannot prune."""
     if keep is None or service.store is None:
         return None
     if not isinstance(service.store, QueryableStore):
@@ -30,7 +30,7 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
 
 
 class Retention:
-    """Removes this app's older rollouts. keep: `30d` retains the rollouts of the last 30 days, `N` the newest N."""
+    """Removes old rollouts of this app. keep: `30d` retains the rollouts of the last 30 days; `N` retains the newest N."""
 
     def __init__(self, store: QueryableStore, app: str, keep: str, clock: Clock) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Retention:
         self._task = asyncio.create_task(self._hourly(), name="taskapp-store-pruning")
 
     async def prune(self) -> int:
-        """Prune once and return the number of removed rollouts. Raises StoreError."""
+        """Prune once and return the number of removed rollouts. Raises StoreError if the store fails."""
         before = None if self._days is None else self._clock.now() - self._days * DAY_SECONDS
         return await self._store.prune(self._app, before=before, keep=self._newest)
 

@@ -1,4 +1,4 @@
-"""The service: runs a rollout from the request to the stored result. It connects the packages of `rollout`, without HTTP.
+"""The service, which runs a rollout from the request to the stored result. It connects the packages of `rollout`.
 
 RolloutRequest -> EpisodePlan (request.py) -> RunningRollout -> Rollout (executor.py) -> store, observers, caller
 """
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskapp_kit.service")
 
 SESSIONS_SHARE = 0.75
-"""The share of the capacity that open sessions may take."""
+"""The share of the capacity that open sessions may use."""
 EPISODE_SECONDS = 7 * 86_400.0
-"""The deadline of a session's episode. It can be long: each call has its own limit, and an unused session is closed."""
+"""The deadline of a session's episode. It is long, because each call has its own limit and unused sessions are closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class ServiceSettings:
     Attributes:
         max_concurrent: The limit on rollouts in flight. Further rollouts are rejected with Saturated.
         max_time_seconds: The server's deadline for a rollout.
-        exposure: Who can reach the server, which decides what its models and policies may read.
+        exposure: Who can reach the server. This decides which addresses may be called and which policies are offered.
         threads: How many rollouts run at once in this process.
         workers: The number of processes that run rollouts instead of threads. An environment with isolation="process"
             always has one process per rollout.
         max_calls: How many calls of one reply are executed.
-        skip_judges: Call no judges; their scores are null (`judges_skipped`).
-        session_idle_seconds: A session that is not used for this long is closed.
-        gold: Whether the policy `gold` may be requested. None rejects a `gold` that reads the task's row under exposure
-            "public".
+        skip_judges: Whether to skip all judges. Their scores are then null (`judges_skipped`).
+        session_idle_seconds: After how many seconds without use a session is closed.
+        gold: Whether the policy `gold` may be requested. None forbids it only under exposure "public", and only if it
+            reads the task's row.
     """
 
     max_concurrent: int = 1024
@@ -105,7 +105,7 @@ class ServiceSettings:
 
 
 class Service:
-    """Runs and scores rollouts of one app. Create and use it on one event loop; call `close` at the end."""
+    """Runs and scores the rollouts of one app. Create and use it on one event loop, and call `close` at the end."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class Service:
             app: The app. It is frozen by this call.
             settings: Permissions and limits.
             store: Where rollouts are saved. Nothing is saved by default.
-            clock: Time; the system's by default.
-            models: The models that it may call. Defaults to the models in the process environment.
+            clock: The clock. Defaults to the system's clock.
+            models: The models that the service may call. Defaults to the models in the process environment.
 
         Raises:
             Unavailable: A judge with weight > 0 has no model.
@@ -135,7 +135,7 @@ class Service:
         self.clock: Clock = clock or SystemClock()
         self.store_state = StoreState(self.clock)
         self.pinned_threads = PinnedThreads(settings.threads)
-        # One for each rollout in flight: a rollout with a model mostly waits, and a waiting thread costs little.
+        # one thread for each rollout in flight, because a rollout with a model mostly waits, which costs little
         self.model_threads = PinnedThreads(settings.max_concurrent)
         self.models = models or model_access(Settings(), settings.exposure, self.clock)
         self.planner = RequestPlanner(
@@ -145,12 +145,12 @@ class Service:
             skip_judges=settings.skip_judges,
             models=self.models,
         )
-        # The pool also exists without --workers: the author decides about isolation, not the operator.
+        # created even without --workers, because the author, not the operator, decides about isolation
         isolated = any(environment.isolation == "process" for environment in self.spec.environments.values())
         workers = settings.workers
         self.worker_pool = WorkerPool(app, self.spec, workers=workers) if workers or isolated else None
-        # Log line, metrics and spans share one hook, called once for each ended rollout, so they agree. Spans are built
-        # afterwards from recorded times, which costs nothing while playing and also works for worker processes.
+        # One hook per ended rollout writes the log line, metrics and spans, so they agree. Spans are built from recorded
+        # times, which costs nothing during the rollout and also works for worker processes.
         self.watchers: list[RolloutObserver] = []
         self._sandbox: Capabilities | None = None
         self.admission = AdmissionControl(settings.max_concurrent, self._hung)
@@ -199,12 +199,12 @@ class Service:
 
         Args:
             app: The app.
-            settings: Provides the models and the limit on calls per reply.
+            settings: The process settings, which contain the models and the limit on calls per reply.
             exposure: Who can reach the server.
             store: Where rollouts are saved.
-            clock: Time; the system's by default.
-            is_server_key: Whether a string is an API key of this server.
-            **limits: Additional members of `ServiceSettings`.
+            clock: The clock. Defaults to the system's clock.
+            is_server_key: Returns whether a string is an API key of this server.
+            **limits: Further fields of `ServiceSettings`.
         """
         clock = clock or SystemClock()
         limits = {"exposure": exposure, "max_calls": settings.max_calls_per_answer, **limits}
@@ -212,19 +212,19 @@ class Service:
         return cls(app, ServiceSettings(**limits), store=store, clock=clock, models=models)
 
     def prepare(self) -> None:
-        """Run `setup_worker` of each environment that runs in this process, which may take seconds. Raises Unavailable."""
+        """Run `setup_worker` of each environment in this process, which may take seconds. Raises Unavailable if one fails."""
         self._sandbox = sandbox_in_use()
         for spec in self.spec.environments.values():
             if self.worker_pool is not None and self.worker_pool.plays(spec):
-                continue  # a worker process prepares it
+                continue  # worker processes prepare their environments themselves
             prepare_to_serve(spec)
 
     async def start(self) -> None:
-        """Start the worker processes and wait until they are ready. Without this call the first rollout starts them.
+        """Start the worker processes and wait until they are ready. Without this call, the first rollout starts them.
 
-        Raises Unavailable.
+        Raises Unavailable if a process cannot start.
         """
-        # processes of isolated environments start on demand
+        # the processes of isolated environments start on demand
         if self.worker_pool is not None and self.worker_pool.workers:
             await self.worker_pool.start()
 
@@ -242,16 +242,17 @@ class Service:
 
         Args:
             request: The request.
-            caller: Who requests it.
-            policy: Acts instead of the requested policy (a person at a terminal), always in this process.
+            caller: The client that requests the rollout.
+            policy: A policy object that replaces the requested policy, such as a person at a terminal. The rollout then
+                runs in this process.
             listener: Called with each event as it occurs, in the environment's thread, or on the event loop for a worker
-                process (`ended` then has no end state). It must not raise.
-            written: Let a worker process encode the response in `Rollout.body`.
-            answers: Replies instead of the policy's model. The request names an address, which is not called.
+                process (`ended` then has no final state). It must not raise.
+            written: Whether a worker process encodes the response in `Rollout.body`.
+            answers: Replies instead of the policy's model. The request still needs an address, which is not called.
 
         Raises:
             RequestError: The request is invalid.
-            Unavailable: The rollout needs something that this server lacks.
+            Unavailable: The rollout needs something that this server does not have.
             Saturated: The server or the key has reached its limit, or the server is stopping.
             RolloutFailed: The rollout failed; its events are stored.
             StoreError: The result could not be stored.
@@ -268,12 +269,12 @@ class Service:
         rollout_id: str | None = None,
         answered: bool = False,
     ) -> RunningRollout:
-        """Plan a rollout and admit it. Always call `run` afterwards, which releases the capacity.
+        """Plan a rollout and admit it. Always call `run` afterwards, because `run` releases the capacity.
 
-        rollout_id: 32 hex digits; generated by default. answered: `run` gets `answers`, so the policy's model is not called;
-        if the requested policy is `session`, `answers` decides, without a deadline.
+        rollout_id: 32 hex digits, generated by default. answered: whether `run` will get `answers`, which replace the policy's
+        model. If `policy_name` is `session`, `answers` decide, and the deadline is SESSION_SECONDS.
 
-        Raises RequestError, Unavailable, Saturated.
+        Raises RequestError, Unavailable and Saturated like `rollout`.
         """
         self.store_state.check()
         self.admission.take(caller)
@@ -282,14 +283,14 @@ class Service:
             session = answered and request.policy.policy_name in CALLERS
             replayed = None if policy is not None or answered else self.planner.replayed(request)
             stored = None if replayed is None else await self._stored_to_replay(replayed, caller)
-            # checked again: the server may have begun to stop while the stored rollout was loaded
+            # checked again, because the server may have begun to stop while the stored rollout was loaded
             self.admission.check_open()
             plan = self.planner.plan(request, own=policy, stored=stored, session=session, answered=answered)
-        # cancellation included, or the capacity would be lost until the server restarts
+        # also for a cancellation, or the capacity would be lost until the server restarts
         except BaseException:
             self.admission.give_back(caller)
             raise
-        # a session's caller may think for hours; each of its calls has a limit instead
+        # a session's caller may think for hours, so each call has a limit instead
         seconds = EPISODE_SECONDS if session else min(request.safety.max_time_s, self.settings.max_time_seconds)
         return RunningRollout(
             rollout_id or uuid.uuid4().hex, plan, caller, created_at, began, seconds, own=policy is not None
@@ -306,20 +307,21 @@ class Service:
     ) -> Rollout:
         """Run, score and store an admitted rollout; see `rollout`. Cancelling the task stores the rollout as cancelled.
 
-        prompt: if False, a worker process may delay events by some 50 ms and send several together, which is much cheaper.
+        prompt: whether events are sent immediately. Otherwise a worker process may delay events by about 50 ms and send
+        several together, which is much cheaper.
         """
         self.admission.enter(rollout)
         try:
             result = await self._executor.play(rollout, listener, answers=answers, prompt=prompt, written=written)
             rollout.settling = True
-            # A returned result is stored: the store commits first, in one transaction with all waiting results (group
+            # Store the result before returning it. The store commits all waiting results in one transaction (group
             # commit), so that they share the cost of a flush.
             await self._store_result(rollout, result)
-            result.stored = None  # so that a caller who keeps the result does not also keep its encoded events
+            result.stored = None  # so that a caller who stores the result does not also retain the encoded events
         except asyncio.CancelledError:
             if rollout.stopped is None or rollout.task is None:
                 raise
-            # The server cancelled it, not the caller: the caller's task continues with the failure.
+            # the server cancelled the rollout, so the caller's task continues with the failure
             rollout.task.uncancel()
             raise RolloutFailed(rollout.stopped, rollout_id=rollout.rollout_id) from None
         finally:
@@ -335,7 +337,7 @@ class Service:
         return await self.run(rollout, listener=listener, prompt=False, answers=answers)
 
     def _session_places(self, environment: EnvironmentSpec) -> int:
-        """Return how many sessions may be open; the rest of the capacity is for rollouts."""
+        """Return how many sessions may be open. The remaining capacity is for rollouts."""
         pool = self.worker_pool
         most = self.settings.max_concurrent
         if pool is not None and pool.plays(environment):
@@ -346,7 +348,7 @@ class Service:
         if self.store is not None and result.stored is not None:
             try:
                 await self.store_state.write(partial(self.store.save, result.stored))
-            except asyncio.CancelledError:  # the caller disconnected; the row is stored anyway
+            except asyncio.CancelledError:  # the caller disconnected, but the row is stored anyway
                 self._notify_observers(rollout, result)
                 raise
         else:
@@ -360,7 +362,7 @@ class Service:
     async def _store_cancelled(self, rollout: RunningRollout, result: Rollout) -> None:
         """Store the events so far as a cancelled rollout."""
         try:
-            # The rollout has cost model calls, so its events are stored; a second cancellation must not stop that.
+            # The rollout has cost model calls, so its events are stored. A second cancellation must not stop the write.
             await asyncio.shield(self._store_result(rollout, result))
         except StoreError:
             log.exception("the cancelled rollout %s could not be stored", rollout.rollout_id)
@@ -376,7 +378,7 @@ class Service:
         return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for running rollouts. After the grace period they are cancelled, and stored as such."""
+        """Reject new rollouts and wait for the running ones. After the grace period, cancel them and store them as cancelled."""
         await self.admission.drain(grace_seconds)
 
     async def _stored_to_replay(self, rollout_id: str, caller: Caller) -> StoredRollout:
@@ -391,9 +393,10 @@ class Service:
     # -- other requests -------------------------------------------------------------------------------------------
 
     async def first_view(self, request: RolloutRequest) -> View:
-        """Return the view of a policy before its first decision: the first observation and the tools.
+        """Return a policy's view before its first decision, with the first observation and the tools.
 
-        No action runs, and the requested policy is ignored. Raises RequestError, and RolloutFailed if reset failed.
+        No action runs, and the requested policy is ignored. Raises RequestError if the request is invalid, and RolloutFailed
+        if reset failed.
         """
         control, seconds = Control(), self.settings.max_time_seconds
         port = ThreadPort(self.models.of_rollout(None, seconds))
@@ -415,9 +418,13 @@ class Service:
     async def score_group(
         self, *, rollout_ids: Sequence[str] | None = None, group_id: str | None = None, caller: Caller = ANYONE
     ) -> dict[str, Json]:
-        """Rank stored rollouts of one seed with the group judges. Returns the response of `POST /score_group`.
+        """Rank stored rollouts of one seed with the group judges, and return the response of `POST /score_group`.
 
-        The call counts as a rollout in flight. Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError.
+        rollout_ids: the ids of the rollouts. None selects all rollouts of `group_id`.
+
+        The call counts as a rollout in flight. Raises RequestError if the rollouts are not a valid group, Unavailable
+        without a store, a group judge or a judge's model, Saturated at a limit of the server or key, RolloutFailed if a judge
+        with weight > 0 gave no verdict, and StoreError if the store fails.
         """
         self.admission.take(caller)
         seconds = self.settings.max_time_seconds
@@ -432,7 +439,7 @@ class Service:
             self.admission.give_back(caller)
 
     def health(self) -> dict[str, Any]:
-        """Return the server's state. Uses no environment."""
+        """Return the state of the server without running an environment."""
         failing = "store_failing" if self.store_state.failing else "healthy"
         return {
             "healthy": True,
@@ -448,7 +455,7 @@ class Service:
         }
 
     def instance(self, environment: str | None, split: str | None, seed: int) -> Instance:
-        """Return the instance of a seed, for `/task_info`. Raises RequestError."""
+        """Return the instance of a seed for `/task_info`. Raises RequestError for an unknown environment, split or seed."""
         return self.planner.instance(environment, split, seed)
 
     def aggregate(self, rollouts: Sequence[RolloutRow]) -> dict[str, float | dict[str, float] | None]:
@@ -460,7 +467,7 @@ class Service:
 
     async def close(self) -> None:
         """Stop running rollouts, end worker processes and idle threads, and close the store."""
-        # in this order: running episodes need threads, processes and the store until they end
+        # in this order, because running episodes need threads, processes and the store until they end
         await self.sessions.close()
         await self.drain(0.0)
         if self.worker_pool is not None:
@@ -476,11 +483,11 @@ class Service:
 
 
 def sandbox_in_use() -> Capabilities | None:
-    """Return the sandbox's report if this process uses it, that is, has imported `taskapp_kit.sandbox`; else None.
+    """Return the sandbox's report, or None if this process has not imported `taskapp_kit.sandbox`.
 
-    The first call probes the machine, which takes some tenths of a second.
+    The first call probes the machine, which takes a few tenths of a second.
     """
-    # An import here would probe the machine in every server, for the few whose app runs programs.
+    # not imported here, because every server would then probe the machine, and few apps run programs
     if "taskapp_kit.sandbox" not in sys.modules:
         return None
     from taskapp_kit.sandbox import capabilities

@@ -1,8 +1,8 @@
-"""One session: an environment held open between the calls of a caller who decides from outside.
+"""One session, which keeps an environment open between the calls of an outside caller who decides.
 
-Each episode of a session is a rollout (`Service.run`) in a separate task. The caller replaces the model: where a policy would
-call its model, the episode waits in `DrivenEpisode.answers` for the next call. Threads, worker processes, limits, refusals,
-failures, scoring and the store therefore work as for `POST /rollout`.
+Each episode of a session is a rollout (`Service.run`) in a separate task. The caller replaces the model: instead of calling a
+model, the episode waits in `DrivenEpisode.answers` for the next call. Threads, worker processes, limits, refusals, failures,
+scoring and the store therefore work as for `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
 from taskapp_kit.wire.rollout import RolloutRequest
 
 Admit = Callable[[RolloutRequest, Caller], Awaitable[RunningRollout]]
-"""Admits the rollout of an episode. Raises as `Service.admit`."""
+"""Admits the rollout of an episode. Raises the same errors as `Service.admit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStep:
-    """The answer to one step.
+    """The result of one step call.
 
     Attributes:
-        steps: Each action of the call with its own observation, refusal and info.
-        reward: The step's share of the episode's reward; all shares sum to it. None if the episode's reward is undefined,
-            which only the last step can report.
-        parts: `env`, `event` and, in the last step, `outcome`, each weighted by the formula; None if undefined.
+        steps: The call's actions, each with an observation, a refusal and info.
+        reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. None in the
+            last step if the episode's reward is undefined.
+        parts: The weighted parts `env`, `event` and, in the last step, `outcome`. None for an undefined part.
         end: The finished rollout, once the episode has ended.
     """
 
@@ -70,14 +70,14 @@ class SessionStep:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """The answer to a reset: the episode's identity, and what a trainer that samples its own model needs.
+    """The result of a reset: the episode's identity, and data for a trainer that samples its own model.
 
     Attributes:
         actions: Name, description, parameters (JSON Schema) and `text` (whether it accepts plain text) of each action.
-        messages: The first messages to a model, as in chat completions; `tools` belongs to the same request.
-        limits: The limits by name; None if a limit is not set.
-        formula: The formula of the reward.
-        end: The finished rollout, if a limit ended the episode before its first step.
+        messages: The first messages for a model, as in chat completions. The same request contains `tools`.
+        limits: The limits by name, with None for a limit that is not set.
+        formula: The reward formula as a string.
+        end: The finished rollout if a limit ended the episode before its first step, or None.
     """
 
     rollout_id: str
@@ -94,12 +94,12 @@ class SessionStart:
 
 
 class EnvironmentSession:
-    """One session. Create it with `EnvironmentSessions.open`; use it on the service's event loop.
+    """One session. Create it with `EnvironmentSessions.open`, and use it on the service's event loop.
 
-    A session runs one call at a time. A call continues if its caller is cancelled or disconnects: repeat it with the same
-    `request_id` to get its answer. Only the latest call can be repeated.
+    A session runs one call at a time. A call continues if its caller is cancelled or disconnects. Repeat the call with the
+    same `request_id` to get the result. Only the latest call can be repeated.
 
-    `protocol`, `policy` (one of `CALLERS`) and `run_id` are stored with its rollouts; if `exclusive`, only `protocol` drives it.
+    protocol, policy (one of CALLERS), run_id: stored with the rollouts. exclusive: whether only `protocol` may drive it.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class EnvironmentSession:
 
     @property
     def state(self) -> Literal["open", "playing", "over", "closed"]:
-        """`open`: no episode yet. `playing`: an episode is running. `over`: it has ended; a reset begins the next one."""
+        """The state: `open` before the first episode, `playing` during an episode, `over` after an episode, or `closed`."""
         if self.closed:
             return "closed"
         if self._episode is None:
@@ -161,17 +161,17 @@ class EnvironmentSession:
 
     @property
     def rollout_id(self) -> str | None:
-        """The id of the current or latest episode's rollout; None before the first."""
+        """The id of the current or latest episode's rollout, or None before the first episode."""
         return None if self.rollout is None else self.rollout.rollout_id
 
     @property
     def rollout(self) -> RunningRollout | None:
-        """The current or latest episode's rollout; None before the first. Its events can still be read after its end."""
+        """The rollout of the current or latest episode, or None. Its events can still be read after the end."""
         return None if self._episode is None else self._episode.rollout
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """The limits of the current episode by name, None for a limit that is not set; empty before the first episode."""
+        """The limits of the current episode by name, with None for a limit that is not set. Empty before the first episode."""
         if self.rollout is None:
             return {}
         plan = self.rollout.plan
@@ -185,12 +185,12 @@ class EnvironmentSession:
 
     @property
     def end(self) -> Rollout | None:
-        """The finished rollout of the current episode; None while it is running, or if it failed."""
+        """The finished rollout of the current episode, or None while it is running or if it failed."""
         return None if self._last is None else self._last.end
 
     @property
     def failure(self) -> Failure | None:
-        """The failure of the current episode, if it failed."""
+        """The failure of the current episode, or None."""
         try:
             if self._episode is not None:
                 self._episode.raise_failure()
@@ -205,7 +205,7 @@ class EnvironmentSession:
 
     @property
     def rewards(self) -> dict[str, float | None]:
-        """The reward of the current episode so far, by part: the sums of `SessionStep.parts`."""
+        """The reward parts of the current episode so far, as sums of `SessionStep.parts`."""
         sums: dict[str, float | None] = dict.fromkeys(("env", "event"), 0.0)
         if self._episode is not None:
             sums |= self._episode.paid()
@@ -215,18 +215,18 @@ class EnvironmentSession:
         return sums
 
     def touch(self) -> None:
-        """Count as used now, so that the session does not expire."""
+        """Mark the session as used now, so that it does not expire."""
         self.used_at = self._clock.monotonic()
 
     def attach(self, leave: Callable[[str], None]) -> None:
-        """Let one connection drive the session. leave: called with the reason when another takes over, or at the close."""
+        """Let one connection drive the session. leave: called with the reason if another takes over or the session closes."""
         if self._leave is not None:
             self._leave("replaced")
         self._leave = leave
 
     def detach(self, leave: Callable[[str], None]) -> None:
-        """Stop driving the session, unless another connection has already taken over."""
-        if self._leave == leave:  # a bound method is a new object each time
+        """End this connection's control of the session, unless another connection has already taken over."""
+        if self._leave == leave:  # compared with ==, because a bound method is a new object each time
             self._leave = None
 
     async def reset(
@@ -242,14 +242,14 @@ class EnvironmentSession:
         """Begin an episode. A running episode is cancelled.
 
         Args:
-            seed: The seed; drawn at random by default.
-            split: The split; the environment's first by default.
+            seed: The seed. Drawn at random by default.
+            split: The split. Defaults to the environment's first split.
             config: Arguments of the environment's constructor.
             reward: A reward formula that replaces the app's.
-            request_id: Identifies the call, so that it can be repeated.
-            seconds: Time limit of this call, in addition to the server's. After it the episode fails; the session stays.
+            request_id: An id with which the call can be repeated.
+            seconds: The time limit of this call, in addition to the server's. If it passes, the episode fails.
 
-        Raises RequestError, Unavailable, Saturated, RolloutFailed, StoreError, and SessionError if it is closed or busy.
+        Raises SessionError if the session is closed or busy, and the errors of `Service.rollout`.
         """
         body = {
             "seed": seed,
@@ -272,10 +272,10 @@ class EnvironmentSession:
         request_id: str | None = None,
         seconds: float | None = None,
     ) -> SessionStep:
-        """Make one decision: `actions` as (name, arguments), or `text` if the environment accepts plain text.
+        """Send one decision and return its result. A refused action is a step whose observation contains the reason.
 
-        written: a model's reply instead of both, parsed as in output mode `text`. request_id, seconds, errors: see `reset`.
-        A refused action is a step whose observation is the reason, as for a model.
+        actions: pairs of name and arguments. text: plain text, if the environment accepts it. written: a model's reply instead
+        of both, parsed as in output mode `text`. request_id, seconds: see `reset`. Raises the same errors as `reset`.
         """
         try:
             calls = [(tool, plain(args, f"actions[{at}].args")) for at, (tool, args) in enumerate(actions)]
@@ -287,7 +287,7 @@ class EnvironmentSession:
         return step
 
     async def finish(self, *, request_id: str | None = None, seconds: float | None = None) -> SessionStep:
-        """End the episode now, as truncated; it is scored and stored. If it has already ended, return its last step again.
+        """Truncate, score and store the episode. If it has already ended, return the last step again.
 
         Raises the same errors as `reset`.
         """
@@ -297,8 +297,8 @@ class EnvironmentSession:
     async def close(self, failure: Failure | None = None, *, at_once: bool = False) -> None:
         """Close the session, and wait until its episode is stored. A second call joins the first.
 
-        A running episode is cancelled, or ends with this failure. An episode that is being scored is scored first, unless a
-        failure or `at_once` is given: a repeated or impatient close loses no reward.
+        A running episode is cancelled, or ends with `failure`. An episode that is being scored is scored first, unless
+        `failure` or `at_once` is set, so that a repeated or impatient close does not lose the reward.
         """
         # set first, so that no call begins while the episode is being stored
         self.closed = True
@@ -306,14 +306,14 @@ class EnvironmentSession:
             self._episode.fail(failure or left("closed the session"))
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(failure))
-        # A caller that disconnects must not leave a half-closed session, which no other call would close.
+        # shielded, because no other call would close a session that is half-closed
         await asyncio.shield(self._closing)
 
     async def _once(self, verb: str, request_id: str | None, body: Json, begin: Callable[[SessionCall], object]) -> Any:
-        """Begin the call, or join a call with the same id, and return its answer. The call does not end with its caller."""
+        """Begin the call, or join the call with the same id, and return its result. The call continues without its caller."""
         if self.closed:
             raise no_such_session(self.session_id)
-        # Only the latest call is kept: an answer is as large as an observation, and clients repeat only unanswered calls.
+        # Store only the latest call. Its result is as large as an observation, and clients only repeat unanswered calls.
         call = self._call
         if call is not None and request_id is not None and call.request_id == request_id:
             if (call.verb, call.body) != (verb, body):
@@ -342,7 +342,7 @@ class EnvironmentSession:
     async def _begin(self, request: RolloutRequest, seconds: float | None) -> SessionStart:
         if self._episode is not None:
             self._episode.fail(left("reset the session"))
-            # Wait for it: a session has capacity for one episode, and rows are stored in the order of the episodes.
+            # wait, because a session has capacity for one episode, and rows are stored in the order of the episodes
             await self._episode.stored()
         episode = DrivenEpisode()
         try:
@@ -356,7 +356,7 @@ class EnvironmentSession:
                 asked = await pause
             finally:
                 timer.cancel()
-        except RequestError as error:  # of the plan, or of the environment's constructor
+        except RequestError as error:  # an error of the plan, or of the environment's constructor
             self._episode = None
             raise _with_own_places(error) from error.__cause__
         step = self._last = self._step_of(episode, asked)
@@ -388,13 +388,13 @@ class EnvironmentSession:
         episode = self._present()
         if episode.over:
             assert self._last is not None, "an episode that did not fail has a last step"
-            # A client repeats `finish` if it got no answer, and must still get the reward.
+            # a client that got no response repeats `finish` and must still get the reward
             call.end(self._last)
         else:
             self._send(episode, FINISH_MESSAGE, seconds, call)
 
     def _send(self, episode: DrivenEpisode, message: dict[str, Json], seconds: float | None, call: SessionCall) -> None:
-        """Send a decision; the call ends with the step."""
+        """Send a decision. The call ends when the step has ended."""
         timer = self._timer(episode, seconds, call.verb)
 
         def paused(pause: asyncio.Future[dict[str, Json] | Rollout]) -> None:
@@ -416,7 +416,7 @@ class EnvironmentSession:
             self._leave("session_closed" if failure is None else failure.code)
 
     def _present(self) -> DrivenEpisode:
-        """Return the current episode. Raises RolloutFailed if it failed, SessionError before the first reset."""
+        """Return the current episode. Raises RolloutFailed if it failed, and SessionError before the first reset."""
         if self._episode is None:
             hint = "Reset the session to begin an episode."
             raise SessionError("no_episode", f"Session {self.session_id} has no episode.", hint=hint)
@@ -424,7 +424,7 @@ class EnvironmentSession:
         return self._episode
 
     def _timer(self, episode: DrivenEpisode, seconds: float | None, verb: str) -> asyncio.TimerHandle:
-        """Start the call's time limit, after which the episode fails."""
+        """Start a timer for the call's time limit, after which the episode fails."""
         limit = self._max_seconds if seconds is None else min(seconds, self._max_seconds)
         return asyncio.get_running_loop().call_later(limit, lambda: episode.fail(too_slow(verb, limit)))
 
@@ -441,8 +441,8 @@ class EnvironmentSession:
             "event": _weighted(blend.event, card.events_score, paid["event"]),
             "outcome": _weighted(blend.outcome, card.outcome_score, 0.0),
         }
-        # The last step gets the remainder, so that the steps sum to the rollout's reward exactly. Criteria that read the
-        # whole episode can only be computed now.
+        # The last step gets the remainder, so that the steps sum exactly to the rollout's reward. Criteria of the whole
+        # episode can only be computed now.
         reward = None if card.reward is None else card.reward - paid["env"] - paid["event"]
         return SessionStep(episode.turn, episode.observation, steps, reward, rest, asked)
 
@@ -452,7 +452,7 @@ class EnvironmentSession:
     def _request(
         self, seed: int | None, split: str | None, config: Mapping[str, Json] | None, reward: Blend | None
     ) -> RolloutRequest:
-        # not isinstance: `True` is an int
+        # not isinstance, because `True` is an int
         if seed is not None and (type(seed) is not int or not 0 <= seed < SEED_LIMIT):
             message = f"seed is {str(seed)[:80]!r}; expected an integer of at least 0."
             raise RequestError(message, fields=(FieldProblem(("body", "seed"), message),))
@@ -471,7 +471,7 @@ class EnvironmentSession:
                     "reward": None if reward is None else asdict(reward),
                 }
             )
-        except ValueError as error:  # NotJson, and what pydantic raises
+        except ValueError as error:  # NotJson, or an error of pydantic
             message = f"The arguments of reset are invalid: {error}."
             raise RequestError(message, fields=(FieldProblem(("body", "config"), message),)) from None
 
@@ -492,7 +492,7 @@ def _weighted(weight: float, score: float | None, paid: float) -> float | None:
 
 
 def _with_own_places(error: RequestError) -> RequestError:
-    """Return the error with its field locations as in a reset, whose top level has the members of a rollout's `env`."""
+    """Return the error with field locations for a reset, whose top level has the fields of a rollout's `env`."""
     fields = tuple(
         replace(field, loc=("body", *field.loc[2:])) if field.loc[:2] == ("body", "env") else field
         for field in error.fields

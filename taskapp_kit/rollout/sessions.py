@@ -1,4 +1,4 @@
-"""The sessions of a service: opens, finds, expires and closes them. Every protocol uses it; it does not depend on HTTP."""
+"""The sessions of a service. Opens, finds, expires and closes sessions for all protocols, without HTTP."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ KEY_REVOKED = "key_revoked"
 
 QUEUE_SECONDS = 5.0
 """How long `open` waits for a free slot."""
-# More callers would wait longer than their clients do, and each holds a connection.
+# More callers would wait longer than their clients' timeouts, and each occupies a connection.
 MAX_WAITING = 64
-"""The limit on callers that wait for a slot."""
+"""The maximum number of callers that wait for a slot."""
 RETRY_SECONDS = 5
 TICK_SECONDS = 1.0
 """The interval between checks for idle sessions and revoked keys."""
 
 
 class EnvironmentSessions:
-    """All sessions of one service. Use it on the service's event loop; call `close` at the end.
+    """All sessions of one service. Use it on the service's event loop, and call `close` at the end.
 
     Attributes:
-        idle_seconds: A session that is not used for this long is closed.
+        idle_seconds: After how many seconds without use a session is closed.
         queue_seconds: How long `open` waits for a free slot.
-        is_valid: Whether a caller's key is still valid; set by a server. Sessions of revoked keys are closed.
+        is_valid: Returns whether a caller's key is still valid. A server sets it. Sessions of revoked keys are closed.
         opened: The number of sessions opened since the start.
         ended: The number of sessions closed since the start, by cause.
     """
@@ -64,9 +64,9 @@ class EnvironmentSessions:
             admit: Admits the rollout of an episode.
             run: Runs an admitted rollout.
             check_open: Raises Saturated while the server is stopping.
-            capacity: Returns how many sessions may be open that run like this environment's (in threads, worker processes
-                or dedicated processes).
-            idle_seconds: A session that is not used for this long is closed.
+            capacity: Returns how many sessions may be open in all environments that run like the given one (in threads,
+                in worker processes, or in dedicated processes).
+            idle_seconds: After how many seconds without use a session is closed.
             max_seconds: The time limit of one call.
         """
         self.idle_seconds = idle_seconds
@@ -99,15 +99,15 @@ class EnvironmentSessions:
         policy: str = SESSION,
         exclusive: bool = False,
     ) -> EnvironmentSession:
-        """Open a session; its first `reset` begins an episode. It occupies a slot until it is closed.
+        """Open a session, which occupies a slot until it is closed. Its first `reset` begins an episode.
 
         Args:
-            environment: The environment's name; the app's first by default.
+            environment: The environment's name. Defaults to the app's first environment.
             caller: The caller that opens it.
             protocol: The name of the protocol, stored with the session's rollouts.
-            run_id: The run id of its rollouts; the session's id by default.
-            policy: The stored name of the policy, one of `CALLERS`.
-            exclusive: Let no other protocol drive it, so that a policy can neither reset its episode nor read rewards.
+            run_id: The run id of the session's rollouts. Defaults to the session's id.
+            policy: The policy's stored name, one of `CALLERS`.
+            exclusive: Whether only `protocol` may drive the session, so that a policy cannot reset it or read rewards.
 
         Raises:
             RequestError: The environment is unknown.
@@ -142,7 +142,7 @@ class EnvironmentSessions:
         )
         self._sessions[session_id] = session
         self.opened += 1
-        # It ends with the last session, so that a service that is not closed leaves no task behind.
+        # the task ends with the last session, so that a service that is never closed leaves no task behind
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
         return session
@@ -150,19 +150,19 @@ class EnvironmentSessions:
     def find(
         self, session_id: str, caller: Caller = ANYONE, *, drives: bool = True, protocol: str | None = None
     ) -> EnvironmentSession:
-        """Return an open session, which counts as used now. Raises SessionError if this caller has no such session.
+        """Return an open session and mark it as used. Raises SessionError if the caller has no such session.
 
-        Only the key (label) that opened a session drives it, and an exclusive one only by its own protocol; an admin
-        may see and close any (drives False).
+        Only the key label that opened a session may drive it, and an exclusive session only with its protocol. With
+        `drives=False`, an admin may find any session, to see or close it.
         """
         session = self._sessions.get(session_id)
         if session is None:
-            # The same error as for a session of another key: ids must not be probed.
+            # the same error as for a session of another key, so that ids cannot be probed
             raise no_such_session(session_id)
         own = caller.key_label == session.caller.key_label
         if (drives and (not own or (session.exclusive and protocol != session.protocol))) or not (own or caller.admin):
             raise no_such_session(session_id)
-        # A ping keeps a session open; an admin who looks at it must not.
+        # a ping prevents expiry, but an admin who looks at a session must not
         if own:
             session.touch()
         return session
@@ -176,7 +176,7 @@ class EnvironmentSessions:
         ]
 
     def health(self) -> dict[str, int]:
-        """Return the number of open sessions, and since the start those opened, and closed, by cause."""
+        """Return the number of open sessions, and the totals of opened sessions and of closed sessions by cause."""
         return {"open": len(self._sessions), "opened": self.opened, **self.ended}
 
     async def expire(self) -> None:
@@ -184,7 +184,7 @@ class EnvironmentSessions:
         await asyncio.gather(*(self._expire(session) for session in list(self._sessions.values())))
 
     async def close(self) -> None:
-        """Close all sessions; running episodes are cancelled."""
+        """Close all sessions and cancel running episodes."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
@@ -192,7 +192,7 @@ class EnvironmentSessions:
 
     async def _watch(self) -> None:
         """Expire sessions until none is open."""
-        # One task for all sessions, instead of a timer per session that every call would restart.
+        # one task for all sessions, because every call would restart a timer per session
         while self._sessions:
             await asyncio.sleep(TICK_SECONDS)
             try:
@@ -211,8 +211,8 @@ class EnvironmentSessions:
         await session.close(failure)
 
     def _places_of(self, environment: EnvironmentSpec) -> asyncio.Semaphore:
-        """Return the slots of environments that run in the same way."""
-        # Separate slots: sessions in threads must not use up the few processes of isolated environments.
+        """Return the slots for all environments that run like this one."""
+        # separate slots, so that sessions in threads cannot use up the few processes of isolated environments
         isolated = environment.isolation == "process"
         places = self._places.get(isolated)
         if places is None:
@@ -222,7 +222,7 @@ class EnvironmentSessions:
     async def _take_place(self, places: asyncio.Semaphore, caller: Caller) -> None:
         limit = caller.max_in_flight
         own = sum(session.caller.key_label == caller.key_label for session in self._sessions.values()) if limit else 0
-        # waiting callers count, or one key could fill the whole queue
+        # waiting callers also count, or one key could fill the whole queue
         own += self._waiting[caller.key_label]
         if limit is not None and own >= limit:
             raise Saturated(

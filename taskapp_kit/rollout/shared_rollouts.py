@@ -1,7 +1,7 @@
 """Rollouts that clients can join, follow or fetch later, by Idempotency-Key or by id.
 
-Each is a separate task, a `SharedRollout`. The coordinator stores its result, so that it can be found for 24 h, also by
-another process with the same store.
+Each rollout is a `SharedRollout` in a separate task. The coordinator stores the result for 24 h, so that other processes with
+the same store can also find it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from taskapp_kit.wire.rollout import RolloutRequest
 log = logging.getLogger("taskapp_kit.service")
 
 POLL_SECONDS = (0.05, 0.5)
-"""The first and the longest pause between two checks of a rollout that another process plays."""
+"""The first and the longest pause between two checks of a rollout that another process runs."""
 MAX_BROKEN = 1000
-"""The number of rollouts without a result (after a full disk, for example) whose error is remembered."""
+"""How many errors are remembered of rollouts without a result, for example after a full disk."""
 CLOSING_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class SharedRollouts:
-    """The tracked rollouts of this process. Use it on the service's event loop; call `close` before the service's.
+    """The shared rollouts of this process. Use it on the service's event loop, and close it before the service.
 
-    coordinator: stores the idempotency records; by default in the service's store, else in this process's memory.
+    coordinator: stores the idempotency records. Defaults to the service's store, or to memory if there is no store.
     """
 
     def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:
@@ -70,21 +70,21 @@ class SharedRollouts:
         detached: bool = False,
         followed: bool = False,
     ) -> SharedRollout:
-        """Start a rollout for this request, or return the rollout that runs or ran under its key. Does not wait.
+        """Start a rollout, or return the rollout with the same idempotency key. Does not wait.
 
-        body: the request as sent, which must be equal for an equal key. detached: it continues without subscribers.
-        followed: a client follows from the start, so events are sent at once and not in batches. Raises
-        IdempotencyKeyReused; `SharedRollout.admitted` raises other refusals.
+        body: the request as sent, which must be equal if the key is equal. detached: whether the rollout continues without
+        subscribers. followed: whether a client follows from the start, so that events are sent immediately. Raises
+        IdempotencyKeyReused if the bodies differ. `SharedRollout.admitted` raises the errors of the admission.
         """
-        # Of the body as it was sent: a default that changes with a release must not make an equal request another one.
+        # the hash of the body as sent, because a new default in a release must not make equal requests different
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
         app = self._service.spec.name
-        # By app and label, so that no client meets the rollouts of another by choosing the same key.
+        # with app and label, so that clients with the same key do not get each other's rollouts
         key = None if idempotency_key is None else _scoped_key(app, caller.key_label, idempotency_key)
-        # In this process first: the record may not be written yet.
+        # first in this process, because the record may not be written yet
         if key is not None and key in self._by_key:
             known, shared = self._by_key[key]
-            if not shared.cancelled:  # a cancelled rollout has no result, so a repetition is played again
+            if not shared.cancelled:  # a cancelled rollout has no result, so a repeated request starts a new rollout
                 if known != fingerprint:
                     raise _reused()
                 shared.detached = shared.detached or detached
@@ -97,10 +97,9 @@ class SharedRollouts:
         return shared
 
     async def find(self, rollout_id: str, caller: Caller, *, with_events: bool = False) -> SharedRollout | None:
-        """Return the rollout with this id, running, ended or only stored; None if it does not exist.
+        """Return the running, ended or stored rollout with this id, or None if the caller may not see such a rollout.
 
-        A rollout that the caller may not see counts as none. with_events: also loads the events of an ended rollout. Raises
-        StoreError.
+        with_events: whether to load the events of an ended rollout. Raises StoreError if the store fails.
         """
         found = None if rollout_id in self._by_id else await self._coordinator.look(rollout_id)
         shared = self._by_id.get(rollout_id)
@@ -109,7 +108,7 @@ class SharedRollouts:
         if found is not None and not self._visible(found.record, caller):
             return None
         broken = rollout_id in self._broken and found is not None and found.state == "running"
-        if found is None or found.state == "lost" or broken:  # it may be stored although it was never settled
+        if found is None or found.state == "lost" or broken:  # the rollout may be stored although it was never settled
             shared = await self._stored(rollout_id, caller, with_events=with_events) or self._broken.get(rollout_id)
             if shared is not None:
                 return shared if caller.may_see(shared.key_label) else None
@@ -127,7 +126,7 @@ class SharedRollouts:
         return shared
 
     async def _stored(self, rollout_id: str, caller: Caller, *, with_events: bool) -> SharedRollout | None:
-        """Return an ended rollout without an idempotency record. One is read at a time, because each may be large."""
+        """Return an ended rollout without an idempotency record. Rollouts are read one at a time, because each may be large."""
         async with self._reading:
             over = self._over.get(rollout_id)
             if over is None:
@@ -153,7 +152,7 @@ class SharedRollouts:
         return SharedRollout(EventBuffer(self._service.stored.show_images), detached=detached)
 
     async def close(self) -> None:
-        """Cancel running rollouts and close the coordinator."""
+        """Cancel all running rollouts and close the coordinator."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -161,7 +160,7 @@ class SharedRollouts:
         await self._coordinator.close()
 
     async def settled(self) -> None:
-        """Wait until the ended rollouts of this process are settled. Call it after `Service.drain`."""
+        """Wait until all ended rollouts of this process are settled. Call this after `Service.drain`."""
         waiting = [shared.task for shared in self._by_id.values() if shared.task is not None and shared.is_local]
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
@@ -178,7 +177,7 @@ class SharedRollouts:
             try:
                 shared.settle(await work)
             except BaseException as error:  # raised to the subscribers
-                # a client has its id and may request it again
+                # a client has the rollout's id and may request it again
                 known = shared.rollout_id and (shared.detached or followed)
                 if known and not isinstance(error, asyncio.CancelledError):
                     self._remember_broken(shared, error)
@@ -195,14 +194,14 @@ class SharedRollouts:
                 work.close()
                 shared.fail(asyncio.CancelledError())
 
-        # A separate task, because no request owns it: it ends when its last subscriber leaves, not with the first.
+        # A separate task, because no request owns the rollout. It ends when the last subscriber leaves, not the first.
         shared.task = asyncio.create_task(run())
         self._tasks.add(shared.task)
         shared.task.add_done_callback(forget)
 
     def _remember_broken(self, shared: SharedRollout, error: BaseException) -> None:
         log.warning("rollout ended without a result rollout_id=%s error=%s", shared.rollout_id, type(error).__name__)
-        # A client knows this id, and must not read that the rollout never existed.
+        # a client has this id, so the response must not say that the rollout never existed
         self._broken[shared.rollout_id] = shared
         if len(self._broken) > MAX_BROKEN:
             self._broken.popitem(last=False)
@@ -219,8 +218,9 @@ class SharedRollouts:
                     keep_lost = False
                     continue
                 found = Claim(found.record, "settled", settled)
-                self._over.pop(found.record.rollout_id, None)  # who looked before it was stored read that it is lost
-            # Cancelled here and not yet settled: joined, the repetition would get the cancellation as its answer.
+                # requests before this point were told that the rollout is lost
+                self._over.pop(found.record.rollout_id, None)
+            # A rollout that was cancelled here is not settled yet. A repeated request must not join it.
             own = self._by_id.get(found.record.rollout_id)
             if own is not None and own.cancelled:
                 await own.ended()
@@ -234,7 +234,7 @@ class SharedRollouts:
                 over = self._ended_rollout(found)
                 del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
                 return await self._deliver(shared, over, with_events=True)
-            # its owner died, cancelled it, or released the key: this process plays it
+            # the owner died, cancelled the rollout or released the key, so this process runs it
         began = False
         try:
             in_flight = await self._service.admit(request, caller=caller, rollout_id=record.rollout_id)
@@ -247,21 +247,21 @@ class SharedRollouts:
         except RolloutFailed as error:
             settled = StoredResult(record.rollout_id, failure=error.failure, events=self._events_of(shared))
         except asyncio.CancelledError:
-            # Shielded: without an end, the record would hold its key until the lease runs out.
+            # shielded, because an unfinished record would occupy its key until the lease expires
             await asyncio.shield(self._settle_cancelled(shared, record, began=began))
             raise
         except BaseException:
             await self._coordinator.release(record.rollout_id)
             raise
-        # From here on a cancellation could lose a result that is played, and paid for.
+        # from here on, a cancellation could lose a finished result with paid model calls
         shared.begin_settling()
-        # a cancelled rollout has no result for a repetition, so its key is freed
+        # a cancelled rollout has no result for a repeated request, so its key is released
         settle = partial(self._coordinator.settle, settled, free_key=_of_cancelled(settled))
         await asyncio.shield(self._write(settle))
         return settled
 
     async def _settled_in_store(self, rollout_id: str) -> StoredResult | None:
-        """Return the result of a rollout whose process died after it was stored and before its record had the result."""
+        """Return the result of a rollout whose process died after storing the rollout and before updating the record."""
         store = self._service.store
         stored = None if store is None else await store.load(rollout_id)
         if store is None or stored is None:
@@ -270,7 +270,7 @@ class SharedRollouts:
         return None if _of_cancelled(settled) else settled
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write records. A failure of records in the service's store is a failure of the store, with `_probe` as its probe."""
+        """Write records. If the service's store contains the records, a failed write marks the store as failing."""
         return await (self._service.store_state.write(write, again=self._probe) if self._in_store else write())
 
     async def _probe(self) -> None:
@@ -288,11 +288,11 @@ class SharedRollouts:
         shared.settle(settled)
 
     def _events_of(self, shared: SharedRollout) -> bytes | None:
-        """Return the events for the coordinator; None if a store has them."""
+        """Return the events for the coordinator, or None if a store contains them."""
         return shared.event_buffer.text() if self._service.store is None else None
 
     async def _watch(self, shared: SharedRollout, found: Claim) -> StoredResult:
-        """Wait for a rollout that another process plays."""
+        """Wait for a rollout that another process runs, and return the result."""
         again = await self._until_over(found)
         if again is None:
             raise RolloutFailed(_lost(), rollout_id=found.record.rollout_id)
@@ -308,7 +308,7 @@ class SharedRollouts:
         return again
 
     def _ended_rollout(self, found: Claim) -> EndedRollout:
-        """Return the result of an ended rollout, one object for all concurrent readers."""
+        """Return the result of an ended rollout. Concurrent readers get the same object."""
         rollout_id = found.record.rollout_id
         over = self._over.get(rollout_id)
         if over is None:
@@ -318,7 +318,7 @@ class SharedRollouts:
         return over
 
     async def _deliver(self, shared: SharedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
-        """Settle `shared` with the result of a rollout that had already ended."""
+        """Settle `shared` with the result of a rollout that has already ended."""
         shared.replayed = True
         shared.ended_result = over
         if with_events:
@@ -330,7 +330,7 @@ class SharedRollouts:
         return over.settled
 
     async def _load_events(self, over: EndedRollout) -> None:
-        """Load the events of an ended rollout, each as JSON."""
+        """Load the events of an ended rollout as JSON lines."""
         settled = over.settled
         if settled.events is None and self._service.store is not None:
             stored = await self._service.store.load(settled.rollout_id)
@@ -340,9 +340,9 @@ class SharedRollouts:
         over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
 
     async def model_calls(self, shared: SharedRollout) -> dict[str, Json]:
-        """Return the calls of judges and auxiliary models of an ended rollout, as they may be shown; empty without a store.
+        """Return the public part of an ended rollout's calls of judges and auxiliary models, or {} without a store.
 
-        Raises StoreError.
+        Raises StoreError if the store fails.
         """
         if shared.ended_result is not None and shared.ended_result.calls is not None:
             return shared.ended_result.calls
@@ -351,13 +351,13 @@ class SharedRollouts:
 
 
 def _read_events(over: EndedRollout, stored: StoredRollout) -> None:
-    """Take the events and the model calls of a stored rollout."""
+    """Set the events and the model calls of `over` from a stored rollout."""
     over.lines = [orjson.dumps(event) for event in stored.events]
     over.calls = model_calls(stored.private)
 
 
 def _scoped_key(app: str, label: str | None, key: str) -> str:
-    """Return the stored form of an Idempotency-Key, distinct for each app and key label, so that equal keys do not collide."""
+    """Return the stored form of an Idempotency-Key, which is different for each app and key label."""
     return hashlib.sha256(f"{app}\n{label or ''}\n{key}".encode()).hexdigest()
 
 
@@ -373,7 +373,7 @@ def _of_cancelled(settled: StoredResult) -> bool:
 
 
 def _cancellation_in(event_buffer: EventBuffer) -> Failure | None:
-    """Return the cancellation's failure from the last event, so that stream, store and answer agree."""
+    """Return the failure of a cancelled rollout from its last event, so that stream, store and response agree."""
     last = orjson.loads(event_buffer.lines[-1]) if event_buffer.lines else {}
     if last.get("kind") != "failed" or last["boundary"] != "cancelled":
         return None

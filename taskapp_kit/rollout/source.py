@@ -1,4 +1,4 @@
-"""Where stored rollouts are read from: any place (`RolloutSource`), and what a service has stored (`RolloutReader`)."""
+"""Sources of stored rollouts: the interface (`RolloutSource`), and a service's own rollouts (`RolloutReader`)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from taskapp_kit.rollout.response import response_of_row
 
 MOST = 2**62
 """No limit on rows."""
-# An answer without a store names images that a client fetches right after it.
+# without a store, a response references images that the client fetches right after it
 IMAGE_MEMORY_BYTES = 64 * 1024 * 1024
-"""Without a store, images that responses only reference are held up to this size; the oldest are dropped first."""
+"""Without a store, referenced images are cached up to this size. The oldest are dropped first."""
 
 
 class RolloutSource(ABC):
-    """Stored rollouts. Use it on one event loop and close it.
+    """A source of stored rollouts. Use it on one event loop, and close it.
 
-    place: the directory, the store or the address, without any key. config: the `config.json` of a directory, else empty.
+    place: the directory, store or address, without keys. config: the `config.json` of a directory, or {}.
     """
 
     place: str = ""
@@ -46,17 +46,17 @@ class RolloutSource(ABC):
     def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """Return the rollouts that match the query, in that order; `query.limit` and `query.before` do not apply.
+        """Yield the rollouts that match the query. `query.limit` and `query.before` are ignored.
 
         `query.policy` is the name of a policy or of a model.
 
-        order: None is the source's own, which is by seed in a directory, else newest first. limit: the most rows, None
-        for all. Raises StoreError, TaskAppError, Unavailable.
+        order: None uses the source's default, which is by seed in a directory and newest first elsewhere. limit: the
+        maximum number of rows, or None for all. Raises StoreError, TaskAppError or Unavailable if the source fails.
         """
 
     @abstractmethod
     async def load(self, rollout_id: str) -> StoredRollout:
-        """Return the whole rollout, with the private column if the source is local. Raises ConfigError if it does not exist."""
+        """Return the whole rollout. Only local sources include the private column. Raises ConfigError if there is none."""
 
     @abstractmethod
     async def blob(self, sha256: str) -> bytes | None:
@@ -68,19 +68,19 @@ class RolloutSource(ABC):
 
     @property
     def annotates(self) -> bool:
-        """Whether people's scores of these rollouts can be stored."""
+        """Whether human scores of these rollouts can be stored."""
         return False
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Store people's scores. Raises Unavailable where `annotates` is False, StoreError."""
+        """Store human scores. Raises Unavailable if `annotates` is False, and StoreError if the store fails."""
         raise Unavailable(f"Human scores cannot be stored in {self.place}.")
 
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
-        """Return People's scores of one rollout, or of all. Raises StoreError."""
+        """Return the human scores of one rollout, or of all rollouts by default. Raises StoreError if the store fails."""
         return []
 
     def score_store(self) -> QueryableStore:
-        """Where later scores of these rollouts are stored. Raises Unavailable if they cannot be stored."""
+        """Return the store for new scores of these rollouts. Raises Unavailable if they cannot be stored."""
         raise Unavailable(
             f"New scores cannot be stored because {self.place} is not a store of complete rollouts.",
             hint="Pass the store of these rollouts (sqlite:///PATH, postgresql://…).",
@@ -88,7 +88,7 @@ class RolloutSource(ABC):
 
 
 def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
-    """Return the error for an id that is not there."""
+    """Return the error for an id that the source does not contain."""
     return ConfigError(
         f"{place} has no rollout {rollout_id[:80]!r}.",
         hint="`taskapp show` without an id lists the rollouts.",
@@ -96,7 +96,7 @@ def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
 
 
 class RolloutReader:
-    """The rollouts of one app that a service has stored, as each caller may see them. store: None stores nothing."""
+    """The stored rollouts of a service's app, filtered by what each caller may see. store: None if there is no store."""
 
     def __init__(self, app: str, store: Store | None) -> None:
         self.app = app
@@ -104,16 +104,16 @@ class RolloutReader:
         self._images = ImageCache()
 
     def may_see(self, caller: Caller, stored: StoredRollout) -> bool:
-        """Return whether the rollout is of this app, and the caller may see it."""
+        """Return whether the rollout belongs to this app and the caller may see it."""
         return stored.app == self.app and caller.may_see(stored.key_label)
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """Return a whole rollout; None when the caller may see none. Raises StoreError."""
+        """Return a whole rollout, or None if the caller may not see such a rollout. Raises StoreError if the store fails."""
         stored = None if self.store is None else await self.store.load(rollout_id)
         return stored if stored is not None and self.may_see(caller, stored) else None
 
     async def query(self, query: RolloutQuery, caller: Caller) -> list[RolloutRow]:
-        """Return the rollouts that match and that the caller may see, newest first. Raises Unavailable, StoreError."""
+        """Return the matching rollouts that the caller may see, newest first. Raises Unavailable if the store cannot list."""
         if self.store is None:
             message = "Rollouts cannot be listed because this server has no store."
             raise Unavailable(message, hint="Start the server with --store PATH.")
@@ -124,7 +124,7 @@ class RolloutReader:
         return [] if visible is None else await self.store.query(visible)
 
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """Like `query`, in any order and with scores. Raises Unavailable, StoreError."""
+        """Return the same rollouts as `query`, in the given order and with scores. Raises Unavailable without such a store."""
         if self.store is None or not isinstance(self.store, QueryableStore):
             message = "Rollouts cannot be shown because this server has no store that can list them."
             raise Unavailable(message, hint="Start the server with --store PATH.")
@@ -132,7 +132,7 @@ class RolloutReader:
         return [] if visible is None else await self.store.listed(visible, order)
 
     def _visible(self, query: RolloutQuery, caller: Caller) -> RolloutQuery | None:
-        """Return the filter, narrowed to this app and to what the caller may see; None when that is nothing."""
+        """Restrict the query to this app and to the caller's rollouts. Return None if the caller may see none of them."""
         key_label = query.key_label if caller.admin else caller.key_label
         # a query without a label matches every label
         if key_label is None and not caller.admin:
@@ -140,21 +140,21 @@ class RolloutReader:
         return replace(query, app=self.app, key_label=key_label)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Return an image's PNG bytes by their SHA-256 (hex); None when it is not stored (any more)."""
+        """Return an image's PNG bytes by SHA-256 (hex), or None if the image is not stored or was dropped."""
         shown = self._images.get(sha256)
         return shown if shown is not None or self.store is None else await self.store.blob(sha256)
 
     def show_images(self, images: dict[str, bytes]) -> None:
-        """Let `blob` return these PNG bytes by hash, as long as memory has room; for images that no store has (yet)."""
+        """Cache PNG bytes by hash for `blob`, for images that are not in a store or not yet. Old images are dropped."""
         self._images.add(images)
 
     def of(self, caller: Caller) -> RolloutSource:
-        """Return what this caller may see."""
+        """Return a source with the rollouts that this caller may see."""
         return _CallersRollouts(self, caller)
 
 
 class _CallersRollouts(RolloutSource):
-    """The rollouts of a service that one caller may see; it is closed with the service."""
+    """The rollouts of a service that one caller may see. The source is closed with the service."""
 
     def __init__(self, stored: RolloutReader, caller: Caller) -> None:
         self.place = stored.app
@@ -167,7 +167,7 @@ class _CallersRollouts(RolloutSource):
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
         """See RolloutSource."""
-        # A page's bounds are the viewer's; here the whole list is read, in the requested order.
+        # the viewer limits its pages, so read the whole list in the requested order
         bounded = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else limit)
         for row in await self._stored.rows(bounded, order or "newest", self._caller):
             yield row
@@ -184,7 +184,7 @@ class _CallersRollouts(RolloutSource):
         return await self._stored.blob(sha256)
 
     async def close(self) -> None:
-        """See RolloutSource: the service closes its store."""
+        """Do nothing, because the service closes its store."""
 
     @property
     def annotates(self) -> bool:
@@ -208,7 +208,7 @@ class _CallersRollouts(RolloutSource):
 
 
 class ImageCache:
-    """Images by their hash, up to `limit_bytes`: served as `/blobs/{hash}` without a store."""
+    """Images by hash, up to `limit_bytes`, which are served as `/blobs/{hash}` if there is no store."""
 
     def __init__(self, limit_bytes: int = IMAGE_MEMORY_BYTES) -> None:
         self._limit = limit_bytes
@@ -216,7 +216,7 @@ class ImageCache:
         self._bytes = 0
 
     def add(self, images: dict[str, bytes]) -> None:
-        """Add images; the oldest ones are dropped for them."""
+        """Add images, and drop the oldest ones above the limit."""
         for name, png in images.items():
             if name not in self._images:
                 self._images[name] = png
@@ -226,12 +226,12 @@ class ImageCache:
             self._bytes -= len(dropped)
 
     def get(self, sha256: str) -> bytes | None:
-        """Return PNG bytes; None when they are not in the cache (any more)."""
+        """Return an image's PNG bytes, or None if the image is not in the cache or was dropped."""
         return self._images.get(sha256)
 
 
 class ImageSource(Protocol):
-    """Where images are read from: a store, or a source of stored rollouts."""
+    """A source of images: a store, or a source of stored rollouts."""
 
     async def blob(self, sha256: str) -> bytes | None:
         """Return an image's PNG bytes, or None."""
@@ -239,9 +239,10 @@ class ImageSource(Protocol):
 
 
 async def settled_from(images: ImageSource, stored: StoredRollout) -> StoredResult:
-    """Return the failure of a stored rollout, or its response as with `record.trajectories`.
+    """Return the failure of a stored rollout, or its response with the trajectory.
 
-    Members of the response that the store lacks are null; private columns are not read. Raises StoreError.
+    Fields of the response that are not stored are null. Private columns are not read. Raises StoreError if the rollout
+    cannot be decoded.
     """
     if stored.failure is not None:
         return StoredResult(stored.rollout_id, failure=Failure(**stored.failure))
@@ -256,7 +257,7 @@ async def settled_from(images: ImageSource, stored: StoredRollout) -> StoredResu
 
 
 async def load_trajectory(images: ImageSource, stored: StoredRollout) -> Trajectory:
-    """Return the trajectory of a stored rollout, with its images and its private end state."""
+    """Return the trajectory of a stored rollout, with images and the private final state."""
     blobs = await images_of(images, stored)
     trajectory = fold(from_json(event, blobs) for event in stored.events)
     trajectory.final_state = stored.private.get("final_state")
@@ -264,7 +265,7 @@ async def load_trajectory(images: ImageSource, stored: StoredRollout) -> Traject
 
 
 async def images_of(images: ImageSource, stored: StoredRollout) -> dict[str, bytes]:
-    """Return the PNG bytes, by hash, of the images in a stored rollout, as far as they are there."""
+    """Return the PNG bytes, by hash, of the images in a stored rollout. Missing images are omitted."""
     hashes = sorted({name for event in stored.events for name in _hashes(event)})
     return {name: png for name in hashes if (png := await images.blob(name)) is not None}
 

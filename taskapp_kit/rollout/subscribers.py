@@ -1,4 +1,4 @@
-"""A rollout with subscribers: clients that wait for it or follow it, and without whom it is cancelled."""
+"""A rollout with subscribers, which are clients that wait for or follow the rollout. Without them, it is cancelled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from taskapp_kit.rollout.admission import cancelled
 from taskapp_kit.rollout.event_buffer import EventBuffer
 
 MAX_SUBSCRIBERS = 256
-"""The limit on requests that wait for or follow one rollout, so that one key cannot occupy all connections of the server."""
+"""The maximum number of requests that wait for or follow a rollout, so that one key cannot occupy all connections."""
 
 
 class Subscriber:
     """A client that waits for a rollout.
 
-    When the last subscriber leaves, the rollout is cancelled after `grace_seconds`, unless another one subscribes.
+    When the last subscriber leaves, the rollout is cancelled after `grace_seconds`, unless another client subscribes.
     """
 
     def __init__(self, shared: SharedRollout, grace_seconds: float) -> None:
@@ -35,11 +35,11 @@ class Subscriber:
 
 @dataclass(eq=False)
 class EndedRollout:
-    """The result of an ended rollout, one object for all concurrent readers.
+    """The result of an ended rollout. Concurrent readers share one object.
 
-    key_label: of the key that requested it. lines: its events as JSON. calls: of judges and auxiliary models, as
-    `details.model_calls` returns them. with_events: its answer with the events. These are None until a reader requests
-    them.
+    key_label: the label of the key that requested the rollout. lines: the events as JSON. calls: the calls of judges and
+    auxiliary models, as `details.model_calls` returns them. with_events: the response with the events. lines, calls and
+    with_events are None until a reader requests them.
     """
 
     settled: StoredResult
@@ -51,11 +51,11 @@ class EndedRollout:
 
 
 class SharedRollout:
-    """A rollout with its events, its result and its subscribers.
+    """A rollout with its events, result and subscribers.
 
-    rollout_id, key_label: known once it is admitted. created_at: unix seconds. is_local: this process plays it. replayed: it
-    had ended before this request. detached: it continues without subscribers. ended_result: the result, when other readers
-    share it.
+    rollout_id, key_label: set when the rollout is admitted. created_at: unix seconds. is_local: whether this process runs the
+    rollout. replayed: whether the rollout had ended before this request. detached: whether the rollout continues without
+    subscribers. ended_result: the result if other readers share it, or None.
     """
 
     def __init__(self, event_buffer: EventBuffer, *, detached: bool = False) -> None:
@@ -81,24 +81,24 @@ class SharedRollout:
     # -- for the task that plays it -------------------------------------------------------------------------------
 
     def admit(self, record: IdempotencyRecord) -> None:
-        """Set its id, under which it can now be found."""
+        """Set the rollout's id, with which it can be found from now on."""
         self.rollout_id, self.created_at, self.key_label = record.rollout_id, record.created_at, record.key_label
         self._admitted.set()
 
     def begin_settling(self) -> None:
-        """Mark that its result is being stored, so that it can no longer be cancelled."""
+        """Mark the rollout as being stored, so that it can no longer be cancelled."""
         self._settling = True
 
     def settle(self, settled: StoredResult) -> None:
-        """End it with a result."""
+        """End the rollout with a result."""
         if not self._over.done():
             self._over.set_result(settled)
         self._ended()
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, without a result."""
+        """End the rollout with an error and without a result."""
         if not self._over.done():
-            if isinstance(error, asyncio.CancelledError):  # its task was cancelled, not its subscribers
+            if isinstance(error, asyncio.CancelledError):  # the rollout's task was cancelled, not its subscribers
                 error = RolloutFailed(cancelled(), rollout_id=self.rollout_id)
             self._over.set_exception(error)
         self._ended()
@@ -111,22 +111,22 @@ class SharedRollout:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the rollout has ended."""
         return self._over.done()
 
     @property
     def answer_bytes(self) -> int:
-        """The size of the answer; 0 until there is one."""
+        """The size of the response in bytes, or 0 before there is one."""
         done = self._over.done() and not self._over.cancelled() and self._over.exception() is None
         return len(self._over.result().answer or b"") if done else 0
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled, even if it has not ended yet. New requests must not join it."""
+        """Whether the rollout was cancelled, even if it has not ended yet. New requests must not join it."""
         return self._cancelled
 
     def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
-        """Add a subscriber. A rollout with a subscriber is not cancelled for lack of clients. Raises Saturated."""
+        """Add a subscriber, which prevents the cancellation of the rollout. Raises Saturated if there are too many."""
         if self._subscribers >= MAX_SUBSCRIBERS:
             message = f"This rollout has reached its limit of {MAX_SUBSCRIBERS} waiting or following requests."
             raise Saturated(message, code="key_quota_reached")
@@ -136,33 +136,33 @@ class SharedRollout:
         return Subscriber(self, grace_seconds)
 
     async def admitted(self) -> None:
-        """Wait until the rollout is admitted. Raises what `Service.admit` raises, or IdempotencyKeyReused."""
+        """Wait until the rollout is admitted. Raises IdempotencyKeyReused, and the errors of `Service.admit`."""
         await self._admitted.wait()
         if not self.rollout_id:
             await asyncio.shield(self._over)
 
     async def result(self, seconds: float | None = None) -> StoredResult | None:
-        """Wait for the result; None after `seconds` without one. Raises the error of a rollout without a result."""
+        """Wait for the result. Return None after `seconds`. If the rollout ended without a result, raise its error."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._over)
         return None
 
     async def ended(self) -> None:
-        """Wait until it has ended, with or without a result."""
+        """Wait until the rollout has ended, with or without a result."""
         await asyncio.wait((self._over,))
 
     def cancel(self) -> None:
-        """Cancel it, unless its result is already being stored."""
+        """Cancel the rollout, unless its result is already being stored."""
         if self.task is not None and not self.over and not self._settling:
             self._cancelled = True
             self.task.cancel()
 
     def _left(self, grace_seconds: float) -> None:
-        """Remove a subscriber. The longest grace of all former subscribers applies."""
+        """Remove a subscriber. The longest grace period of all former subscribers applies."""
         self._subscribers -= 1
         now = self._loop.time()
-        # The longest: a patient client may reconnect although an impatient one left after it.
+        # the longest grace period, because a patient client may reconnect although an impatient client left later
         self._grace_ends = max(self._grace_ends, now + grace_seconds)
         if self._subscribers == 0 and not self.detached and not self.over:
             if self._grace_ends > now:
