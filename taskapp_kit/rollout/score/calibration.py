@@ -1,8 +1,8 @@
-"""Compares judges with human labels: agreement (None where it is undefined), biases, spread between repeats, cost.
+"""Compares judges with human labels, and reports agreement, biases, the spread between repeats, and cost.
 
-A judge of single rollouts is asked `repeats` times about each case, in a separate call even if it normally shares one.
-A group judge is asked `repeats` times in each rotation of the answers, so that every answer is shown once in every position
-and a preference for a position can be distinguished from a preference for an answer.
+A judge of single rollouts is called `repeats` times for each case, in separate calls even if it normally shares a call. A
+group judge is called `repeats` times for each rotation of the answers. Every answer therefore appears in every position, so
+that a preference for a position can be distinguished from a preference for an answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from taskapp_kit.wire.chat.conversation import ModelPort
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A labelled case. trajectories, labels: one each, or several for a group judge. task: the row. place: file and line."""
+    """A labeled case. trajectories, labels: one of each, or several for a group judge. task: the row. place: file and line."""
 
     judge: JudgeSpec
     trajectories: tuple[Trajectory, ...]
@@ -38,9 +38,10 @@ class Case:
 
 @dataclass(slots=True)
 class CaseResult:
-    """The judge's scores of a case: one for each trajectory; empty if it gave no verdict; `error` then has the reason.
+    """The judge's scores for a case, one for each trajectory. If the judge gave no verdict, there are none.
 
-    spreads: highest minus lowest of one model's repeats. places: mean score at each position of a group, first to last.
+    error: why there is no verdict. spreads: the highest minus the lowest score of each model's repeats. places: the mean
+    score at each position in a group, from first to last.
     """
 
     case: Case
@@ -52,10 +53,10 @@ class CaseResult:
 
 
 def ask_about(spec: AppSpec, case: Case, models: ModelPort, *, repeats: int = 1) -> CaseResult:
-    """Run the case's judge. Blocks during model calls, and calls the author's function."""
+    """Run the judge on the case. Blocks the calling thread, and calls the author's function."""
     members = len(case.trajectories)
     samples = repeats * members if case.judge.group else repeats
-    # a weight above 0 makes a missing verdict an exception
+    # with a weight above 0, a missing verdict raises an exception
     judge = replace(case.judge, samples=samples, weight=1.0, call=None, required=False)
     alone = replace(spec, criteria=(), judges=(judge,), metrics=(), aggregates=(), reward=None)
     result = CaseResult(case)
@@ -87,7 +88,7 @@ def _places(record: JudgeRecord, members: int) -> list[float]:
 
 
 def _spreads(record: JudgeRecord, name: str) -> list[float]:
-    """Return the spread of each model separately: a difference between two models is not a spread between repeats."""
+    """Return the spread of each model. The models are separate, because their differences are not a spread of repeats."""
     of_role: dict[str, list[float]] = {}
     for call in record.calls:
         if call.verdict is not None:
@@ -96,12 +97,13 @@ def _spreads(record: JudgeRecord, name: str) -> list[float]:
 
 
 def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> dict[str, Json]:
-    """One judge's agreement with its labels, as JSON; each number is None where it is undefined.
+    """Return one judge's agreement with the labels, as JSON. Undefined numbers are None.
 
-    accuracy, kappa: over the choices; without choices over two classes, at least `threshold` (default: the middle of the
-    scale) or less. pairs: the share of pairs in a group that are in the labels' order. spearman: of scores and labels.
-    mean_difference: mean of score minus label. length_bias: Spearman's correlation of an answer's length with score minus
-    label. position_bias: mean score at the first position minus that at the last. repeat_spread: mean of `spreads`.
+    accuracy, kappa: the agreement over the judge's choices. A judge without choices has two classes, which are scores of at
+    least `threshold` (by default the middle of the scale) and lower scores. pairs: the share of pairs in a group that the
+    scores order like the labels. spearman: the correlation of scores and labels. mean_difference: the mean of score minus
+    label. length_bias: Spearman's correlation of an answer's length with score minus label. position_bias: the mean score at
+    the first position minus the mean score at the last. repeat_spread: the mean of `spreads`.
     """
     judge = results[0].case.judge
     lowest, highest = judge.scale
@@ -140,7 +142,7 @@ def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> 
 
 
 def _class(value: float, judge: JudgeSpec, cut: float) -> int:
-    """Return the index of the nearest choice; without choices 1 for values of at least `cut`, else 0."""
+    """Return the index of the nearest choice. Without choices, return 1 for values of at least `cut`, or else 0."""
     if not judge.choices:
         return int(value >= cut)
     lowest, highest = judge.scale
@@ -148,18 +150,18 @@ def _class(value: float, judge: JudgeSpec, cut: float) -> int:
 
 
 def _length(trajectory: Trajectory) -> int:
-    """Return the length in characters of the policy's text, or of its arguments if it wrote none."""
+    """Return the length in characters of the policy's text, or of the arguments if there is no text."""
     words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
     return words or sum(len(str(step.args)) for step in trajectory.steps)
 
 
 def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """Return the share of pairs that are equal; None without pairs."""
+    """Return the share of equal pairs, or None if there are no pairs."""
     return sum(a == b for a, b in zip(one, two, strict=True)) / len(one) if one else None
 
 
 def kappa(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """Cohen's κ: 1 for full agreement, 0 for the agreement expected by chance; None when that is already full."""
+    """Return Cohen's κ, which is 1 for full agreement and 0 for chance agreement, or None if chance agreement is full."""
     observed = accuracy(one, two)
     if observed is None:
         return None
@@ -169,14 +171,14 @@ def kappa(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
 
 
 def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, with mean ranks for ties; None for fewer than two pairs or constant values."""
+    """Return Spearman's rank correlation, with mean ranks for ties, or None for constant values or fewer than two pairs."""
     if len(one) < 2 or len(set(one)) < 2 or len(set(two)) < 2:
         return None
     return max(-1.0, min(1.0, statistics.correlation(_ranks(one), _ranks(two))))
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return ranks from 1; equal values get the mean of theirs."""
+    """Return the ranks from 1 on. Equal values get the mean of their ranks."""
     at: dict[float, list[int]] = {}
     for rank, value in enumerate(sorted(values), start=1):
         at.setdefault(value, []).append(rank)
@@ -184,7 +186,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def pair_agreement(scores: Sequence[float], labels: Sequence[float]) -> tuple[int, int]:
-    """Count the pairs with different labels: those that the scores order in the same way, and all of them."""
+    """Return how many pairs with different labels the scores order like the labels, and how many such pairs there are."""
     same = differing = 0
     for a in range(len(labels)):
         for b in range(a):

@@ -1,4 +1,4 @@
-"""The failure of scoring: one exception with a sentence, and an id under which the cause is logged."""
+"""The failure of scoring: an exception with a message, and with an error id under which the cause is logged."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ log = logging.getLogger("taskapp_kit.score")
 
 
 class ScoringFailed(Exception):
-    """A criterion with weight > 0 could not be computed. `failure` names it; `__cause__` is the original exception.
+    """A criterion with weight > 0 could not be computed. `__cause__` is the original exception.
 
-    judging: the judge calls made until then.
+    failure: the rollout's failure, which names the criterion. judging: the judge calls so far.
     """
 
     def __init__(self, failure: Failure, judging: JudgeRecord | None = None) -> None:
@@ -28,12 +28,12 @@ class BadScore(Exception):
 
 
 def sentence(error: BaseException) -> str:
-    """Describe the error of an author's function, without the text of an exception that is not ours."""
+    """Describe an error in an author's function. The message of an exception other than BadScore is omitted."""
     return str(error) if isinstance(error, BadScore) else f"raised {type(error).__name__}"
 
 
 def failed(what: str, error: BaseException) -> ScoringFailed:
-    """Return the failure of the author's function `what`. Logs the traceback."""
+    """Return the exception for the failed author's function `what`, and log the traceback."""
     error_id = uuid.uuid4().hex[:12]
     message = f"{what} {sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)

@@ -1,7 +1,7 @@
-"""Group judges: compare the rollouts of one seed in one prompt, in a different order for each sample.
+"""Group judges, which compare the rollouts of one seed in one prompt, in a different order for each sample.
 
-Models prefer answers in the first or last position, so the order varies: a shuffle derived from judge, environment, split
-and seed, rotated by an equal share of the group for each further sample.
+Models prefer answers in the first or last position, so the order varies. The first order is a shuffle that depends on judge,
+environment, split and seed. Each further sample rotates this order by an equal share of the group.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SIDE_BY_SIDE = (
 
 @dataclass(slots=True)
 class GroupJudgement:
-    """The scores of one group judge, one for each member in the members' order; all None when it failed or was not asked.
+    """The scores of one group judge, in the order of the members. All are None if the judge failed or was not called.
 
-    normalised: the scores from 0 to 1, by the judge's scale. orders: the order of the members in each sample's prompt.
-    reason: `not_configured`, or None. error: of a judge with weight 0. cost: US dollars. seconds: wall time.
+    normalised: the scores on a scale from 0 to 1. orders: the order of the members in each sample's prompt. reason:
+    `not_configured`, or None. error: the error of a judge with weight 0. cost: US dollars. seconds: wall time.
     """
 
     judge: str
@@ -62,15 +62,16 @@ class GroupJudgement:
 
     @classmethod
     def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
-        """Return an empty judgement, before the judge is asked."""
+        """Return a judgement without scores, before the judge is called."""
         return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
 
 
 @dataclass(slots=True)
 class GroupScored:
-    """The members' scores, ranks from 1 (equal scores share one) and reasons, in the members' order; and each judgement.
+    """The scores, ranks and reasons of a group's members, in the order of the members, and the judgements.
 
-    A score is the weighted mean of normalised scores over the judges with weight > 0; None without such a score.
+    A score is the weighted mean of the normalized scores of all judges with weight > 0, or None if there are none. Ranks begin
+    with 1, and equal scores share a rank.
     """
 
     scores: list[float | None]
@@ -88,10 +89,10 @@ def group_judges(spec: AppSpec, environment: str) -> list[JudgeSpec]:
 def score_group(
     spec: AppSpec, trajectories: Sequence[Trajectory], *, task: Any, config: Mapping[str, Json], models: ModelPort | None
 ) -> GroupScored:  # fmt: skip
-    """Rank the rollouts of one seed. Raises ScoringFailed when a judge with weight > 0 gave no verdict.
+    """Rank the rollouts of one seed. Blocks the calling thread, and runs the author's functions.
 
-    trajectories: at least two, of one environment, split, seed and config. task: their row, private fields included. Runs
-    the author's functions and blocks during model calls.
+    trajectories: at least two trajectories with the same environment, split, seed and config. task: the row of the seed, with
+    private fields. Raises ScoringFailed if a judge with weight > 0 gave no verdict.
     """
     environment, record, members = trajectories[0].environment, JudgeRecord(), len(trajectories)
     mask = masker(spec, environment, task)
@@ -130,11 +131,11 @@ def _judge(judge: JudgeSpec, judgement: GroupJudgement, given: Mapping[str, Any]
     samples = judge.samples * len(judge.models)
     first = members[0]
     base = list(range(len(members)))
-    # derived, so that a group is shown in the same orders on every machine
+    # derived from the seed, so that every machine shows a group in the same orders
     derived_rng("score_group", judge.name, first.environment, first.split, first.seed).shuffle(base)
 
     def prompt_of(sample: int) -> JudgePrompt:
-        # rotated, not shuffled again: each member is then shown at different positions, which a shuffle does not guarantee
+        # rotated, because a second shuffle does not guarantee that each member is shown at different positions
         turn = sample * max(1, len(members) // samples) % len(members)
         order = orders[sample] = base[turn:] + base[:turn]
         return _make_prompt(judge, [readings[member] for member in order])
@@ -195,7 +196,7 @@ def _make_prompt(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> J
 
 
 def _label(position: int) -> str:
-    """Return the name of the answer at this position, in the prompt and in the verdict."""
+    """Return the name of the answer at this position, which the prompt and the verdict use."""
     return f"answer_{position + 1}"
 
 
@@ -210,12 +211,12 @@ def _group_scores(judgements: list[GroupJudgement], members: int, record: JudgeR
         heaviest = max(
             (one for one in judgements if one.scores[member] is not None), key=lambda one: one.weight, default=None
         )
-        # one reason per member: the reason of the judge that decided most of its score
+        # each member gets the reason of the judge with the largest share in the score
         reasons.append(None if heaviest is None else heaviest.reasons[member])
     return GroupScored(scores, ranks(scores), reasons, judgements, record)
 
 
 def ranks(scores: Sequence[float | None]) -> list[int | None]:
-    """Return ranks from 1 for the highest score. Equal scores share a rank (1, 2, 2, 4). None has no rank."""
+    """Return the rank of each score. The highest score has rank 1, and equal scores share a rank (1, 2, 2, 4)."""
     known = [score for score in scores if score is not None]
     return [None if score is None else 1 + sum(other > score for other in known) for score in scores]

@@ -1,8 +1,8 @@
-"""Calls the models of one judge, once for each sample, repeats a call if its answer is not a verdict, and combines scores.
+"""Calls a judge's models once for each sample, repeats calls without a valid verdict, and combines the scores.
 
-A reward model answers with one number and no reason. Its requests: a str is sent as `{"input": …}`, a list of messages as
-`{"messages": …}`, a dict unchanged. Its answers: a number in `score`, `reward` or `data`, as vLLM's `/classify`, `/score`
-and `/pooling` and similar endpoints return it.
+A reward model replies with one number and no reason. A request for a reward model contains a str as `{"input": …}`, a list of
+messages as `{"messages": …}`, or a dict unchanged. The response contains a number in `score`, `reward` or `data`, as in vLLM's
+`/classify`, `/score` and `/pooling`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed, ModelPort
 log = logging.getLogger("taskapp_kit.score")
 
 ASKS = 3
-"""The number of attempts to get a usable verdict."""
+"""The maximum number of calls to get a usable verdict."""
 STORED_CHARACTERS = 4_000
-"""The limit on the stored text of an answer."""
+"""The maximum number of characters that are stored of a reply."""
 REASON_CHARACTERS = 2_000
 
 Mask = Callable[[str], str]
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class JudgeFailed(Exception):
-    """A judge gave no verdict. stops: the rollout's time is up, so scoring fails even if the judge's weight is 0."""
+    """A judge gave no verdict. stops: whether the rollout's time is up, so that scoring fails even for a weight of 0."""
 
     def __init__(self, failure: Failure, *, stops: bool = False) -> None:
         super().__init__(failure.message)
@@ -65,14 +65,14 @@ class NotConfigured(Exception):
 
 @dataclass(slots=True)
 class JudgeUsage:
-    """The usage of calls: seconds of wall time, US dollars (None without calls, or if the price of one is unknown)."""
+    """The usage of calls. seconds: wall time. cost: US dollars, or None without calls or if a price is unknown."""
 
     seconds: float = 0.0
     cost: float | None = None
     calls: int = 0
 
     def add(self, cost: float | None) -> None:
-        """Add a call."""
+        """Add the cost of a call. cost: US dollars, or None if the price is unknown."""
         known = self.calls == 0 or self.cost is not None
         self.cost = (self.cost or 0.0) + cost if known and cost is not None else None
         self.calls += 1
@@ -80,7 +80,7 @@ class JudgeUsage:
 
 @dataclass(slots=True)
 class JudgeCaller:
-    """Calls the models of judges and records the calls. mask: replaces private values in recorded prompts and answers."""
+    """Calls the models of judges and records the calls. mask: replaces private values in recorded prompts and replies."""
 
     models: ModelPort
     mask: Mask
@@ -90,9 +90,9 @@ class JudgeCaller:
     def ask(
         self, judge: JudgeSpec, prompt_of: Callable[[int], JudgePrompt], spent: JudgeUsage
     ) -> list[dict[str, Verdict]]:
-        """Return the verdicts of each model and sample, in that order. prompt_of: makes the prompt from the sample number.
+        """Return the verdicts, ordered by model and sample. prompt_of: returns the prompt for a sample number.
 
-        Raises JudgeFailed or NotConfigured if any verdict is missing: the others do not replace it.
+        Raises JudgeFailed or NotConfigured if a single verdict is missing.
         """
 
         def one(role: str, sample: int) -> dict[str, Verdict]:
@@ -101,8 +101,8 @@ class JudgeCaller:
             problem: str | None = None
             for ask in range(1, ASKS + 1):
                 call = JudgeCall(self.names, role, sample, ask, digest)
-                # A new nonce for each call, and only a description of the problem: the unusable answer itself may be the policy's
-                # text, and is never shown to the judge as its own.
+                # Use a new nonce for each call, and only describe the problem. The unusable reply may be the policy's text,
+                # so it is never sent back as the judge's own message.
                 reply = self._call(call, prompt.body(draw_nonce(prompt.parts), problem), spent)
                 try:
                     verdicts = read_verdicts(reply.message, prompt.questions, named=prompt.named)
@@ -119,7 +119,7 @@ class JudgeCaller:
     def ask_for_rewards(
         self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: JudgeUsage
     ) -> list[float]:
-        """Return the numbers of each reward model and sample. An invalid answer is not retried: it would be the same."""
+        """Return the number of each reward model and sample. Invalid replies are not retried, because they would be equal."""
 
         def one(role: str, sample: int) -> float:
             call = JudgeCall(self.names, role, sample, 1, self._store_request(body))
@@ -146,13 +146,13 @@ class JudgeCaller:
             spent.seconds += time.perf_counter() - began
 
     def _call(self, call: JudgeCall, body: dict[str, Json], spent: JudgeUsage) -> ChatReply:
-        # before the call, so that a failed call is recorded with its reason
+        # before the call, so that a failed call is also recorded
         self.record.calls.append(call)
         began = time.perf_counter()
         try:
             reply = self.models.ask(call.role, body)
         except Unavailable:
-            # Nothing was called.
+            # no model was called
             self.record.calls.pop()
             raise NotConfigured(call.role) from None
         except ModelFailed as failed:
@@ -161,18 +161,18 @@ class JudgeCaller:
         call.model, call.usage, call.cost, call.attempts = reply.model, reply.usage, reply.cost, reply.attempts
         call.seconds = reply.seconds or time.perf_counter() - began
         content = reply.message.get("content")
-        # Bounded before it is masked and stored: an answer may have megabytes.
+        # limited before masking and storing, because a reply may have megabytes
         text = content if isinstance(content, str) else "" if content is None else str(content)[: 4 * STORED_CHARACTERS]
         call.text = shortened(self.mask(cleaned(text[: 64 * STORED_CHARACTERS])), STORED_CHARACTERS)
         spent.add(reply.cost)
         return reply
 
     def _shown(self, verdict: Verdict) -> Verdict:
-        """Return the verdict with its reason cleaned, masked and cut, so that it may leave the server."""
+        """Return the verdict with a cleaned, masked and shortened reason, which may be sent to clients."""
         return Verdict(verdict.score, shortened(self.mask(cleaned(verdict.reason)), REASON_CHARACTERS))
 
     def _store(self, prompt: JudgePrompt) -> str:
-        # Masked before it is hashed, so that equal prompts are stored once and the hash reveals nothing private.
+        # mask before hashing, so that equal prompts are stored once and the hash does not reveal private values
         parts = fitted(mapped(prompt.parts, self.mask))
         digest, messages = JudgePrompt(prompt.questions, tuple(parts), prompt.named, prompt.form).record()
         self.record.prompts[digest] = messages
@@ -209,9 +209,9 @@ class JudgeCaller:
 
 
 def combined(scores: Sequence[float], how: str) -> float:
-    """Combine scores: their mean, their median, or the most frequent one. The result lies within their range.
+    """Combine scores to their mean, median or mode. The result is within the range of the scores.
 
-    Of equally frequent scores the one nearest to the median is chosen, and of two equally near the lower one.
+    Of several modes, the one nearest to the median counts, and the lower one if two are equally near.
     """
     if how == "median":
         return statistics.median(scores)
@@ -221,11 +221,11 @@ def combined(scores: Sequence[float], how: str) -> float:
         return min((score for score, count in counted.items() if count == most), key=lambda s: (abs(s - middle), s))
     return min(
         max(statistics.fmean(scores), min(scores)), max(scores)
-    )  # rounding may exceed the range: three times 0.1
+    )  # rounding may exceed the range, as in the mean of three times 0.1
 
 
 def spread(scores: Sequence[float]) -> float | None:
-    """Highest minus lowest; None with fewer than two."""
+    """Return the highest minus the lowest score, or None for fewer than two scores."""
     return max(scores) - min(scores) if len(scores) > 1 else None
 
 
@@ -235,7 +235,7 @@ def reason_of(verdicts: Sequence[Verdict], score: float) -> str:
 
 
 def mapped_json(value: Json, change: Callable[[str], str]) -> Json:
-    """JSON with `change` applied to each string in it, except names of members."""
+    """Return the JSON value with `change` applied to each string except the keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -252,17 +252,17 @@ def _new_id() -> str:
 KIND = "kind"
 REWARD_MODEL = "reward_model"
 ANSWER = "answer"
-"""The member of `ChatReply.message` that holds a reward model's answer, unchanged."""
+"""The field of `ChatReply.message` that contains a reward model's response unchanged."""
 
 
 def reward_request(reading: Any) -> dict[str, Json]:
-    """The body for `ModelPort.ask`. Its member `kind` marks a reward model's request and is not sent. Raises NotReadable."""
+    """Return the body for `ModelPort.ask`. The field `kind` marks a reward model and is not sent. Raises NotReadable."""
     body = plain(valid(reading), "reading")
     if isinstance(body, str):
         body = {"input": body}
     elif isinstance(body, list) and body and all(isinstance(item, dict) and "role" in item for item in body):
         body = {"messages": body}
-    # The operator's settings choose the model; an author's dict must not.
+    # the operator's settings choose the model, so an author's dict must not contain one
     if not isinstance(body, dict) or KIND in body or "model" in body:
         raise NotReadable(
             f"returned a {type(reading).__name__}, expected the input of a reward model: a str, a list of messages, or "
@@ -272,7 +272,7 @@ def reward_request(reading: Any) -> dict[str, Json]:
 
 
 def read_reward(answer: Any, scale: tuple[float, float]) -> float:
-    """Return the number in a reward model's answer. Raises UnreadableVerdict for none, several, or one outside the scale."""
+    """Return the number in a reward model's response. Raises UnreadableVerdict unless there is one number within the scale."""
     found = _one(answer)
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         raise UnreadableVerdict("it held no number in score, reward or data")

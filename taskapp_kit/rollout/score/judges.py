@@ -1,4 +1,4 @@
-"""Judges of one rollout: collects their input, calls them, and enters their scores on the scorecard."""
+"""The judges of one rollout: collects the input, calls the judges, and adds the scores to the scorecard."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ log = logging.getLogger("taskapp_kit.score")
 
 NOT_CONFIGURED = "not_configured"
 OF_A_GROUP = "scored_in_groups"
-"""The reason for the null score of a group judge, which is called at `POST /score_group`."""
+"""The reason for the null score of a group judge, which is only called by `POST /score_group`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleNeed:
-    """A role that an app's judges or environments use, by their names.
+    """A model role, and the names of the judges and environments that use it.
 
-    must: one of the judges, `judge` at `place`, has a weight > 0.
+    must: whether a judge with weight > 0 uses the role. judge, place: the name and source line of such a judge.
     """
 
     role: str
@@ -62,13 +62,13 @@ class RoleNeed:
 
     @property
     def users(self) -> str:
-        """Who calls the model, as a subject in the plural."""
+        """The judges and environments that call the model, as a plural subject."""
         named = (("judges", self.judges), ("environments", self.environments))
         return " and ".join(f"{kind} {', '.join(names)}" for kind, names in named if names)
 
 
 def needed_roles(spec: AppSpec) -> list[RoleNeed]:
-    """Return the roles of an app's judges, group judges included, and its environments', in the order of the declarations."""
+    """Return the roles of an app's judges (including group judges) and environments, in the order of declaration."""
     found: dict[str, list[JudgeSpec]] = {}
     for judge in spec.judges:
         for role in judge.models:
@@ -78,7 +78,7 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
             found.setdefault(role, [])
     needs = []
     for role, judges in found.items():
-        # prefer a judge with a weight: the error names the judge without which nothing can be scored
+        # prefer a judge with a weight, because the error should name the judge without which nothing can be scored
         first = max(judges, key=lambda judge: judge.weight > 0, default=None)
         users = tuple(item.name for item in spec.environments.values() if role in item.models)
         needs.append(
@@ -95,9 +95,10 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
 
 
 def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
-    """Warnings about judges with weight 0, and environments, whose role has no model. configured: whether a model has this role.
+    """Return warnings about roles without a model that environments or judges with weight 0 use.
 
-    Raises Unavailable for a judge with weight > 0: without its model no rollout of the app has a reward.
+    configured: returns whether a model has a role. Raises Unavailable if a judge with weight > 0 has no model, because no
+    rollout would have a reward.
     """
     warnings = []
     for need in needed_roles(spec):
@@ -122,15 +123,15 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
 
 
 def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
-    """Return the warning of a rollout whose judges are skipped; an empty list where the environment has no judges."""
+    """Return the warning for a rollout with skipped judges, or an empty list if the environment has no judges."""
     names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
     return [f"judges were skipped ({', '.join(names)}); their scores are null ({JUDGES_SKIPPED})"] if names else []
 
 
 def expected_calls(spec: AppSpec, environment: str, configured: Callable[[str], bool]) -> dict[str, int]:
-    """Return the model calls by role that one rollout's judges make when each applies and each first answer is a verdict.
+    """Return the number of model calls by role for one rollout, if all judges apply and no call is repeated.
 
-    configured: whether a model has this role; judges without one make no call. Group judges are not of one rollout.
+    configured: returns whether a model has a role. Judges without a model make no calls. Group judges are not counted.
     """
     calls: dict[str, int] = {}
     judges = [judge for judge in spec.judges if judge.applies_to(environment) and not judge.group]
@@ -150,11 +151,11 @@ def judge_scores(
     *,
     skip: bool = False,
 ) -> list[CriterionScore]:
-    """Return the score of each judge that applies, in the order of their declarations.
+    """Return the score of each judge that applies, in the order of declaration.
 
-    given: the arguments that judge functions may take, by name. record: receives every call. skip: no judge is called, and
-    each score is null (`judges_skipped`). Raises ScoringFailed for a judge with weight > 0 that gave no verdict, and for
-    any judge when the rollout's time is up.
+    given: the available arguments of judge functions, by name. record: receives every call. skip: whether to call no judges
+    and return null scores (`judges_skipped`). Raises ScoringFailed if a judge with weight > 0 gave no verdict, or if the
+    rollout's time is up during a judge's call.
     """
     judges = [judge for judge in spec.judges if judge.applies_to(environment)]
     scores = {
@@ -166,13 +167,13 @@ def judge_scores(
         for judge in alone:
             scores[judge.name].reason = JUDGES_SKIPPED
         return list(scores.values())
-    # What a judge reads may hold the reference answer; what is stored and shown must not.
+    # a judge's input may contain the reference answer, which must not be stored or shown
     mask = masker(spec, environment, given["task"]) if alone else str
     for together in _calls(alone):
         items = [scores[judge.name] for judge in together]
         for item in items:
             item.reason = None
-        # Judges of one call fail together; the heaviest decides whether the rollout has a reward without them.
+        # The judges of one call fail together. The highest weight decides whether the rollout has a reward without them.
         heaviest = max(together, key=lambda judge: judge.weight)
         try:
             if models is None:
@@ -185,7 +186,7 @@ def judge_scores(
             for item in items:
                 item.score, item.reason = None, NOT_CONFIGURED
         except JudgeFailed as error:
-            # once the rollout's time is up, no score is recorded, even for a judge of weight 0
+            # when the rollout's time is up, no score is recorded, even for a judge with weight 0
             if heaviest.weight > 0 or error.stops:
                 raise ScoringFailed(error.failure, record) from error
             _record_error(items, error.failure.message, error)
@@ -217,7 +218,7 @@ def _record_error(items: Sequence[CriterionScore], error: str, cause: BaseExcept
 
 
 def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
-    """Yield the judges of each shared call together, and each judge without one by itself."""
+    """Yield the judges of each model call as a list. A judge without a shared call is alone in its list."""
     shared: dict[tuple[str, str], list[JudgeSpec]] = {}
     for judge in judges:
         if judge.call is not None:
@@ -234,7 +235,7 @@ def _calls(judges: Sequence[JudgeSpec]) -> Iterator[list[JudgeSpec]]:
 def _judge(
     together: Sequence[JudgeSpec], items: Sequence[CriterionScore], given: Mapping[str, Any], caller: JudgeCaller
 ) -> None:
-    """Set the scores. Judges of one call have the same input, and share its seconds and cost evenly."""
+    """Set the scores of judges that share a call. They have the same input and share seconds and cost evenly."""
     first, spent = together[0], JudgeUsage()
     reading = _reading(first, given)
     if reading is None:
@@ -253,7 +254,7 @@ def _judge(
 
 
 def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
-    """Return the value that the judge's function; without a function the transcript. None: the judge does not apply."""
+    """Return the result of the judge's function, or the transcript without one. None means that the judge does not apply."""
     if judge.function is None:
         return given["trajectory"].transcript()
     try:

@@ -1,4 +1,4 @@
-"""Masks a task's private fields in what is stored and shown of a judge: its prompts, reasons and answers."""
+"""Masks a task's private fields in the prompts, reasons and replies of judges that are stored and shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskapp_kit.declare.tasks import TaskSource, row_json
 from taskapp_kit.records.content import Json, NotJson
 
 SHORT = 4
-"""A shorter value, and every number, is replaced only as a whole word: 7 is not replaced in 17."""
+"""A shorter value, and any number, is only replaced as a whole word, so that 7 is not replaced in 17."""
 _MISSING = object()
 
 
 def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
-    """Return a function that replaces every private value of the task, in upper or lower case, by `[private: FIELD]`.
+    """Return a function that replaces all private values of the task in a string with `[private: FIELD]`, ignoring case.
 
     The values true and false are not replaced.
     """
@@ -27,7 +27,7 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
     values: dict[str, str] = {}
     try:
         leaves = list(private_values(source, task))
-    # which parts are private is unknown, so nothing is shown
+    # the private parts are unknown, so nothing is shown
     except NotJson:
         return _hidden
     for field, value in leaves:
@@ -37,9 +37,9 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
 
 
 def final_state_masker(final_state: Json) -> Callable[[str], str]:
-    """Return a function that replaces the end state's strings and numbers of SHORT characters or more, ignoring case.
+    """Return a function that replaces strings and numbers of the final state with at least SHORT characters, ignoring case.
 
-    Shorter ones stay: they occur everywhere.
+    Shorter values are not replaced, because they occur everywhere.
     """
     values: dict[str, str] = {}
     for _, value in _leaves("", {"final_state": final_state}, {}):
@@ -50,17 +50,17 @@ def final_state_masker(final_state: Json) -> Callable[[str], str]:
 
 
 def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function that replaces these values (in lower case) by `[private: FIELD]`. values: to their fields."""
+    """Return a function that replaces values with `[private: FIELD]`. values: maps lower-case values to fields."""
     if not values:
         return _unchanged
-    # longest first, or a part of a private value would be masked and the rest shown
+    # longest first, or only a part of a private value might be masked
     ordered = sorted(values, key=len, reverse=True)
 
     def mask(text: str) -> str:
         folded = text.casefold()
         there = [
             value for value in ordered if value in folded
-        ]  # a row may have thousands, and a text contains few of them
+        ]  # a row may have thousands of values, but a string contains few of them
         if not there:
             return text
         pattern = re.compile("|".join(map(_pattern, there)), re.IGNORECASE)
@@ -70,9 +70,9 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def private_values(source: TaskSource, task: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the strings and numbers in a row's private fields, each with the name of its outermost private field.
+    """Yield the strings and numbers in a row's private fields, with the name of the outermost private field.
 
-    Raises NotJson for a row that is not JSON.
+    Raises NotJson if the row is not JSON.
     """
     yield from _leaves("", row_json(task), source.public(task))
 
@@ -82,12 +82,12 @@ def _unchanged(text: str) -> str:
 
 
 def _hidden(_: str) -> str:
-    """Replace the whole text: the private values of a row that is not JSON are unknown."""
+    """Replace the whole string, because the private values of a row that is not JSON are unknown."""
     return "[not kept: the task's row is not JSON]"
 
 
 def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the values that are in `full` but not in `public`, with the name of their outermost private field."""
+    """Yield the values in `full` that are missing in `public`, with the name of the outermost private field."""
     if isinstance(full, dict):
         inside = public if isinstance(public, dict) else {}
         for key, value in full.items():
@@ -101,7 +101,7 @@ def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
 
 
 def _spellings(value: Json) -> set[str]:
-    """Return the forms in which a value may occur in text: unchanged, on one line, as JSON or Python; also its longer lines."""
+    """Return the spellings of a value in text: unchanged, on one line, as JSON, as Python, and its longer lines."""
     if not isinstance(value, str):
         return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
     lines = [line.strip() for line in value.splitlines()]

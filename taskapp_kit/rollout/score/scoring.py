@@ -1,6 +1,6 @@
-"""Computes criteria, the outcome score and the blended reward. A score that could not be computed is never a number.
+"""Computes criteria, the outcome score and the blended reward. A score that could not be computed is null, never a number.
 
-`StepRewards` computes rewards of steps while the episode is running, for callers that need a reward at each step.
+`StepRewards` computes rewards during the episode, for callers that need a reward after each step.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ def score(
     spec: AppSpec, trajectory: Trajectory, *, task: Any = None, config: Mapping[str, Json] | None = None,
     blend: Blend | None = None, models: ModelPort | None = None, skip_judges: bool = False,
 ) -> Scorecard:  # fmt: skip
-    """Return the scorecard of one trajectory.
+    """Return the scorecard of one trajectory. Runs the author's functions, so call it in an environment's thread.
 
-    task: the row, private fields included. blend: the request's own formula; None uses the app's. models: calls the
-    judges' models, blocking; without it no judge is configured. skip_judges: calls no judge; one with weight > 0 leaves
-    the outcome undefined. Raises ScoringFailed when a criterion with weight > 0 raises or returns an invalid score, and
-    when the time is up during a judge's call; with weight 0 the error is recorded with a null score. Runs the author's
-    functions: call it in an environment's thread. Judges are called last, so that a failing criterion costs nothing.
+    task: the row with private fields. blend: the request's reward formula, or None for the app's formula. models: calls the
+    judges' models and blocks. If it is None, no judge is configured. skip_judges: whether to call no judges. A skipped judge
+    with weight > 0 makes the outcome undefined.
+
+    Judges are called last, so that a failing criterion causes no cost. An error in a criterion with weight 0 is recorded with
+    a null score. Raises ScoringFailed if a criterion with weight > 0 raises or returns an invalid score, or if the time is up
+    during a judge's call.
     """
     environment = trajectory.environment
     card = Scorecard(aggregation=spec.aggregation)
@@ -51,7 +53,7 @@ def score(
     }  # fmt: skip
 
     def mask(reason: str) -> str:
-        # built only where a grade gives a reason: the masker walks over the row
+        # created only if a grade has a reason, because the masker traverses the row
         return masker(spec, environment, task)(reason)
 
     outcome: list[CriterionScore] = []
@@ -83,10 +85,10 @@ def score(
 
 
 def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum") -> float | None:
-    """Return the outcome score from normalised scores: Σ score·weight / Σ weight ("sum": Σ score; "custom": None).
+    """Return the outcome score of normalized scores, which is Σ score·weight / Σ weight by default.
 
-    A score of None is omitted from both sums; Σ weight = 0 gives None; a `required` criterion at the bottom of its scale
-    gives 0. A skipped judge with weight > 0 gives None.
+    The aggregation "sum" returns Σ score, and "custom" returns None. Scores of None are omitted from all sums. The result is
+    0 if a `required` criterion is at the bottom of its scale, and None if Σ weight = 0 or a judge with weight > 0 was skipped.
     """
     if any(item.reason == JUDGES_SKIPPED and item.weight > 0 for item in scores):
         return None
@@ -98,13 +100,13 @@ def weighted(scores: Sequence[CriterionScore], aggregation: str = "weighted_sum"
     if aggregation == "sum":
         return _total([item.normalised for item in counted if item.normalised is not None])
     heaviest = max(item.weight for item in counted)
-    unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # otherwise products and sums may overflow or underflow
+    unit = 1.0 if 1e-100 < heaviest < 1e100 else heaviest  # scaled, because products and sums may overflow or underflow
     total = math.fsum(item.weight / unit for item in counted)
     return math.fsum(item.normalised * (item.weight / unit) for item in counted if item.normalised is not None) / total
 
 
 def _total(values: Sequence[float]) -> float:
-    """Return the exact sum; infinity on overflow."""
+    """Return the exact sum, or infinity on overflow."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -112,7 +114,7 @@ def _total(values: Sequence[float]) -> float:
 
 
 def blended(blend: Blend, returned: float, events: float | None, outcome: float | None) -> float | None:
-    """`env·return + event·events_score + outcome·outcome_score`; None when a part with weight > 0 is undefined."""
+    """Return `env·return + event·events_score + outcome·outcome_score`, or None if a part with weight > 0 is undefined."""
     total = blend.env * returned
     for weight, part in ((blend.event, events), (blend.outcome, outcome)):
         if weight > 0:
@@ -123,7 +125,7 @@ def blended(blend: Blend, returned: float, events: float | None, outcome: float 
 
 
 def aggregates(spec: AppSpec, rollouts: Sequence[RolloutRow]) -> dict[str, float | dict[str, float] | None]:
-    """Return the app's aggregates over finished rollouts of one environment. Raises ScoringFailed naming the aggregate."""
+    """Return the app's aggregates over finished rollouts of one environment. Raises ScoringFailed if an aggregate fails."""
     result: dict[str, float | dict[str, float] | None] = {}
     names = {item.environment for item in rollouts}
     for aggregate in spec.aggregates:
@@ -151,7 +153,7 @@ def _outcome_criterion(
     def compute() -> float | None:
         value = finished(criterion.function(**{name: given[name] for name in criterion.parameters}))
         if isinstance(value, Grade):
-            # of any length and with any characters, as it may repeat what the policy wrote
+            # cleaned and shortened, because the reason may repeat text that the policy wrote
             item.reason = shortened(mask(cleaned(str(value.reason))), REASON_CHARACTERS)
         return None if value is None else checked_number(value, scale)
 
@@ -161,7 +163,7 @@ def _outcome_criterion(
 
 
 def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:
-    """Σ over steps; None when it applied to no step. `accumulate=False` (rubric files): the score of the last step."""
+    """Return the sum of a criterion over all steps, or the last step's score if `accumulate` is False (rubric files)."""
     item = CriterionScore(criterion.name, "events", None, criterion.weight, criterion.required)
 
     def compute() -> float | None:
@@ -196,7 +198,7 @@ def _timed(item: CriterionScore, criterion: CriterionSpec, compute: Callable[[],
 
 
 def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Scorecard) -> None:
-    """Add the app's metrics. They have no weight, so a failing metric is logged and left out."""
+    """Add the app's metrics to the scorecard. Metrics have no weight, so a failing metric is only logged."""
     for metric in spec.metrics:
         if not metric.applies_to(environment):
             continue
@@ -220,7 +222,7 @@ def _metrics(spec: AppSpec, environment: str, given: Mapping[str, Any], card: Sc
 def checked_number(value: Any, scale: tuple[float, float]) -> float:
     """Return the score that an author's function returned. Raises BadScore unless it is a finite number within the scale."""
     try:
-        if isinstance(value, (str, bytes, bytearray)):  # which `float` would read
+        if isinstance(value, (str, bytes, bytearray)):  # `float` would parse these types
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -232,16 +234,16 @@ def checked_number(value: Any, scale: tuple[float, float]) -> float:
     return number
 
 
-# A criterion that reads the whole episode would give another value at each step.
+# A criterion of the whole episode would have a different value in each step.
 KNOWN_AT_A_STEP = frozenset({"step", "task", "config"})
-"""What a criterion of events may read to be computed at its step; others are counted at the end."""
+"""The parameters with which a criterion of events can be computed during the episode. Others are computed at the end."""
 
 
 class StepRewards:
     """Computes `env · reward` and `event · score · weight` of steps, in the environment's thread.
 
-    A criterion that raises here, or returns no finite number, adds nothing: `score` runs it again at the episode's end and
-    reports it there. blend: the request's own formula; None uses the app's.
+    blend: the request's reward formula, or None for the app's formula. A criterion that raises, or does not return a finite
+    number, adds nothing here. `score` runs the criterion again after the episode and reports the error.
     """
 
     def __init__(
@@ -249,7 +251,7 @@ class StepRewards:
     ) -> None:
         self._blend = blend or app.blend_for(environment.name)
         self._given: dict[str, Any] = {"task": task, "config": dict(config)}
-        # Those that can be computed before the end; the rest is paid with the last step.
+        # the criteria that can be computed before the end; the last step gets the rest
         self._criteria = [
             item
             for item in app.criteria

@@ -1,7 +1,8 @@
-"""The schema of a verdict, and a strict parser of the model's answer.
+"""The schema of a verdict, and a strict parser for the model's reply.
 
-One question is answered with `{"reason": …, "score": …}`, several with an object of those, by name. The reason comes
-first, so that the model writes it before the number. A question with choices is answered with `choice` instead of `score`.
+The verdict on one question is `{"reason": …, "score": …}`. The verdict on several questions is an object that maps their names
+to such objects. The reason comes first, so that the model writes it before the number. A question with choices has `choice`
+instead of `score`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from typing import Any
 from taskapp_kit.records.content import Json
 
 VERDICT_CHARACTERS = 65_536
-"""A longer answer is rejected."""
+"""The maximum number of characters in a reply. Longer replies are rejected."""
 _THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _FENCED = re.compile(r"```(?:json|JSON)?[ \t]*\n(?P<body>.*)\n[ \t]*```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about the material. name: the answer's member, where several are asked together.
+    """A question about the material. name: the field in the verdict if there are several questions.
 
-    scale: lowest and highest score. choices: words from worst to best instead of a number, spread evenly over the scale.
+    scale: the lowest and the highest score. choices: words from worst to best, which are spread evenly over the scale and
+    replace the number.
     """
 
     name: str
@@ -36,18 +38,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to one question: a score within its scale, and why."""
+    """The answer to one question: a score within the scale, and the reason."""
 
     score: float
     reason: str
 
 
 class UnreadableVerdict(ValueError):
-    """An answer is not a verdict. The message gives the reason, without any text of the answer."""
+    """A reply is not a valid verdict. The message gives the reason, without text from the reply."""
 
 
 def schema(questions: Sequence[Question], *, named: bool) -> dict[str, Json]:
-    """JSON Schema of the verdict for strict structured output. A range is only described in it, and checked by us."""
+    """Return the JSON Schema of a verdict for strict output. The schema describes the range, and `read_verdicts` checks it."""
     if not named:
         return _answer_schema(questions[0])
     return _object({question.name: _answer_schema(question) for question in questions})
@@ -65,12 +67,12 @@ def _object(properties: dict[str, Json]) -> dict[str, Json]:
 
 
 def span(question: Question) -> str:
-    """Return the scale as text."""
+    """Return the scale as a string for the prompt."""
     return f"from {question.scale[0]:g}, the worst, to {question.scale[1]:g}, the best"
 
 
 def read_verdicts(message: dict[str, Any], questions: Sequence[Question], *, named: bool) -> dict[str, Verdict]:
-    """Parse the verdicts in an assistant's message, by question. Raises UnreadableVerdict; guesses and clamps nothing."""
+    """Parse the verdicts in a message, by question. Never guesses or clamps. Raises UnreadableVerdict if one is invalid."""
     if message.get("refusal"):
         raise UnreadableVerdict("it was a refusal")
     answer = _json(_text(message.get("content")))
@@ -93,7 +95,7 @@ def _text(content: Any) -> str:
 
 
 def _json(text: str) -> Any:
-    """Parse the text as one JSON value, in a code fence or not. Prose around it could be a quotation of the policy's text."""
+    """Parse the reply as one JSON value, with or without a code fence. Other text around it could quote the policy."""
     thoughts = _THOUGHTS.match(text)
     text = (text if thoughts is None else text[thoughts.end() :]).strip()
     fenced = _FENCED.fullmatch(text)
@@ -137,7 +139,7 @@ def _verdict(answer: Any, question: Question) -> Verdict:
 def _score(given: Any, scale: tuple[float, float]) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise UnreadableVerdict("its score was not a number")
-    if not scale[0] <= given <= scale[1]:  # before float(): an integer may exceed its range
+    if not scale[0] <= given <= scale[1]:  # before float(), because an integer may exceed the range of a float
         raise UnreadableVerdict("its score lay outside the scale")
     score = float(given)
     if not math.isfinite(score):
