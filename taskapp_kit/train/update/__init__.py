@@ -1,1 +1,1 @@
-"""Updates a policy's weights from training rows: `PolicyUpdate.train_step`."""
+"""Updates a policy's weights with training rows: `PolicyUpdate.train_step`."""

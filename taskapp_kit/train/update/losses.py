@@ -1,10 +1,11 @@
-"""The losses of an update: gspo, grpo and reinforce, from the log-probabilities of the trained tokens.
+"""The losses gspo, grpo and reinforce, computed from the log-probabilities of the trained tokens.
 
 Three policies are distinguished: the sampler, the old policy (at the start of the update) and the current policy. All
-tensors are (rows, positions). Positions where `mask` is False have no gradient.
+tensors have the shape (rows, positions). Positions where `mask` is False have no gradient.
 
-The loss of an update is the mean over its episodes, an episode's loss the weighted mean of its rows, and a row's loss the
-mean over its tokens. So the number of turns, branches or tokens does not change an episode's weight.
+The loss of an update is the mean of its episodes' losses. The loss of an episode is the weighted mean of its rows'
+losses, and the loss of a row is the mean over its tokens. The number of turns, branches or tokens therefore does not
+change the weight of an episode.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from taskapp_kit.train.update.update_settings import LARGEST_WEIGHT, UpdateSetti
 
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
-    """The losses of tokens. clipped: whether the clip range removed the gradient. weight: old / sampler, bounded."""
+    """The losses of tokens. `clipped` is whether clipping removed the gradient. `weight` is the bounded ratio old / sampler."""
 
     per_token: torch.Tensor
     clipped: torch.Tensor
@@ -28,7 +29,7 @@ class TokenLosses:
 
 
 def row_means(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return each row's mean over its trained tokens, (rows, 1)."""
+    """Return each row's mean over its trained tokens, with the shape (rows, 1)."""
     return torch.where(mask, values, 0.0).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
@@ -44,13 +45,13 @@ def token_losses(
 ) -> TokenLosses:
     """Return the loss of each token. All tensors except `advantages` and `mask` are log-probabilities.
 
-    Only `current` has a gradient. The ratio is the sequence's with gspo (exp(mean log-ratio), with each token's gradient)
-    and the token's with grpo; reinforce has none. The KL term is exp(r - c) - (r - c) - 1 for the log-probabilities r of
-    the reference and c of the current policy.
+    Only `current` has a gradient. With gspo, the ratio is that of the sequence: exp(mean log-ratio), with each token's
+    gradient. With grpo, each token has its own ratio, and reinforce has no ratio. The KL term is exp(r - c) - (r - c) -
+    1, where r and c are the log-probabilities of the reference and the current policy.
     """
-    # TRL's GRPOTrainer is not used: it needs a data set, undocumented batch keys and private methods, and has no weights of
-    # rows. It is a test oracle instead: on equal batches the gradients agree to 1e-5 (test_trl.py).
-    current, old, sampler = (torch.where(mask, each, 0.0) for each in (current, old, sampler))  # no overflow elsewhere
+    # TRL's GRPOTrainer is not used, because it needs a data set, undocumented batch keys and private methods, and does not
+    # support weights of rows. Tests compare with it: for equal batches, the gradients agree to 1e-5 (test_trl.py).
+    current, old, sampler = (torch.where(mask, each, 0.0) for each in (current, old, sampler))  # avoids overflow
     moved, drifted = current - old, old - sampler
     if settings.loss == "gspo":
         drifted = row_means(drifted, mask).expand_as(mask)
@@ -75,7 +76,7 @@ def token_losses(
 
 @dataclass(slots=True)
 class TokenStatistics:
-    """Collects values per token, as flat tensors on the CPU."""
+    """Collects values of tokens as flat tensors on the CPU."""
 
     clipped: list[torch.Tensor] = field(default_factory=list)
     drifts: list[torch.Tensor] = field(default_factory=list)
@@ -83,11 +84,11 @@ class TokenStatistics:
     kls: list[torch.Tensor] = field(default_factory=list)
 
     def mismatch(self) -> torch.Tensor:
-        """Return |Δ log p| between sampler and old policy for each token for which it was measured."""
+        """Return |Δ log p| between the sampler and the old policy, for each token for which it was measured."""
         return joined(self.drifts).abs()
 
     def effective_share(self) -> float | None:
-        """Return (Σ w)² / (n Σ w²) of the weights old / sampler."""
+        """Return the effective sample size (Σ w)² / (n Σ w²) of the weights w = old / sampler, or None without tokens."""
         weights = joined(self.drifts).double().exp()
         return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())) if len(weights) else None
 
@@ -98,5 +99,5 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def mean(values: torch.Tensor) -> float | None:
-    """Return the mean, None if there are no values."""
+    """Return the mean, or None if there are no values."""
     return float(values.mean()) if len(values) else None

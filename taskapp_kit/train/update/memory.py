@@ -1,4 +1,4 @@
-"""Estimates the memory and disk space of training from sizes, and plans micro-batches that fit into the memory."""
+"""Estimates the memory and disk space that training needs, and plans micro-batches that fit into the memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskapp_kit.train.turns import TrainingRow
 
 FLOAT_BYTES = 4
 LOGITS_COPIES = 4
-"""Copies of a position's logits: logits, logits divided by the temperature, their gradient, and a softmax."""
+"""Number of copies of a position's logits: the logits, the scaled logits, their gradient, and a softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,9 @@ class ModelShape:
     def backward_bytes(self, rows: int, length: int, predicted: int) -> int:
         """Estimate the memory of a backward pass over padded rows, without weights and gradients.
 
-        length: tokens of the longest row. predicted: positions with logits. The formula holds for Llama and Qwen2 in fp32
-        with attention that stores no scores; a test compares it with torch.
+        `length` is the number of tokens of the longest row, and `predicted` is the number of positions with logits. The
+        formula is valid for Llama and Qwen2 in fp32, with attention that does not store scores. A test compares it with
+        torch.
         """
         token = self.layers * (10 * self.hidden + 4 * self.intermediate + 7 * self.query + 5 * self.key_value)
         return FLOAT_BYTES * rows * (length * token + predicted * self.vocabulary * LOGITS_COPIES)
@@ -52,7 +53,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The rows of one optimizer step. episodes: their number, including episodes without an advantage."""
+    """The rows of one optimizer step. `episodes` is the number of episodes, including those without an advantage."""
 
     episodes: int
     micro_batches: tuple[tuple[TrainingRow, ...], ...]
@@ -64,16 +65,16 @@ def predicted_positions(rows: Sequence[TrainingRow]) -> list[int]:
 
 
 def has_gradient(row: TrainingRow, beta: float) -> bool:
-    """Whether the row changes the gradient. Without an advantage, only the KL term does."""
+    """Return whether the row has a gradient. A row without an advantage only has the gradient of the KL term."""
     return any(row.mask) and (beta > 0 or any(row.advantages))
 
 
 def plan_minibatches(
     rows: Sequence[TrainingRow], minibatches: int, beta: float, shape: ModelShape, budget_bytes: int, order: Random
 ) -> list[Minibatch]:
-    """Divide the rows into minibatches, independently of their order. An episode's rows stay in one minibatch.
+    """Divide the rows into minibatches, independently of the order of `rows`. An episode's rows stay in one minibatch.
 
-    Rows that cannot change the gradient are omitted from micro-batches. A row that exceeds the budget is a micro-batch alone.
+    Rows without a gradient are not in micro-batches. A row that exceeds the budget is a separate micro-batch.
     """
     episodes: dict[str, list[TrainingRow]] = {}
     for row in in_order(rows):
@@ -95,7 +96,7 @@ def in_order(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
 
 
 def micro_batches(rows: Sequence[TrainingRow], shape: ModelShape, budget_bytes: int) -> list[tuple[TrainingRow, ...]]:
-    """Fill micro-batches with rows of similar length, the longest first, so that a lack of memory shows early."""
+    """Fill micro-batches with rows of similar length. The longest come first, so that a lack of memory is detected early."""
     filled: list[tuple[TrainingRow, ...]] = []
     for row in sorted(rows, key=lambda row: -len(row.ids)):
         if filled:
@@ -111,31 +112,31 @@ def micro_batches(rows: Sequence[TrainingRow], shape: ModelShape, budget_bytes: 
 TrainerMode = Literal["full", "lora"]
 
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The layers of Llama, Qwen2 and Qwen3 that can have an adapter."""
+"""The linear layers of Llama, Qwen2 and Qwen3 that can have an adapter."""
 
 ADAM_BYTES = 8
-"""Bytes of AdamW's two means for each trained weight, in fp32."""
+"""Number of bytes for each trained weight of AdamW's two means, in fp32."""
 
 PROCESS_BYTES = 600_000_000
-"""Bytes of a process with torch and transformers, without a model."""
+"""Memory in bytes of a process with torch and transformers, without a model."""
 
 DRAW_BYTES = 24
-"""Bytes for each logit while a token is drawn: logit, log-probability, and cumulative distribution in fp64."""
+"""Number of bytes for each logit while a token is drawn: logit, log-probability, and cumulative distribution in fp64."""
 
 STEP_COPIES = 2
-"""Copies of the largest tensor during a step of AdamW."""
+"""Number of copies of the largest tensor during a step of AdamW."""
 
-# Measured peaks at the sizes of SmolLM2-135M were 4.8, 4.7 and 2.8 GB (full, full with bf16, 2 % of the parameters
-# trained); the estimates are 5.0, 5.3 and 3.2.
+# At the sizes of SmolLM2-135M, the measured peaks were 4.8 GB (full), 4.7 GB (full with bf16) and 2.8 GB (2 % of the
+# parameters trained). The estimates are 5.0, 5.3 and 3.2 GB.
 ALLOCATED_SHARE = 1.15
 """The allocated memory relative to the used memory, because fragments are not returned. At the sizes of SmolLM2-135M, peaks
 were 0 to 11 % above the sum (2026-11-22)."""
 
 VALUE_COPIES = 3
-"""Copies of a trained token's hidden state: original, normalized, and concatenated."""
+"""Number of copies of a trained token's hidden state: original, normalized, and concatenated."""
 
 MASK_BYTES = 5
-"""Bytes for each pair of a prompt's positions: the attention mask as boolean and as float."""
+"""Number of bytes for each pair of positions in a prompt: the attention mask as boolean and as float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,10 @@ class BatchShape:
     """The batches of a job.
 
     Attributes:
-        rows: The rows of an update.
-        length: The tokens of the longest row.
-        predicted: The trained tokens of that row.
-        sampled: The answers that are generated concurrently, 0 for a job without sampling.
+        rows: The number of rows of an update.
+        length: The number of tokens of the longest row.
+        predicted: The number of trained tokens of the longest row.
+        sampled: The number of replies that are generated concurrently, or 0 for a job without sampling.
     """
 
     rows: int
@@ -157,9 +158,10 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """The bytes in all processes of a job, by purpose.
+    """The memory of all processes of a job by purpose, in bytes.
 
-    working: the largest of an update's backward pass, its step, and sampling. process: without a model.
+    `working` is the largest of three values: an update's backward pass, its step, and sampling. `process` is the memory
+    of the processes without models.
     """
 
     weights: int
@@ -172,12 +174,12 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """The peak memory of all processes."""
+        """The peak memory of all processes in bytes."""
         return round(ALLOCATED_SHARE * float(sum(astuple(self))))
 
 
 def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str]) -> int:
-    """Return the number of weights that LoRA adds to linear layers such as `q_proj`. Raises BadArgument."""
+    """Return the number of weights that LoRA adds to `targets`. Raises BadArgument if a target is not a linear layer."""
     sizes = {
         "q_proj": shape.hidden + shape.query,
         "k_proj": shape.hidden + shape.key_value,
@@ -189,7 +191,7 @@ def adapter_parameters(shape: ModelShape, rank: int, targets: Sequence[str]) -> 
     }
     if unknown := [target for target in targets if target not in sizes]:
         raise BadArgument(
-            f"{unknown[0]!r} is not a linear layer of the model. Expected some of {', '.join(LINEAR_LAYERS)}."
+            f"{unknown[0]!r} is not a linear layer of the model. The linear layers are {', '.join(LINEAR_LAYERS)}."
         )
     return shape.layers * rank * sum(sizes[target] for target in targets)
 
@@ -209,20 +211,20 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the peak memory of a job that samples and updates.
 
-    All weights are stored in fp32; bf16 adds a temporary copy.
+    All weights are stored in fp32. Computing in bf16 adds a temporary copy.
 
     Args:
         shape: The sizes of the base model.
         parameters: The number of weights of the base model.
         batch: The batches of the job.
-        mode: What is trained.
+        mode: Whether all weights or an adapter are trained.
         precision: The precision of the computation.
-        micro_batch_bytes: The memory of a backward pass.
-        adapter: `adapter_parameters` for mode lora.
+        micro_batch_bytes: The memory of a backward pass in bytes.
+        adapter: The result of `adapter_parameters` for the mode lora.
         reference: Whether the job has a reference model for the KL term.
-        values: Whether it has a value head, which learns from the hidden states of all trained tokens.
-        replicas: The number of sampler processes in addition to the trainer and one updating process; 0 if the trainer
-            samples and updates.
+        values: Whether the job has a value head, which is trained on the hidden states of all trained tokens.
+        replicas: The number of sampler processes, in addition to the trainer and one updating process. 0 means that the
+            trainer samples and updates.
     """
     adapter = adapter if mode == "lora" else 0
     trained = adapter or parameters
@@ -247,23 +249,21 @@ def estimate_memory(
 
 
 def checkpoint_bytes(trained: int) -> int:
-    """Return the approximate size of a checkpoint. trained: the number of trained weights."""
+    """Return the approximate size of a checkpoint in bytes. `trained` is the number of trained weights."""
     return (FLOAT_BYTES + ADAM_BYTES) * trained
 
 
 def memory_problem(needed: Mapping[TrainerMode, MemoryEstimate], mode: TrainerMode, available: int) -> str | None:
-    """Return why a job cannot run in `available` bytes and what to change, None if it can.
+    """Return why a job cannot run in `available` bytes and what to change, or None if it can run.
 
-    needed: the estimates for `mode` and, if possible, for lora.
+    `needed` contains the estimates for `mode` and, if possible, for lora.
     """
     total = needed[mode].total
     if total <= available:
         return None
-    problem = (
-        f"The job needs about {_gb(total)} GB of memory with {_NAMES[mode]}, but only {_gb(available)} are available."
-    )
+    problem = f"The job needs about {_gb(total)} GB of memory with {_NAMES[mode]}, but only {_gb(available)} GB are available."
     if "lora" in needed and needed["lora"].total <= available:
-        return f'{problem} trainer_mode = "lora" needs about {_gb(needed["lora"].total)}.'
+        return f'{problem} trainer_mode = "lora" needs about {_gb(needed["lora"].total)} GB.'
     return f"{problem} Use a smaller model, shorter rows, or a machine with more memory."
 
 
@@ -271,7 +271,7 @@ _NAMES: dict[TrainerMode, str] = {"full": "full training", "lora": "LoRA"}
 
 
 def _sampling_bytes(shape: ModelShape, batch: BatchShape) -> int:
-    """Return the memory of a batch of answers: its cache, the pass over its prompts in one layer, and its logits."""
+    """Return the memory of a batch of replies in bytes: cache, pass over the prompts in one layer, and logits."""
     cache = batch.length * (shape.layers + 1) * 2 * shape.key_value
     layer = batch.length * (4 * shape.hidden + 3 * shape.intermediate)
     mask = MASK_BYTES * batch.length**2

@@ -1,10 +1,10 @@
-"""Updates a policy: one `train_step` per batch of rows.
+"""Updates a policy, with one `train_step` for each batch of rows.
 
     rows (ppo first computes values and advantages) -> minibatches -> micro-batches -> gradients -> optimizer steps
 
 The old policy is the policy at the start of the update. For the first minibatch, its log-probabilities are the current
-ones. For later minibatches the sampler's are used if the first minibatch shows that both agree and all rows have the
-update's version. Otherwise they are computed before the first optimizer step.
+log-probabilities. For later minibatches, the sampler's log-probabilities are used if they agree in the first minibatch
+and all rows have the update's version. Otherwise the old policy's are computed before the first optimizer step.
 """
 
 from __future__ import annotations
@@ -55,32 +55,32 @@ class PaddedRows:
 
 
 class PolicyUpdate:
-    """Updates a causal language model of transformers with fp32 weights in place.
+    """Updates a causal language model from transformers in place. The weights must be fp32.
 
-    Parameters that require no gradient do not change. Dropout is off, as in the sampler. `value_head` is None unless the
-    loss is ppo.
+    Parameters that do not require a gradient do not change. Dropout is off, as in the sampler. `value_head` is None
+    unless the loss is ppo.
 
     Args:
         model: The policy.
         settings: The settings of each update.
-        reference: The model of the KL term, required if beta is above 0.
-        version: The number of updates that the model has had.
+        reference: The reference model for the KL term. Required if beta is greater than 0.
+        version: The number of updates that were already made.
 
     Raises:
-        BadArgument: The reference does not fit beta, or the weights are not fp32.
+        BadArgument: A reference is missing or not needed, or the weights are not fp32.
     """
 
     def __init__(self, model: Any, settings: UpdateSettings, *, reference: Any = None, version: int = 0) -> None:
         if (reference is None) != (settings.beta == 0):
             raise BadArgument(
-                f"beta is {settings.beta} {'without' if reference is None else 'with'} a reference model. "
-                "Expected a reference model if and only if beta is above 0."
+                f"`beta` is {settings.beta} {'without' if reference is None else 'with'} a reference model. "
+                "Pass a reference model if and only if beta is greater than 0."
             )
         wrong = sorted({str(each.dtype) for each in model.parameters() if each.dtype != torch.float32})
         if wrong:
             raise BadArgument(
-                f"The model has weights of type {', '.join(wrong)}. Expected torch.float32, because small steps are lost in "
-                'shorter types. precision = "bf16" converts weights for the computation.'
+                f"The model has weights of type {', '.join(wrong)}. Expected torch.float32, because smaller types "
+                'lose small steps. To compute with bf16, set precision = "bf16".'
             )
         self.model = model.eval()
         self.settings = settings
@@ -102,9 +102,9 @@ class PolicyUpdate:
         A minibatch without a gradient makes no optimizer step.
 
         Raises:
-            BadArgument: Rows cannot be trained on. Nothing has changed.
-            TrainingError: A gradient is not finite. Steps of earlier minibatches may have been made, so return to a
-                checkpoint.
+            BadArgument: The rows cannot be trained on. Nothing has changed.
+            TrainingError: A gradient is not finite. Earlier minibatches may already have changed the weights, so return
+                to a checkpoint.
         """
         started = perf_counter()
         self._check(rows)
@@ -120,7 +120,7 @@ class PolicyUpdate:
         losses: list[float] = []
         norms: list[float] = []
         old: dict[tuple[int, int], torch.Tensor] = {}
-        """The old log-probabilities of later minibatches, by part and micro-batch. Empty to use the sampler's."""
+        """The old log-probabilities of later minibatches, by minibatch and micro-batch. If empty, the sampler's are used."""
         agrees = False
         for number, minibatch in enumerate(plan):
             self.optimizer.zero_grad(set_to_none=True)
@@ -136,7 +136,7 @@ class PolicyUpdate:
                         for later in range(self._passes == 1, len(parts))
                         for place, micro_batch in enumerate(parts[later].micro_batches)
                     }
-            # No step without a gradient: Adam's momentum would still move the weights.
+            # No step without a gradient, because Adam's momentum would still change the weights.
             if minibatch.micro_batches:
                 norms.append(self.step())
         self.optimizer.zero_grad(set_to_none=True)
@@ -173,7 +173,7 @@ class PolicyUpdate:
         )
 
     def with_own_log_probs(self, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-        """Return rows without log-probabilities as if the current weights had sampled their tokens."""
+        """Return the rows with log-probabilities and versions as if the current weights had sampled the tokens."""
         completed = []
         for several in micro_batches(in_order(rows), self._shape, self.settings.micro_batch_bytes):
             batch = PaddedRows(several, self.model.device)
@@ -191,7 +191,7 @@ class PolicyUpdate:
         return completed
 
     def minibatches(self, rows: Sequence[TrainingRow]) -> list[Minibatch]:
-        """Return how the next `train_step` divides these rows, independently of their order."""
+        """Return the minibatches into which the next `train_step` would divide the rows."""
         settings = self.settings
         order = derived_rng("update", settings.draw, self.version)
         return plan_minibatches(
@@ -200,7 +200,7 @@ class PolicyUpdate:
 
     def _check(self, rows: Sequence[TrainingRow]) -> None:
         if not rows:
-            raise BadArgument("An update has no rows. Expected at least one.")
+            raise BadArgument("An update has no rows. Expected at least one row.")
         context = self.model.config.max_position_embeddings
         for row in rows:
             if len(row.ids) > context:
@@ -220,9 +220,9 @@ class PolicyUpdate:
                     )
 
     def _agrees(self, rows: Sequence[TrainingRow], statistics: TokenStatistics) -> bool:
-        """Whether the sampler's log-probabilities can replace the old policy's, according to the measurements."""
-        # Differences by bfloat16, a mask that is off by one, and rows of older weights all show here. Log-probabilities that
-        # are then computed in the same micro-batches make rounding cancel.
+        """Return whether the sampler's log-probabilities can replace the old policy's, according to the measurements."""
+        # This detects the effects of bfloat16, a mask that is off by one, and rows from older weights. Log-probabilities that
+        # are then computed in the same micro-batches have equal rounding errors, which cancel.
         mismatch = mean(statistics.mismatch())
         stale = any(0 <= version < self.version for row in rows for version in row.versions)
         return not stale and mismatch is not None and mismatch <= self.settings.largest_mismatch
@@ -230,7 +230,7 @@ class PolicyUpdate:
     def _backward(
         self, batch: PaddedRows, old: torch.Tensor | None, episodes: int, statistics: TokenStatistics
     ) -> float:
-        """Add the gradient of a micro-batch, and return its share of the minibatch's loss. old: None for the current policy."""
+        """Add the gradient of a micro-batch, and return its share of the loss. If `old` is None, the current policy is used."""
         current, entropies = self.log_probs(self.model, batch)
         reference = None
         if self._reference is not None:
@@ -263,7 +263,7 @@ class PolicyUpdate:
         return old
 
     def _features(self, rows: Sequence[TrainingRow]) -> Iterator[tuple[TrainingRow, torch.Tensor]]:
-        """Yield each row with its last hidden states, (tokens, width), in a canonical order."""
+        """Yield each row with its last hidden states, of shape (tokens, width), in a canonical order."""
         for several in micro_batches(in_order(rows), self._shape, self.settings.micro_batch_bytes):
             batch = PaddedRows(several, self.model.device)
             with torch.no_grad(), self._arithmetic():
@@ -275,7 +275,7 @@ class PolicyUpdate:
         return torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16")
 
     def log_probs(self, model: Any, batch: PaddedRows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each target's log-probability at the temperature, and the entropy without a gradient."""
+        """Return the log-probability of each target at the temperature, and the entropy, which has no gradient."""
         with self._arithmetic():
             output = model(
                 input_ids=batch.ids, attention_mask=batch.attention, use_cache=False, logits_to_keep=batch.kept - 1
@@ -285,7 +285,7 @@ class PolicyUpdate:
             raise TrainingError(
                 f"{type(model).__name__} returned logits for {logits.shape[1]} positions. Expected the {len(batch.kept)} in "
                 "logits_to_keep.",
-                hint="The installed transformers does not support logits_to_keep for this model.",
+                hint="The installed version of transformers does not support logits_to_keep for this model.",
             )
         if self.settings.temperature != 1:
             logits = logits / self.settings.temperature
@@ -296,9 +296,9 @@ class PolicyUpdate:
         return log_probs, entropies
 
     def step(self) -> float:
-        """Make an optimizer step with the accumulated gradient, and return its norm before clipping.
+        """Make an optimizer step with the accumulated gradient, and return the gradient's norm before clipping.
 
-        Raises TrainingError, without a step, if the gradient is not finite.
+        If the gradient is not finite, no step is made and TrainingError is raised.
         """
         parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.largest_gradient_norm))
@@ -306,7 +306,7 @@ class PolicyUpdate:
             self.optimizer.zero_grad(set_to_none=True)
             raise TrainingError(
                 f"The gradient of update {self.version + 1} has the norm {norm}. Expected a finite number. "
-                "No step was made with it.",
+                "No step was made with this gradient.",
                 hint="Return to a checkpoint and lower the learning rate.",
             )
         self.optimizer.step()

@@ -1,10 +1,10 @@
-"""The part of ppo that other losses do not have: values, advantages computed from them, and the loss of the values.
+"""The parts of ppo that other losses do not have: values, advantages computed from values, and the loss of the values.
 
     rows with rewards -> the policy's features -> values -> advantages and returns -> rows with these advantages
                                                         `-> steps of the value head towards the returns
 
-The clipped ratio is in `losses.py`. The head is one linear layer on the policy's last hidden state. Its loss changes only
-the head, so the scale of the rewards does not affect the policy's weights through it.
+`losses.py` computes the clipped ratio. The value head is one linear layer on the policy's last hidden state. The loss
+of the values only changes the head, so the scale of the rewards does not affect the policy's weights through this loss.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from taskapp_kit.train.update.losses import mean
 from taskapp_kit.train.update.update_settings import PpoSettings
 
 VALUE_STEPS = 8
-"""Optimizer steps of the head in each update, on all tokens. They are cheap because features are computed once."""
+"""Number of optimizer steps of the head in each update. They are cheap, because features are computed only once."""
 
 Features = Callable[[Sequence[TrainingRow]], Iterable[tuple[TrainingRow, torch.Tensor]]]
-"""Returns each row, in any order, with the last hidden states after its tokens, (tokens, width), without a gradient."""
+"""A function that returns the rows in any order, with the last hidden states (tokens, width) without a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class ValueMetrics:
     """The metrics of the value head.
 
     Attributes:
-        loss: The loss before the head's first step, a mean over episodes.
-        explained_variance: 1 - Var(return - value) / Var(return) over all tokens, None if all returns are equal.
+        loss: The loss before the head's first step, as a mean over episodes.
+        explained_variance: 1 - Var(return - value) / Var(return) over all tokens, or None if all returns are equal.
     """
 
     loss: float
@@ -44,8 +44,12 @@ def generalised_advantages(
 ) -> list[float]:
     """Return A_t = d_t + discount · trace · A_(t+1), with d_t = r_t + discount · V_(t+1) - V_t, for each sampled token.
 
-    rewards: r_t, after token t. values: V_t, before token t. after: the value after the last token, 0.0 if the episode has
-    ended.
+    Args:
+        rewards: r_t, the reward after token t.
+        values: V_t, the value before token t.
+        after: The value after the last token, or 0.0 if the episode has ended.
+        discount: The discount per token.
+        trace: The decay of later differences per token.
     """
     advantages: list[float] = []
     later, following = 0.0, after
@@ -57,7 +61,10 @@ def generalised_advantages(
 
 
 def value_loss(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, clip: float | None) -> torch.Tensor:
-    """Return half the squared distance of value and return for each token. With `clip`, it is at least that at the bound."""
+    """Return half the squared distance between value and return for each token.
+
+    With `clip`, it is not less than the loss of the value after clipping it to `old` ± `clip`.
+    """
     distances = (values - returns) ** 2
     if clip is not None:
         bounded = old + (values - old).clamp(-clip, clip)
@@ -66,10 +73,13 @@ def value_loss(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, c
 
 
 class ValueHead:
-    """Estimates the return after each token of a policy. All initial values are 0. width: of the policy's hidden state."""
+    """Estimates the return after each token of a policy.
+
+    All initial values are 0. `width` is the size of the policy's hidden state.
+    """
 
     def __init__(self, width: int, settings: PpoSettings, device: torch.device | str = "cpu") -> None:
-        # With the policy's optimizer, the losses would need a relative weight, and an adapter would be exported with the head.
+        # A separate optimizer avoids a relative weight of the two losses, and an adapter that is exported with the head.
         self.layer = torch.nn.Linear(width, 1, device=device)
         for parameter in self.layer.parameters():
             torch.nn.init.zeros_(parameter)
@@ -77,7 +87,7 @@ class ValueHead:
         self._settings = settings
 
     def learn(self, rows: Sequence[TrainingRow], features: Features) -> tuple[list[TrainingRow], ValueMetrics]:
-        """Return the rows with advantages from the current values, after moving the values towards the returns."""
+        """Return the rows with advantages from the current values, and train the values on the returns."""
         inputs: list[torch.Tensor] = []
         weights: list[float] = []
         ends: dict[str, torch.Tensor] = {}
@@ -108,7 +118,11 @@ class ValueHead:
     def _with_advantages(
         self, rows: Sequence[TrainingRow], values: Sequence[Sequence[float]], after: dict[str, float]
     ) -> list[TrainingRow]:
-        """Return the rows with advantages. values: of trained tokens, by row. after: of episodes that a limit ended."""
+        """Return the rows with advantages.
+
+        `values` contains the values of the trained tokens of each row. `after` maps each rollout that a limit ended to
+        the value after its last token.
+        """
         settings = self._settings
         episodes: dict[str, list[tuple[int, int, int, float, float]]] = {}
         """The turn, row, position, reward and value of each token."""
@@ -119,12 +133,12 @@ class ValueHead:
                 episodes.setdefault(row.rollout, []).append((turn.index, place, at, reward, value))
         advantages = [[0.0] * len(row.ids) for row in rows]
         for name, tokens in episodes.items():
-            tokens.sort()  # by turn, because branches are in different rows
+            tokens.sort()  # sorted by turn, because branches are in different rows
             found = generalised_advantages(
                 [token[3] for token in tokens],
                 [token[4] for token in tokens],
-                # Undiscounted, a value that is its own target would grow with each update, and a policy would not be penalized
-                # for continuing until its context is full.
+                # Without a discount, a value that is its own target would grow with each update, and the policy would not be
+                # penalized for continuing until its context is full.
                 after=after.get(name, 0.0) if settings.discount < 1 else 0.0,
                 discount=settings.discount,
                 trace=settings.gae_lambda,
@@ -150,7 +164,7 @@ class ValueHead:
 
 
 def normalised(states: torch.Tensor) -> torch.Tensor:
-    """Return the states with length 1, so that one learning rate suits models of any width and scale."""
+    """Return the states scaled to length 1, so that one learning rate suits models of any width and scale."""
     return torch.nn.functional.normalize(states.float(), dim=-1)
 
 

@@ -1,7 +1,7 @@
-"""Updates on given answers. The loss is -log p of their tokens.
+"""Updates with given replies. The loss is -log p of the replies' tokens.
 
-The loss of an update is the mean over all trained tokens, so all tokens have the same weight. The trained tokens of rows
-need an advantage. The sampler's log-probabilities are not read.
+The loss of an update is the mean over all trained tokens, so all tokens have the same weight. Trained tokens must have
+an advantage. The sampler's log-probabilities are not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from taskapp_kit.train.update.policy_update import PaddedRows, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class SupervisedMetrics:
-    """The metrics of one update. loss: nats per token before the update. gradient_norm: before clipping."""
+    """The metrics of one update.
+
+    `loss` is the loss before the update in nats per token. `gradient_norm` is the norm before clipping.
+    """
 
     version: int
     loss: float
@@ -30,7 +33,7 @@ class SupervisedMetrics:
 def supervised_step(update: PolicyUpdate, rows: Sequence[TrainingRow]) -> SupervisedMetrics:
     """Make one optimizer step with all rows, and increment the version. `update` must have one minibatch.
 
-    Raises TrainingError, without a step, if the gradient is not finite.
+    If the gradient is not finite, no step is made and TrainingError is raised.
     """
     started = perf_counter()
     update.optimizer.zero_grad(set_to_none=True)

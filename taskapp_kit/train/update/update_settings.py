@@ -1,4 +1,4 @@
-"""The settings of an update. This module needs no torch."""
+"""The settings of an update. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ VALUE_LEARNING_RATE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PpoSettings:
-    """How advantages are computed from values, and how the value head learns.
+    """How advantages are computed from values, and how the value head is trained.
 
     Attributes:
-        discount: The discount per sampled token. Below 1, the return of an episode that a limit ended includes the value
-            after it.
-        gae_lambda: The decay of a later token's difference per token.
+        discount: The discount per sampled token. If it is less than 1 and a limit ended the episode, the return
+            includes the value after the episode.
+        gae_lambda: The decay per token of the differences of later tokens.
         whitened: Whether the advantages of a batch are scaled to mean 0 and deviation 1.
         passes: How often an update iterates over its minibatches.
-        value_learning_rate: The learning rate of the head.
-        value_clip: How far a value may move in one update before it has no gradient; None for no limit.
+        value_learning_rate: The learning rate of the value head.
+        value_clip: How far a value may change in one update before its gradient is 0. None means no limit.
     """
 
     discount: float = 1.0
-    # With TRL's 0.95, the first of 500 tokens would receive 1e-11 of the reward.
+    # With TRL's default of 0.95, the first of 500 tokens would receive 1e-11 of the reward.
     gae_lambda: float = 1.0
     whitened: bool = False
     passes: int = PASSES
@@ -37,16 +37,16 @@ class PpoSettings:
 Loss = Literal["gspo", "grpo", "reinforce", "ppo"]
 
 CLIP_RANGES: dict[Loss, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "grpo": (0.2, 0.28), "ppo": (0.2, 0.2)}
-"""How far a ratio may be below and above 1 before it has no gradient. gspo uses the ratio of the sequence, as in its paper."""
+"""How far a ratio may be below and above 1 before its gradient is 0. gspo uses the sequence's ratio, as in its paper."""
 
 LARGEST_MISMATCH = 1e-3
-"""The mean |Δ log p| between sampler and trainer up to which the sampler's log-probabilities replace the old policy's."""
+"""Up to this mean |Δ log p|, the sampler's log-probabilities replace the old policy's."""
 
 CLIP_TO_MISMATCH = 10
-"""A clip range must be this much wider than the mean |Δ log p|, because otherwise noise alone would clip."""
+"""A clip range must be this many times as wide as the mean |Δ log p|. Otherwise noise alone would cause clipping."""
 
 LARGEST_WEIGHT = 2.0
-"""The largest weight old / sampler of a token (with gspo, of a sequence)."""
+"""The maximum weight old / sampler of a token or, with gspo, of a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ class UpdateSettings:
     Attributes:
         learning_rate: The learning rate of AdamW.
         loss: The loss.
-        clip: The clip range below and above 1, None for the loss's CLIP_RANGES. reinforce does not use it.
+        clip: The clip range below and above 1. None selects the loss's range in CLIP_RANGES. reinforce does not use it.
         beta: The weight of the KL divergence from the reference model.
         temperature: The sampling temperature, by which the update also divides logits.
-        minibatches: Optimizer steps of one update, each on different episodes.
-        largest_gradient_norm: Longer gradients are scaled to this norm.
+        minibatches: The number of optimizer steps of one update. Each step uses different episodes.
+        largest_gradient_norm: Gradients with a larger norm are scaled to this norm.
         weight_decay: The weight decay of AdamW.
         precision: The precision of the computation. The weights are fp32.
-        micro_batch_bytes: Memory of the backward pass, without weights, gradients and optimizer.
+        micro_batch_bytes: The memory of the backward pass in bytes, without weights, gradients and optimizer.
         warmup: The number of updates over which the learning rate grows linearly.
-        draw: Names the random stream that assigns episodes to minibatches.
+        draw: The name of the random stream that assigns episodes to minibatches.
         ppo: The settings of the loss ppo.
     """
 
@@ -85,19 +85,19 @@ class UpdateSettings:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise BadArgument(f"temperature is {self.temperature}. Expected a number above 0 for training.")
+            raise BadArgument(f"`temperature` is {self.temperature}. Expected a number greater than 0 for training.")
         if self.beta < 0:
-            raise BadArgument(f"beta is {self.beta}. Expected a number of at least 0.")
+            raise BadArgument(f"`beta` is {self.beta}. Expected a number of at least 0.")
         if self.minibatches < 1:
-            raise BadArgument(f"minibatches is {self.minibatches}. Expected at least 1.")
+            raise BadArgument(f"`minibatches` is {self.minibatches}. Expected at least 1.")
         if self.loss == "reinforce" and self.minibatches > 1:
             raise BadArgument(
-                f"reinforce with {self.minibatches} minibatches would update weights that did not sample the later "
-                "minibatches, without correcting for it. Expected 1, or the loss grpo or gspo."
+                f"`minibatches` is {self.minibatches}. reinforce does not correct for earlier steps of an update. "
+                "Use 1, or the loss grpo or gspo."
             )
 
     def rate(self, number: int) -> float:
-        """Return the learning rate of the update with this number, from 1."""
+        """Return the learning rate of an update. The first update has the number 1."""
         return self.learning_rate * min(1.0, number / (self.warmup + 1))
 
     @property

@@ -6,9 +6,10 @@
     ReplayBuffer.as_service(batch_size=64)                          add(Episode(…)); sample() -> episodes, or None
     Trainer.as_service("tiny", learning_rate=1e-3, beta=0.05)       train_step(episodes) -> loss; push_weights(version)
 
-Each class documents its constructor. As for any service, call `options(num_replicas=…, with_gpus=…)` before `as_service`.
-Policies may have several replicas, trainer and replay buffer have one. Policy and trainer share weights through files in a
-temporary directory, or in the directory `folder` if both receive it. A complete program, which learns in a minute on a CPU:
+Each class documents its constructor. To set options of a service, call `options(num_replicas=…, with_gpus=…)` before
+`as_service`. Policies may have several replicas, but the trainer and the replay buffer have one. Policies and the
+trainer share weights through files in a temporary directory, or in the directory `folder` if it is passed to both. The
+following program trains a model in a minute on a CPU:
 
     import asyncio
 

@@ -1,4 +1,4 @@
-"""Prompts with targets (`DataLoader`), and the success rate of a policy on them (`evaluate`)."""
+"""`DataLoader`, which returns prompts with targets, and `evaluate`, which measures a policy's success rate on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Difficulty = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """A row of data. alone: whether the row is a prompt without a target."""
+    """A row of data. `alone` is whether the row is a prompt without a target."""
 
     prompt: Prompt
     target: Any = None
@@ -27,19 +27,19 @@ class DataRow:
 
     @classmethod
     def read(cls, row: Any, index: int) -> Self:
-        """Convert (prompt, target), (prompt, target, difficulty), or a prompt into a row. Raises BadArgument."""
+        """Convert (prompt, target), (prompt, target, difficulty), or a prompt to a row. Raises BadArgument for other values."""
         if _is_prompt(row):
             return cls(row, alone=True)
         if isinstance(row, list | tuple) and len(row) in (2, 3) and _is_prompt(row[0]):
             return cls(*row)
         raise BadArgument(
-            f"Row {index} of the data is {repr(row)[:80]}. Expected (prompt, target), (prompt, target, difficulty), or a "
-            "prompt: a string, or a list of chat messages."
+            f"Row {index} of the data is {repr(row)[:80]}. Expected (prompt, target), (prompt, target, difficulty), or "
+            "a prompt. A prompt is a string or a list of chat messages."
         )
 
 
 def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRow]:
-    """Return the rows of one difficulty, None for all. Raises BadArgument for an invalid row, or without rows."""
+    """Return the rows with a difficulty, or all rows if it is None. Raises BadArgument for invalid rows or no rows."""
     every = [DataRow.read(row, index) for index, row in enumerate(rows)]
     if not every:
         raise BadArgument("The data has no rows. Expected at least one (prompt, target).")
@@ -51,16 +51,16 @@ def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRo
 
 
 class DataLoader(Actor):
-    """Returns rows in random order, each once before any is repeated: `DataLoader.as_service(rows, seed=1)`.
+    """Returns rows in random order: `DataLoader.as_service(rows, seed=1)`. No row is repeated before all were returned.
 
-    All replicas, and a restarted one, return the same order from its beginning.
+    Every replica starts at the beginning of the same order, also after a restart.
 
     Args:
-        rows: (prompt, target), (prompt, target, difficulty), or prompts alone.
+        rows: A list of (prompt, target), (prompt, target, difficulty), or prompts without targets.
         seed: Determines the random order.
 
     Raises:
-        BadArgument: The data has no rows, or an invalid row. It is raised before a process starts.
+        BadArgument: The data has no rows, or a row is invalid. This is raised before a process starts.
     """
 
     def __init__(self, rows: Sequence[Any], *, seed: int | str = 0) -> None:
@@ -74,7 +74,7 @@ class DataLoader(Actor):
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check the rows before a process starts. Raises BadArgument."""
+        """Check the rows before a process starts. Raises BadArgument if a row is invalid."""
         rows = args[0] if args else kwargs.get("rows")
         if rows is not None:
             read_rows(rows)
@@ -85,10 +85,10 @@ class DataLoader(Actor):
         """Return the next row.
 
         Args:
-            difficulty: The difficulty of the row, None for any.
+            difficulty: The required difficulty of the row. None accepts every difficulty.
 
         Returns:
-            (prompt, target), or the prompt alone if the row has no target.
+            (prompt, target), or only the prompt if the row has no target.
 
         Raises:
             BadArgument: No row has this difficulty.
@@ -124,22 +124,22 @@ async def evaluate(
     success: float = 1.0,
     temperature: float | None = 0.0,
 ) -> float:
-    """Measure a policy on rows. Rows with an undefined reward are not counted, and a warning is logged.
+    """Measure the success rate of a policy on rows. Rows with an undefined reward do not count, and a warning is logged.
 
     Args:
         policy: A service of `Policy`.
-        difficulty: The difficulty of the rows, None for all.
-        rows: Held-out rows, in the form that `DataLoader` takes.
-        reward: A service of `RewardActor`. None compares answer and target without outer whitespace.
-        success: The lowest reward of a success.
-        temperature: The temperature of the answers. 0 takes the most probable token, None is the policy's default.
+        difficulty: The difficulty of the rows. None uses all rows.
+        rows: Held-out rows, in the format of `DataLoader`.
+        reward: A service of `RewardActor`. None compares the reply with the target, without outer whitespace.
+        success: The lowest reward that counts as a success.
+        temperature: The temperature of the replies. 0 selects the most probable token, and None the policy's default.
 
     Returns:
-        The share of rows whose answer has a reward of at least `success`, from 0 to 1.
+        The share of rows whose reply has a reward of at least `success`, from 0 to 1.
 
     Raises:
-        BadArgument: There are no rows to evaluate on.
-        ServiceError: No answer has a reward, or a service failed.
+        BadArgument: There are no rows.
+        ServiceError: No reply has a reward, or a service failed.
     """
 
     async def rewarded(row: DataRow) -> float | None:
@@ -152,9 +152,11 @@ async def evaluate(
     found = await asyncio.gather(*map(rewarded, read_rows(rows, difficulty)))
     defined = [each for each in found if each is not None]
     if not defined:
-        raise ServiceError(f"None of {len(found)} answers has a reward. Expected a number for at least one.")
+        raise ServiceError(
+            f"None of {len(found)} replies has a reward. At least one reply must have a number as its reward."
+        )
     if len(defined) < len(found):
         log.warning(
-            "evaluation: %d of %d answers have no reward and are not counted", len(found) - len(defined), len(found)
+            "evaluation: %d of %d replies have no reward and do not count", len(found) - len(defined), len(found)
         )
     return sum(each >= success for each in defined) / len(defined)

@@ -13,20 +13,20 @@ Messages = Sequence[dict[str, Any]]
 """Messages of a chat-completions request."""
 
 Prompt = str | Messages
-"""A user's message, or a whole conversation."""
+"""A user's message, or a complete conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A policy's answer.
+    """A policy's reply to a prompt.
 
     Attributes:
-        text: The answer without the stop token.
+        text: The text of the reply, without the stop token.
         prompt_ids: The token ids of the prompt.
         token_ids: The sampled token ids, including the stop token.
         log_probs: The log-probability of each sampled token at the sampling temperature.
-        version: The version of the weights, from `update_weights`; 0 for the initial weights.
-        cut: Whether `max_tokens` ended it.
+        version: The version of the weights, as passed to `update_weights`. The initial weights have the version 0.
+        cut: Whether `max_tokens` ended the reply.
     """
 
     text: str
@@ -39,21 +39,21 @@ class Response:
 
 @dataclass(slots=True)
 class Episode:
-    """An episode that a `Trainer` learns from.
+    """An episode for training with a `Trainer`.
 
     Attributes:
         prompt_ids: The token ids of the prompt.
-        response_ids: All later token ids: sampled tokens, and the environment's tokens between two turns.
-        reward: None if undefined. Such an episode is counted but not trained on.
-        mask: Whether the policy sampled each token of `response_ids`; None if it sampled all of them.
-        log_probs: The log-probability of each token of `response_ids`, arbitrary where `mask` is False. None assumes that
-            the current policy sampled them.
-        version: The version in `Response`, None if unknown.
-        group: The name of a group of episodes whose mean reward is the baseline, such as all episodes of one prompt. All
-            episodes of a batch without a group form one.
+        response_ids: All later token ids: sampled tokens, and the environment's tokens between turns.
+        reward: The reward, or None if it is undefined. An episode with an undefined reward is not trained on.
+        mask: For each token in `response_ids`, whether the policy sampled it. None means that it sampled all of them.
+        log_probs: For each token in `response_ids`, its log-probability. Values where `mask` is False are ignored. None
+            assumes that the current policy sampled the tokens.
+        version: The `version` of the `Response`, or None if unknown.
+        group: The name of a group of episodes, such as all episodes with the same prompt. The mean reward of the group
+            is the baseline. All episodes without a name form one group in each batch.
 
     Raises:
-        BadArgument: A value is invalid, or the length of a list differs from response_ids.
+        BadArgument: A value is invalid, or a list and `response_ids` have different lengths.
     """
 
     prompt_ids: Sequence[int]
@@ -74,14 +74,12 @@ class Episode:
             if values is not None and len(values) != len(self.response_ids):
                 raise BadArgument(
                     f"An episode has {len(values)} values in {name} and {len(self.response_ids)} response_ids. Expected "
-                    "equal numbers."
+                    "equal lengths."
                 )
         if self.mask is not None and not any(self.mask):
             raise BadArgument("An episode's mask is False for all tokens. Expected at least one sampled token.")
         if self.log_probs is not None and not all(map(math.isfinite, self.log_probs)):
-            raise BadArgument(
-                "An episode has a log-probability that is not finite. Expected the log_probs of a Response."
-            )
+            raise BadArgument("An episode has a log-probability that is not finite. Pass the log_probs of a Response.")
         if self.version is not None and (type(self.version) is not int or self.version < 0):
             raise BadArgument(f"An episode has the version {self.version!r}. Expected an integer of at least 0.")
 

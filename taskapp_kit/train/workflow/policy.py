@@ -1,4 +1,4 @@
-"""A policy that answers prompts: `Policy`."""
+"""`Policy`, a service that replies to prompts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_TOKENS = 128
 
 
 class SamplingActor(Actor):
-    """The base of actors that sample with the weights of a `WeightsFolder`. Subclasses set the attributes.
+    """The base class of actors that sample with the weights in a `WeightsFolder`. Subclasses set the attributes.
 
-    _partly: whether files of weights contain only the trained tensors.
+    `_partly` is whether weights files only contain the trained tensors.
     """
 
     _partly: ClassVar[bool] = False
@@ -36,13 +36,13 @@ class SamplingActor(Actor):
 
     @endpoint(idempotent=True, on_restart=True)
     async def update_weights(self, version: int) -> int:
-        """Use the pushed weights of this version from the next batch on.
+        """Use the pushed weights of this version, starting with the next batch.
 
         Returns:
             The version.
 
         Raises:
-            TrainingError: The version was not pushed, was removed since, or has another architecture.
+            TrainingError: The version was not pushed, was removed later, or has a different architecture.
         """
         from taskapp_kit.train.checkpoints.state import load_weights
 
@@ -61,30 +61,31 @@ class SamplingActor(Actor):
         self._sampler.close()
 
     def _number_of(self, version: int) -> int:
-        """Return the sampler's number for a version, which grows with each update."""
+        """Return the sampler's number for a version. The number increases with each update."""
         return version
 
     def _swapping(self, version: int, number: int) -> None:
-        """Record the version of the next batch."""
+        """Record which version the next batch uses."""
 
 
 class Policy(SamplingActor, concurrent_calls=64):
-    """A model that answers prompts with the weights that a `Trainer` pushes: `Policy.as_service("tiny", max_tokens=4)`.
+    """A model that replies to prompts, with weights from a `Trainer`: `Policy.as_service("tiny", max_tokens=4)`.
 
-    Up to `concurrent_calls` calls are answered in batches. `options(with_gpus=True)` puts the model on a GPU.
+    Up to `concurrent_calls` concurrent calls are sampled in batches. `options(with_gpus=True)` loads the model on a
+    GPU.
 
     Args:
         model: `tiny`, a base model's name, the path of a directory, or a trained model's name, as in a training job.
-        system: The system message before a prompt that is a string, "" for none.
-        max_tokens: The default limit of an answer.
-        temperature: The default temperature. Training needs the trainer's temperature.
-        seed: Determines the random stream, so that a replica gives equal answers to equal calls in the same order. With
-            several replicas, use None for a different stream in each.
-        folder: The directory shared with the trainer, None for a temporary one of this program.
-        threads: The number of threads, None for half of the processors.
+        system: The system message for prompts that are strings, or "" for none.
+        max_tokens: The default maximum number of tokens of a reply.
+        temperature: The default temperature. For training, it must be equal to the trainer's temperature.
+        seed: Determines the random stream. A replica returns equal replies to equal calls in the same order. With
+            several replicas, use None, so that each replica has a different stream.
+        folder: The directory that is shared with the trainer. None uses a temporary directory of this program.
+        threads: The number of threads. None uses half of the processors.
 
     Raises:
-        ConfigError: The model does not exist, or cannot be loaded.
+        ConfigError: The model does not exist or cannot be loaded.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Policy(SamplingActor, concurrent_calls=64):
         self._counted_version = 0
         self._open = 0
         self._pushed = {0: 0}
-        """The policy's version for each version of the sampler, which grows even if the policy returns to an older version."""
+        """The policy's version by sampler version. The latter increases even if the policy returns to an older version."""
         self._updating = asyncio.Lock()
         self._sampler = TransformersSampler(self._model, open_attempts=lambda: self._open)
 
@@ -132,20 +133,20 @@ class Policy(SamplingActor, concurrent_calls=64):
         max_tokens: int | None = None,
         draw: str | None = None,
     ) -> Response:
-        """Return an answer to a prompt, sampled with this replica's newest weights.
+        """Return a reply to a prompt, sampled with the newest weights of this replica.
 
         Args:
-            prompt: A user's message, or a whole conversation as in a chat-completions request.
-            temperature: The temperature, None for the policy's default.
-            max_tokens: The limit, None for the policy's default.
-            draw: The name of the answer's random stream, None for the replica's next one.
+            prompt: A user's message, or a complete conversation as in a chat-completions request.
+            temperature: The temperature. Defaults to the policy's temperature.
+            max_tokens: The maximum number of tokens. Defaults to the policy's `max_tokens`.
+            draw: The name of the reply's random stream. Defaults to the next stream of the replica.
 
         Raises:
             RequestError: The messages cannot be rendered.
-            BadArgument: The prompt is invalid, or does not fit into the model's context.
+            BadArgument: The prompt is invalid, or too long for the model's context.
         """
         ids = self._renderer.prompt(self._messages(prompt))
-        if self._counted_version != self._sampler.version:  # counted from 0 again, also if a version is pushed again
+        if self._counted_version != self._sampler.version:  # each update of the weights restarts the count
             self._counted_version = self._sampler.version
             self._calls.clear()
         if draw is None:
@@ -174,7 +175,7 @@ class Policy(SamplingActor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def act(self, observation: Any) -> str:
-        """Return the text of an answer to an observation: a string, a conversation, or a value that is shown as JSON."""
+        """Return the text of a reply to an observation: a string, a conversation, or a value that is encoded as JSON."""
         prompt = observation if _is_conversation(observation) else text_of(content(observation))
         response: Response = await self.generate(prompt)
         return response.text
@@ -188,7 +189,7 @@ class Policy(SamplingActor, concurrent_calls=64):
         return self._sampler.version + 1
 
     def _swapping(self, version: int, number: int) -> None:
-        self._pushed[number] = version  # before the swap, because the first answer may arrive before this continues
+        self._pushed[number] = version  # before the swap, because the first reply may arrive before this code continues
 
     def _messages(self, prompt: Prompt) -> Messages:
         if isinstance(prompt, str):
@@ -197,8 +198,8 @@ class Policy(SamplingActor, concurrent_calls=64):
         if _is_conversation(prompt):
             return list(prompt)
         raise BadArgument(
-            f"The prompt is {repr(prompt)[:80]}. Expected a string, or a list of chat messages.",
-            hint="DataLoader.sample returns a pair: prompt, target = await dataloader.sample.route()",
+            f"The prompt is {repr(prompt)[:80]}. Expected a string or a list of chat messages.",
+            hint="DataLoader.sample returns a pair. Write: prompt, target = await dataloader.sample.route()",
         )
 
 

@@ -1,4 +1,4 @@
-"""Stores episodes until they are trained on: `ReplayBuffer`."""
+"""`ReplayBuffer`, a service that stores episodes until they are trained on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.train.workflow.episode import Episode
 
 @dataclass(slots=True)
 class BufferedEpisode:
-    """An episode in the buffer. version: the version from which its age counts. uses: the number of its batches."""
+    """An episode in the buffer. Its age counts from `version`, and `uses` is the number of batches that contained it."""
 
     episode: Episode
     version: int
@@ -26,11 +26,11 @@ class BufferCounts:
     """Counts of episodes.
 
     Attributes:
-        added: Stored episodes.
-        without_reward: Episodes with an undefined reward, which are not stored.
-        used: Episodes in batches, counted once for each batch.
-        too_old: Episodes that were removed because of `max_policy_age`.
-        overflow: Episodes that were removed because of `capacity`.
+        added: Number of episodes that were stored.
+        without_reward: Number of episodes with an undefined reward. They are not stored.
+        used: Number of episodes in batches. An episode counts once for each batch.
+        too_old: Number of episodes that were removed because of `max_policy_age`.
+        overflow: Number of episodes that were removed because of `capacity`.
     """
 
     added: int = 0
@@ -41,20 +41,20 @@ class BufferCounts:
 
 
 class ReplayBuffer(Actor):
-    """Episodes for training, in one replica: `ReplayBuffer.as_service(batch_size=32)`.
+    """A buffer of episodes for training, in one replica: `ReplayBuffer.as_service(batch_size=32)`.
 
-    A restarted replica is empty; `state_dict` and `load_state_dict` save and load the episodes.
+    A restarted replica is empty. `state_dict` and `load_state_dict` save and restore the episodes.
 
     Args:
         batch_size: The default size of a batch.
-        max_policy_age: Episodes whose version is more than this much older than the current version are removed; None
-            removes none.
-        max_uses: The most batches of an episode.
-        capacity: The most episodes. Above it, the oldest one is removed.
+        max_policy_age: The largest allowed difference between the current version and an episode's version. Older
+            episodes are removed. None removes no episodes.
+        max_uses: The maximum number of batches that contain an episode.
+        capacity: The maximum number of episodes. When it is exceeded, the oldest episode is removed.
         seed: Determines the random stream of `sample`.
 
     Raises:
-        BadArgument: A number is too small, or a batch does not fit into `capacity`.
+        BadArgument: A number is too small, or `batch_size` exceeds `capacity`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReplayBuffer(Actor):
             _check_number("max_policy_age", max_policy_age, 0)
         if batch_size > capacity:
             raise BadArgument(
-                f"batch_size is {batch_size}, but capacity is only {capacity}. Expected at least batch_size."
+                f"`capacity` is {capacity}, but `batch_size` is {batch_size}. Expected a capacity of at least batch_size."
             )
         self._batch_size = batch_size
         self._max_policy_age = max_policy_age
@@ -86,7 +86,7 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def add(self, episode: Episode) -> None:
-        """Store an episode. Without a version, it has the last `curr_policy_version` of `sample`.
+        """Store an episode. An episode without a version gets the last `curr_policy_version` that `sample` received.
 
         Raises:
             BadArgument: The argument is not an Episode.
@@ -111,20 +111,21 @@ class ReplayBuffer(Actor):
         """Draw a batch at random.
 
         Args:
-            curr_policy_version: The current version. Episodes that are too old are removed first; None removes none.
-            batch_size: The number of episodes, None for the buffer's default.
+            curr_policy_version: The current version. Episodes that are too old are removed first. None removes no
+                episodes.
+            batch_size: The number of episodes. Defaults to the buffer's `batch_size`.
 
         Returns:
             The episodes in the order in which they were added, or None if the buffer has too few.
 
         Raises:
-            BadArgument: A number is too small, or the batch is larger than the buffer.
+            BadArgument: A number is too small, or `batch_size` exceeds the capacity.
         """
         count = self._batch_size if batch_size is None else batch_size
         _check_number("batch_size", count, 1)
         if count > self._capacity:
             raise BadArgument(
-                f"batch_size is {count}. Expected at most {self._capacity}, the capacity of the replay buffer."
+                f"`batch_size` is {count}. Expected at most the capacity of the replay buffer, which is {self._capacity}."
             )
         if curr_policy_version is not None:
             _check_number("curr_policy_version", curr_policy_version, 0)
@@ -153,7 +154,7 @@ class ReplayBuffer(Actor):
 
     @endpoint(idempotent=True)
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`, as JSON."""
+        """Return the buffer's state as a JSON object, for `load_state_dict`."""
         return {
             "episodes": [
                 {**_as_json(each.episode), "counted_version": each.version, "uses": each.uses}
@@ -166,7 +167,7 @@ class ReplayBuffer(Actor):
 
     @endpoint(idempotent=True)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`. Options do not change.
+        """Restore a state that `state_dict` returned. The buffer's options do not change.
 
         Raises:
             BadArgument: The state is invalid. Nothing has changed.
@@ -180,7 +181,7 @@ class ReplayBuffer(Actor):
             newest, draws, counts = int(state["newest"]), int(state["draws"]), BufferCounts(**state["counts"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadArgument(
-                f"The state of a replay buffer cannot be read: {error!r}. Expected its state_dict."
+                f"The state of a replay buffer cannot be read: {error!r}. Expected the result of state_dict."
             ) from None
         removed = max(0, len(episodes) - self._capacity)
         counts.overflow += removed
@@ -203,4 +204,4 @@ def _as_json(episode: Episode) -> dict[str, Any]:
 
 def _check_number(name: str, value: int, least: int) -> None:
     if type(value) is not int or value < least:
-        raise BadArgument(f"{name} is {value!r}. Expected an integer of at least {least}.")
+        raise BadArgument(f"`{name}` is {value!r}. Expected an integer of at least {least}.")

@@ -1,8 +1,8 @@
-"""The directory through which trainer and policies share weights. Tensors are never sent in calls.
+"""The directory through which the trainer and policies share weights. Calls never contain tensors.
 
 DIRECTORY/
-  weights/version-7.safetensors   written by `Trainer.push_weights(7)`; the last few versions are retained
-  weights/pushed.json             [[7, 12], …]: the pushed versions in order, with their numbers of updates
+  weights/version-7.safetensors   written by `Trainer.push_weights(7)`, which retains the last few versions
+  weights/pushed.json             the pushed versions with their numbers of updates, in order: [[7, 12], …]
   checkpoints/                    written by `Trainer.save`
 """
 
@@ -23,15 +23,15 @@ from taskapp_kit.system.private_files import make_private_folder, write_private
 from taskapp_kit.train.checkpoints.writer import CheckpointPart
 
 KEPT_VERSIONS = 4
-"""Retained pushed versions. A policy's replica may still load an earlier one."""
+"""Number of pushed versions that are retained, because a policy's replica may still load an earlier version."""
 KNOWN_VERSIONS = 1000
-"""Pushed versions whose numbers of updates are stored for a restarted trainer."""
+"""Maximum number of pushed versions in `pushed.json`, which a restarted trainer reads."""
 PUSHED = "pushed.json"
 UNFINISHED = ".unfinished-"
 
 
 class WeightsFolder:
-    """The pushed weights in a shared directory. One trainer writes; policies read at any time."""
+    """The pushed weights in a shared directory. One trainer writes them, and policies may read them at any time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "weights"
@@ -39,7 +39,7 @@ class WeightsFolder:
     def path(self, version: int) -> Path:
         """Return the path of a version's weights, which need not exist. Raises BadArgument for an invalid version."""
         if type(version) is not int or version < 0:
-            raise BadArgument(f"The version of weights is {version!r}. Expected an integer of at least 0.")
+            raise BadArgument(f"The version of the weights is {version!r}. Expected an integer of at least 0.")
         return self._folder / f"version-{version}.safetensors"
 
     def existing(self, version: int) -> Path:
@@ -48,21 +48,22 @@ class WeightsFolder:
         if not path.is_file():
             raise TrainingError(
                 f"The weights of version {version} do not exist at {path}. Expected one of the last {KEPT_VERSIONS} versions "
-                "of push_weights.",
-                hint="Await trainer.push_weights first, and pass the same `folder` on a shared disk to policy and trainer.",
+                "that were passed to push_weights.",
+                hint="Await trainer.push_weights first, and pass the same shared `folder` to the policy and the trainer.",
             )
         return path
 
     def write(self, pushed: list[tuple[int, int]], part: CheckpointPart) -> None:
         """Write the weights of the last pushed version, and the list of pushed versions. Raises TrainingError.
 
-        Readers never see an incomplete file. Nothing is flushed to the disk, because checkpoints survive a power cut.
+        Readers never see an incomplete file. Files are not flushed to the disk, because checkpoints already survive a
+        power failure.
         """
         version = pushed[-1][0]
         place = self.path(version)
         try:
             make_private_folder(self._folder)
-            for path in self._folder.glob(f"{UNFINISHED}*"):  # left by a killed trainer
+            for path in self._folder.glob(f"{UNFINISHED}*"):  # files of a killed trainer
                 path.unlink()
             part.write(self._folder / f"{UNFINISHED}weights")
             (self._folder / f"{UNFINISHED}weights").rename(place)
@@ -78,7 +79,7 @@ class WeightsFolder:
             ) from error
 
     def pushed(self) -> list[tuple[int, int]]:
-        """Return the pushed versions with their numbers of updates, [] before the first push. Raises TrainingError."""
+        """Return the pushed versions with their numbers of updates, or [] before the first push. Raises TrainingError."""
         try:
             return [
                 (int(version), int(updates)) for version, updates in orjson.loads((self._folder / PUSHED).read_bytes())
@@ -90,12 +91,12 @@ class WeightsFolder:
 
 
 def shared_folder(folder: str | None) -> Path:
-    """Return the directory; for None, a temporary directory that is removed at the end of this program."""
+    """Return the directory. For None, return a temporary directory that is removed when this program ends."""
     return Path(folder).absolute() if folder else _program_folder()
 
 
 def sent_folder(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a constructor's arguments with the directory, so that all replicas and services use the same one."""
+    """Return a constructor's arguments with the directory, so that all replicas and services use the same directory."""
     return {**kwargs, "folder": str(shared_folder(kwargs.get("folder")))}
 
 
@@ -104,7 +105,7 @@ def _program_folder() -> Path:
     path, owner = tempfile.mkdtemp(prefix="taskapp-workflow-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # not in a forked child
+        if os.getpid() == owner:  # only in the process that created it
             shutil.rmtree(path, ignore_errors=True)
 
     atexit.register(remove)

@@ -1,4 +1,4 @@
-"""The trainer's policy with torch: its update, its pushed weights and its checkpoints in a shared directory."""
+"""The trainer's policy with torch. It updates weights, and writes weights and checkpoints to a shared directory."""
 
 from __future__ import annotations
 
@@ -37,17 +37,15 @@ WITHOUT_GROUP = "batch"
 def episode_rows(
     episodes: Sequence[Episode], options: RowOptions, updates_of: Callable[[int | None], int]
 ) -> tuple[TrainingBatch, set[str]]:
-    """Return the rows, and the rollouts without log-probabilities, whose rows have 0.0.
+    """Return the rows of the episodes, and the names of rollouts without log-probabilities, whose rows have 0.0.
 
-    Episodes without a group are compared with each other. updates_of: returns the number of updates of an episode's
+    Episodes without a group are compared with each other. `updates_of` returns the number of updates of an episode's
     version, and raises BadArgument for an unknown version. Raises BadArgument if no episode can be trained on.
     """
     made = [_training_episode(number, each, updates_of) for number, each in enumerate(episodes)]
     batch = training_batch(made, options)
     if not batch.rows:
-        raise BadArgument(
-            f"None of the {len(episodes)} episodes can be trained on. Expected at least one with a reward."
-        )
+        raise BadArgument(f"None of the {len(episodes)} episodes can be trained on. At least one needs a reward.")
     unknown = {converted.rollout for converted, each in zip(made, episodes, strict=True) if each.log_probs is None}
     return batch, unknown
 
@@ -65,7 +63,7 @@ def _training_episode(number: int, episode: Episode, updates_of: Callable[[int |
 
 
 def device() -> str:
-    """Return the device for models: a GPU if this process may use one, else the CPU."""
+    """Return the device for models: a GPU if this process may use one, otherwise the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -80,7 +78,10 @@ JOB = "workflow"
 
 
 class TrainedPolicy:
-    """A trained policy, which continues from its directory. Raises CheckpointError if another trainer uses the directory."""
+    """A trained policy, which continues from the state in its directory.
+
+    Raises CheckpointError if another trainer uses the directory.
+    """
 
     def __init__(
         self, model: str, settings: UpdateSettings, options: RowOptions, folder: Path, threads: int | None
@@ -93,7 +94,7 @@ class TrainedPolicy:
         self._update = PolicyUpdate(policy, settings, reference=copy.deepcopy(policy) if settings.beta else None)
         self._weights = WeightsFolder(folder)
         self._pushed: list[tuple[int, int]] = []
-        """The pushed versions with their numbers of updates, in order."""
+        """The pushed versions in order, with their numbers of updates."""
         self._warned = False
         self._writer = CheckpointWriter(folder / "checkpoints")
         try:
@@ -103,24 +104,24 @@ class TrainedPolicy:
             raise
 
     def learn(self, episodes: Sequence[Episode]) -> UpdateMetrics:
-        """Make one update. Raises BadArgument, TrainingError."""
+        """Make one update. Raises BadArgument if no episode can be trained on, and TrainingError if the update fails."""
         batch, unknown = episode_rows(episodes, self._options, self._updates_of)
         if unknown and not self._warned:
             self._warned = True
             log.warning(
-                "episodes have no log-probabilities, so they are trained on as if the current policy had sampled them "
-                "(pass the log_probs and the version of the Response to Episode)"
+                "episodes have no log-probabilities, so they are trained on as if the current policy had sampled them. "
+                "Pass the log_probs and the version of the Response to Episode."
             )
         complete = [row for row in batch.rows if row.rollout not in unknown]
         completed = self._update.with_own_log_probs([row for row in batch.rows if row.rollout in unknown])
         return self._update.train_step([*complete, *completed])
 
     def push(self, version: int) -> str:
-        """Write the weights. Raises BadArgument, TrainingError."""
+        """Write the weights and return the file's path. Raises BadArgument for an invalid version, and TrainingError."""
         path = self._weights.path(version)
         if version == 0:
             raise BadArgument(
-                "push_weights received the version 0, which is the version of a policy's initial weights. Expected at least 1."
+                "push_weights received the version 0, but a policy's initial weights have this version. Expected at least 1."
             )
         pushed = [*self._pushed, (version, self._update.version)]
         self._weights.write(pushed, weights_part(self._update.model))
@@ -128,7 +129,7 @@ class TrainedPolicy:
         return str(path)
 
     def save(self) -> str:
-        """Save a checkpoint. Raises CheckpointError."""
+        """Save a checkpoint and return its path. Raises CheckpointError if it cannot be saved."""
         facts = CheckpointFacts(
             job=JOB,
             position=JobPosition(self._update.version, 0),
@@ -141,15 +142,15 @@ class TrainedPolicy:
         return str(self._writer.save(facts, parts).path)
 
     def restore(self) -> int:
-        """Restore the last complete checkpoint. Raises CheckpointError."""
+        """Restore the last complete checkpoint. Return its number of updates. Raises CheckpointError if there is none."""
         checkpoint = latest_checkpoint(self._writer.root)
         if checkpoint is None:
-            raise CheckpointError(f"{self._writer.root} has no checkpoint to restore.", hint="Call trainer.save first.")
+            raise CheckpointError(f"{self._writer.root} contains no checkpoint.", hint="Call trainer.save first.")
         self._take(checkpoint)
         return self._update.version
 
     def close(self) -> None:
-        """Release the directory for other trainers."""
+        """Unlock the directory for other trainers."""
         self._writer.close()
 
     def _resume(self) -> None:
@@ -177,7 +178,7 @@ class TrainedPolicy:
         updates = {0: 0, **dict(self._pushed)}
         if version not in updates:
             raise BadArgument(
-                f"An episode was sampled by version {version}, which this trainer has not pushed. Expected 0 or one of its "
-                f"{len(self._pushed)} pushed versions."
+                f"An episode was sampled by version {version}, which this trainer has not pushed. Expected 0 or one of "
+                f"the {len(self._pushed)} pushed versions."
             )
         return updates[version]

@@ -1,4 +1,4 @@
-"""Updates a policy's weights: `Trainer`."""
+"""`Trainer`, a service that updates a policy's weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Returns = Literal["loss", "loss_and_kl"]
 
 
 class Trainer(Actor, call_seconds=3600.0):
-    """Updates a model from episodes, in one replica: `Trainer.as_service("tiny", learning_rate=5e-4)`.
+    """Updates a model with episodes, in one replica: `Trainer.as_service("tiny", learning_rate=5e-4)`.
 
     A new or restarted trainer continues from the newest weights or checkpoint in its directory. Only `save` stores the
     optimizer's state.
@@ -31,11 +31,11 @@ class Trainer(Actor, call_seconds=3600.0):
         beta: The weight of the KL divergence from the initial model.
         temperature: The policy's temperature.
         minibatches: The number of optimizer steps of one update.
-        warmup: The number of updates over which the learning rate grows.
-        scale: The divisor of an episode's distance from its baseline.
-        returns: The result of `train_step`.
+        warmup: The number of updates during which the learning rate increases.
+        scale: By what the difference between an episode's reward and its baseline is divided.
+        returns: What `train_step` returns: `loss` or `loss_and_kl`.
         precision: `fp32` or `bf16`.
-        folder: The directory shared with the policies, None for a temporary one of this program.
+        folder: The directory that is shared with the policies. None uses a temporary directory of this program.
         threads: The number of threads, as for `Policy`.
 
     Raises:
@@ -65,7 +65,7 @@ class Trainer(Actor, call_seconds=3600.0):
             raise BadArgument(f"`returns` is {returns!r}. Expected one of {', '.join(get_args(Returns))}.")
         if returns == "loss_and_kl" and not beta:
             raise BadArgument(
-                'returns="loss_and_kl" with beta 0 has no KL divergence to return. Expected a beta above 0.'
+                'returns="loss_and_kl" requires a beta greater than 0, because there is no KL divergence otherwise.'
             )
         if scale not in get_args(Scale):
             raise BadArgument(f"`scale` is {scale!r}. Expected one of {', '.join(get_args(Scale))}.")
@@ -93,10 +93,10 @@ class Trainer(Actor, call_seconds=3600.0):
         """Make one update.
 
         Args:
-            batch: Episodes, as `ReplayBuffer.sample` returns them.
+            batch: A list of episodes, such as the result of `ReplayBuffer.sample`.
 
         Returns:
-            The loss, or with returns="loss_and_kl" the loss and the KL divergence per token.
+            The loss or, with returns="loss_and_kl", the loss and the KL divergence per token.
 
         Raises:
             BadArgument: The batch is None or empty, or its episodes cannot be trained on. Nothing has changed.
@@ -106,7 +106,7 @@ class Trainer(Actor, call_seconds=3600.0):
             shown = "an empty batch" if isinstance(batch, list | tuple) and not batch else repr(batch)[:80]
             raise BadArgument(
                 f"train_step received {shown}. Expected a list of at least one Episode.",
-                hint="ReplayBuffer.sample returns None if it has too few episodes: wait, or add episodes first.",
+                hint="If the result of ReplayBuffer.sample is None, add more episodes first.",
             )
         self._metrics = self._policy.learn(batch)
         if self._returns == "loss":
@@ -119,7 +119,7 @@ class Trainer(Actor, call_seconds=3600.0):
         """Write the weights for `Policy.update_weights(version)`. The last few versions are retained.
 
         Args:
-            version: An integer above 0, which the caller chooses.
+            version: An integer greater than 0, chosen by the caller.
 
         Returns:
             The path of the file.
@@ -132,15 +132,15 @@ class Trainer(Actor, call_seconds=3600.0):
 
     @endpoint(idempotent=True)
     def metrics(self) -> UpdateMetrics | None:
-        """Return the metrics of the last update, None before the first one."""
+        """Return the metrics of the last update, or None before the first update."""
         return self._metrics
 
     @endpoint
     def save(self) -> str:
-        """Save a checkpoint of weights and optimizer. The last two are retained.
+        """Save a checkpoint of the weights and the optimizer. The last two checkpoints are retained.
 
         Returns:
-            The path of its directory, which can also be used as a model.
+            The path of the checkpoint's directory, which can also be used as a model.
 
         Raises:
             CheckpointError: The checkpoint cannot be saved. Earlier checkpoints are unchanged.
@@ -152,7 +152,7 @@ class Trainer(Actor, call_seconds=3600.0):
         """Restore the last complete checkpoint.
 
         Returns:
-            The number of updates of its weights.
+            The number of updates in the checkpoint.
 
         Raises:
             CheckpointError: No checkpoint exists.
@@ -160,5 +160,5 @@ class Trainer(Actor, call_seconds=3600.0):
         return self._policy.restore()
 
     def close(self) -> None:
-        """Release the directory for other trainers."""
+        """Unlock the directory for other trainers."""
         self._policy.close()

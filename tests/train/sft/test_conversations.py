@@ -52,7 +52,7 @@ def test_low_rewards_are_left_out(tmp_path: Path) -> None:
     found = chosen(tmp_path, lines, data="held_out_share = 0\nmin_reward = 0.5")
     assert seeds(found.learned) == [0, 1]
     assert found.left_out == Counter({"without a reward": 1, "with a reward below 0.5": 1})
-    with pytest.raises(ConfigError, match="no conversation .*; left out: 3 with a reward below 2, 1 without"):
+    with pytest.raises(ConfigError, match="no conversation .* Omitted: 3 with a reward below 2, 1 without"):
         chosen(tmp_path, lines, data="min_reward = 2")
 
 

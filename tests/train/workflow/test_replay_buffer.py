@@ -107,7 +107,7 @@ def test_a_wrong_value_says_what_was_expected() -> None:
         buffer.add({"reward": 1.0})  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="at most 10000"):
         buffer.sample(batch_size=20_000)
-    with pytest.raises(BadArgument, match="its state_dict"):
+    with pytest.raises(BadArgument, match="result of state_dict"):
         buffer.load_state_dict({"episodes": [{}]})
     with pytest.raises(BadArgument, match="at least batch_size"):
         ReplayBuffer(10, capacity=4)

@@ -106,7 +106,7 @@ async def test_groups_are_compared_within_themselves(policy: Any, trainer: Any) 
 
 
 async def test_loss_and_kl(policy: Any, folder: str) -> None:
-    with pytest.raises(BadArgument, match="beta above 0"):
+    with pytest.raises(BadArgument, match="beta greater than 0"):
         Trainer("tiny", returns="loss_and_kl", folder=folder)
     with closing(Trainer("tiny", learning_rate=1e-3, beta=0.05, returns="loss_and_kl", folder=folder)) as trainer:
         batch = await episodes(policy)
