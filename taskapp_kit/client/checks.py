@@ -41,19 +41,19 @@ WHAT_TO_DO = {
     Trouble.TRUNCATED: "The server closed the connection in the middle of its response. Read the server's log.",
     Trouble.TOO_LARGE: "A task app does not send responses this large. Check the host, the port and the path.",
 }
-"""Advice for each reason why there is no response. Any reason not listed means that nothing is listening."""
+"""Advice for each reason why a response is missing. Any other reason means that nothing is listening."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The result of one request: the response (`answer`) or the reason why there is none (`lost`), never both."""
+    """The result of one request: either the response (`answer`), or the reason why none arrived (`lost`)."""
 
     answer: HttpResponse | None = None
     lost: NoAnswer | None = None
 
     @property
     def status(self) -> int:
-        """The HTTP status, or 0 if there was no response."""
+        """The HTTP status, or 0 if no response arrived."""
         return self.answer.status if self.answer is not None else 0
 
     @property
@@ -69,7 +69,7 @@ class ProbeResult:
 
     @property
     def words(self) -> str:
-        """A description of the response, such as `404` or `200 with a web page`, or the reason why there is none."""
+        """A description of the response, such as `404` or `200 with a web page`, or the reason why none arrived."""
         if self.answer is None:
             return self.lost.why if self.lost is not None else "nothing"
         kind = self.answer.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -336,7 +336,7 @@ def takes_words(described: Mapping[str, Any]) -> bool:
 
 
 def first_seed(dataset: Mapping[str, Any]) -> int:
-    """Return the first seed in the description of the data set, or 0 if there is none."""
+    """Return the first seed in the description of the data set, or 0 if it lists no seeds."""
     seeds = dataset.get("seeds")
     for bounds in seeds.values() if isinstance(seeds, Mapping) else ():
         first = bounds[0] if isinstance(bounds, list) and bounds else None

@@ -97,8 +97,8 @@ class RolloutCall:
     async def answer(self) -> dict[str, Any]:
         """Run the rollout and return the body of the response.
 
-        Raises TaskAppError if it is rejected or fails, TaskAppUnreachable if there is no response, and JobTimeout if
-        the time limit has passed.
+        Raises TaskAppError if it is rejected or fails, TaskAppUnreachable if the server does not respond, and
+        JobTimeout if the time limit has passed.
         """
         self._end = time.monotonic() + self.timeout_seconds
         try:
@@ -272,7 +272,7 @@ class RolloutCall:
 
 def _worth_another(answer: HttpResponse, members: ErrorMembers | None, *, fetched: bool) -> bool:
     """Return whether repeating the request with its idempotency key may have a different result."""
-    if fetched and answer.status in (404, 410):  # there is no result here, but a POST with the key may return it
+    if fetched and answer.status in (404, 410):  # the result is gone, but a POST with the key may return it
         return True
     if members is None:
         return answer.status in (408, 429) or answer.status >= 500

@@ -52,7 +52,7 @@ async def exchange(
     it: the connection was not established, or no session was free. Redirects from a gateway that does not wait for the
     end of the call are followed for at most `seconds`.
 
-    Raises TaskAppError if the call is rejected or fails, and TaskAppUnreachable if there is no response.
+    Raises TaskAppError if the call is rejected or fails, and TaskAppUnreachable if the server does not respond.
     """
     try:
         encoded = orjson.dumps(body) if verb == "POST" else None
@@ -106,8 +106,8 @@ class RemoteSession:
 
     Each call has a `request_id`, so that the task app executes the call only once even if it is sent again after the
     connection breaks. Calls must not overlap. Every method raises TaskAppError if the call is rejected or the episode
-    fails (with `status`, `code` and the `boundary` of the failure), TaskAppUnreachable if there is no response, and
-    RequestError if an argument cannot be encoded as JSON.
+    fails (with `status`, `code` and the `boundary` of the failure), TaskAppUnreachable if the server does not respond,
+    and RequestError if an argument cannot be encoded as JSON.
 
     Args:
         session_id: The session's id.

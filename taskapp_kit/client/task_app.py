@@ -39,7 +39,7 @@ class TaskAppClient:
     """Client of one task app: `async with TaskAppClient(url, key) as client: answer = await client.rollout(request)`.
 
     Only 303 redirects to the same server are followed. Every method that sends a request raises TaskAppError if the task
-    app rejects it, and TaskAppUnreachable if there is no response.
+    app rejects it, and TaskAppUnreachable if it does not respond.
 
     Args:
         url: The task app's address.

@@ -18,7 +18,7 @@ def unreachable(
     """Return the error for a request that got no response.
 
     Args:
-        lost: Why there is no response.
+        lost: Why no response arrived.
         url: The task app's address.
         path: The path of the request.
         may_run: Whether the request may have started a rollout.

@@ -94,7 +94,7 @@ async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
         if ended.cancelled():
             answer.cancel()
             return
-        error = ended.exception()  # also if the caller is gone, because asyncio logs exceptions that nobody retrieves
+        error = ended.exception()  # also if the caller is gone, because asyncio logs unretrieved exceptions
         if answer.done():
             return
         if error is None:

@@ -3,8 +3,9 @@
     reward = RewardActor.options(num_replicas=2).as_service(correct)
     value = await reward.evaluate_response.route(prompt, response, target)
 
-Each service returns a number, or None if there is no reward. A failure raises an exception and never becomes 0. Rubrics
-in task apps call the services with `route_sync`, or await `route`. A failure in such a call is a scoring failure.
+Each service returns a number, or None if the reward is undefined. A failure raises an exception and never becomes 0.
+Rubrics in task apps call the services with `route_sync`, or await `route`. A failure in such a call is a scoring
+failure.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class RewardActor(Actor, concurrent_calls=64):
 
     Args:
         function: Synchronous or asynchronous `fn(prompt, response, target)`, defined at the top level of a file. It returns
-            a number, or None if there is no reward. Not needed by a subclass that overrides `reward`.
+            a number, or None if the reward is undefined. A subclass that overrides `reward` does not need it.
     """
 
     def __init__(self, function: ClassReference | RewardOf | None = None) -> None:
@@ -77,7 +78,7 @@ class RewardActor(Actor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def evaluate_response(self, prompt: Any, response: str, target: Any = None) -> float | None:
-        """Return the reward of a response, or None if there is no reward.
+        """Return the reward of a response, or None if it is undefined.
 
         Args:
             prompt: Prompt that precedes the response.

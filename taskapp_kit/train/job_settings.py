@@ -80,7 +80,7 @@ class TrainingSettings:
         model: The model's name in the config, before aliases are applied.
         driving: How rollouts are played. The method `driver` completes these settings.
         update: How the weights are updated. `update.draw` is "", and the caller must set it to the job's id.
-        label: The trained model's label, or "" if it has none.
+        label: The trained model's label, or "" if it is not set.
         aliases: The config's own aliases of models.
         lora: The adapter, or None for full training.
         deterministic: Whether prompts are sampled one at a time.

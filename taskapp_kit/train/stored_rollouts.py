@@ -23,7 +23,7 @@ from taskapp_kit.train.turns import RecordedTurn, recorded_turns
 
 MAX_LINE_BYTES = 2**26
 MAX_STORED = 1_000_000
-"""Maximum number of rollouts in one file. The offset of each rollout is kept in memory."""
+"""Maximum number of rollouts in one file. The offset of each rollout stays in memory."""
 FOLDER = "rollouts"
 """The subdirectory of the models directory that contains the files that a request may use."""
 

@@ -217,7 +217,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetrics:
-    """The metrics of one update. Means over tokens cover the tokens with a gradient, and are None if there are none.
+    """The metrics of one update. Means over tokens cover the tokens with a gradient, and are None if no token has a gradient.
 
     Attributes:
         version: The version of the weights after the update.

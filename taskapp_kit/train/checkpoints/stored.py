@@ -133,7 +133,7 @@ def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
 
 
 def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
-    """Return a job's last complete checkpoint, or None if there is none. Damaged checkpoints are logged. Raises OSError."""
+    """Return a job's last complete checkpoint, or None. Logs a warning for each damaged checkpoint. Raises OSError."""
     for path in reversed(checkpoint_folders(root)):
         try:
             return read_checkpoint(path)
@@ -160,5 +160,5 @@ def _manifest(raw: bytes) -> dict[str, StoredFile]:
     for name, file in files.items():
         check_file_name(name)
         if type(file.size) is not int or type(file.sha256) is not str or not _SHA256.fullmatch(file.sha256):
-            raise CheckpointError(f"{MANIFEST} cannot be read: the entry of {name} is not a size and a SHA-256.")
+            raise CheckpointError(f"{MANIFEST} cannot be read: the entry for {name} has no valid size and SHA-256.")
     return files

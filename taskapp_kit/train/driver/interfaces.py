@@ -48,7 +48,7 @@ class CheckpointSink(Protocol):
     async def restore(self) -> SavedJob | None:
         """Restore the learner and the sampler from the last complete checkpoint.
 
-        Return the job at that checkpoint, or None if there is no checkpoint. Raises CheckpointError if it does not fit
+        Return the job at that checkpoint, or None if no checkpoint exists. Raises CheckpointError if it does not fit
         the model.
         """
         ...

@@ -234,7 +234,7 @@ def level_changed(
 
 
 def stopped_early(unit: Unit, reason: str) -> Event:
-    """Return the event for a job that an evaluation ends. An example of `reason` is `its reward 0.95 reached 0.9`."""
+    """Return the event that an evaluation ended the job. An example of `reason` is `its reward 0.95 reached 0.9`."""
     return Event(
         "rl.train.stopped",
         f"The job stops early after the evaluation of iteration {unit.number}: {reason}.",

@@ -104,8 +104,8 @@ class EnvironmentSource:
     async def described(self, levels: Sequence[Level]) -> tuple[dict[str, Any], list[str]]:
         """Query the task app. Return the description for `SourceRollouts.of`, and the policy names that are not sent.
 
-        `levels` are the levels of the curriculum, or [] if there is none. Raises TaskAppError if the query fails, and
-        JobError if no task has one of the levels.
+        `levels` are the levels of the curriculum, or [] in a job without a curriculum. Raises TaskAppError if the query
+        fails, and JobError if no task has one of the levels.
         """
         ranges = await self.outage.outlasted(lambda: seed_ranges(self.plan, self.task_app))
         info = await self.outage.outlasted(lambda: environment_info(self.plan, self.task_app))
@@ -191,7 +191,7 @@ class SourceRollouts:
 
 @dataclass(frozen=True, slots=True)
 class AskedRollout:
-    """One rollout to play. `level` is the curriculum's level, or None if there is no curriculum."""
+    """One rollout to play. `level` is the curriculum's level, or None in a job without a curriculum."""
 
     of: SourceRollouts
     target: RolloutTarget

@@ -48,7 +48,7 @@ class Pace:
         return min(MOST_SECONDS, LEAST_SECONDS + SLACK * sum(self._max_tokens.values()) / speed)
 
     def ended(self, generation: object, tokens: int | None) -> None:
-        """Record the end of a generation. `tokens` is the number of sampled tokens, or None if the generation failed."""
+        """Record the end of a generation. `tokens` is the number of sampled tokens, or None if it failed or was cancelled."""
         del self._max_tokens[generation]
         if tokens is None:
             return

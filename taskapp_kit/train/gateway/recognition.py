@@ -62,8 +62,8 @@ class Speakers:
     def suspected(self) -> int:
         """Return the number of turns that probably belong to another model, if model names do not show this.
 
-        The system message or the tools of such a turn differ from those of the first call, and the turn's reply is a
-        user message in a conversation that begins like the first call.
+        Such a turn has a different system message or different tools than the first call, and its reply is a user
+        message in a conversation that begins like the first call.
         """
         if not self._turns or self.auxiliary():
             return 0

@@ -91,7 +91,7 @@ class Curriculum:
     window: int = 1
 
     def level(self, seen: Mapping[str, Any]) -> Level | None:
-        """Return the level to play, or None if there are no levels. `seen` is the last result of `after`, initially {}."""
+        """Return the level to play, or None if `levels` is empty. `seen` is the last result of `after`, initially {}."""
         return self.levels[seen.get("level", 0)] if self.levels else None
 
     def after(self, reward: float | None, played: Level | None, seen: Mapping[str, Any]) -> dict[str, Any]:

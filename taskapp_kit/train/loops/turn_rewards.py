@@ -63,7 +63,7 @@ def turn_rewards(
 
 
 def _of_events(trajectory: Mapping[str, Any]) -> list[float]:
-    """Return the reward of each call according to the events, or [] if there are no events."""
+    """Return the reward of each call according to the events, or [] if the response contains no events."""
     trace = trajectory.get("trace")
     events = trace.get("event_history") if isinstance(trace, Mapping) else None
     rewards: list[float] = []

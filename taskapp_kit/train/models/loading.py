@@ -136,7 +136,7 @@ def _check_architecture(source: ModelSource) -> None:
 
 
 def _template(source: ModelSource) -> str | None:
-    """Return the model's chat template, or None if it has none."""
+    """Return the model's chat template, or None if it is missing."""
     try:
         return (source.folder / TEMPLATE).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -88,7 +88,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
     async def restore(self) -> tuple[SavedJob | None, int]:
         """Restore the last complete checkpoint, and write its weights for the samplers.
 
-        Return the job at the checkpoint (None if there is no checkpoint) and the version of the weights. Raises
+        Return the job at the checkpoint (None if no checkpoint exists) and the version of the weights. Raises
         CheckpointError, TrainingError.
         """
         saved = await self._checkpoints.restore()
@@ -147,7 +147,7 @@ class PolicyUpdateService:
         return name
 
     async def restore(self) -> SavedJob | None:
-        """Restore the last complete checkpoint, and swap the sampler's weights. Return None if there is no checkpoint."""
+        """Restore the last complete checkpoint, and swap the sampler's weights. Return None if no checkpoint exists."""
         saved: SavedJob | None
         saved, self._version = await _result(self._service.restore.route())
         if self._version != self._sampler.version:

@@ -57,7 +57,7 @@ def read_json_object(text: str) -> dict[str, Any] | None:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """Return the reasoning of an assistant's message that is separate from its content, or "" if there is none."""
+    """Return the reasoning of an assistant's message that is separate from its content, or ""."""
     return next((text for name in _REASONING if isinstance(text := message.get(name), str) and text.strip()), "")
 
 

@@ -93,7 +93,7 @@ class Renderer(ABC):
 
     @classmethod
     def system_in(cls, rendered: str) -> str:
-        """Return the system message at the start of a rendered conversation, or "" if there is none."""
+        """Return the system message at the start of a rendered conversation, or ""."""
         found = cls.system_message.match(rendered)
         return found[1] if found else ""
 
@@ -154,8 +154,8 @@ class Renderer(ABC):
     ) -> dict[str, Any]:
         """Return the sampled assistant message: `role`, `content`, and `tool_calls` and `reasoning_content` if sampled.
 
-        `tools` are the tools of the prompt. If there are none, nothing is parsed as a call. `call_prefix` is the prefix
-        of the calls' ids, which must be unique in a conversation.
+        `tools` are the tools of the prompt. If `tools` is empty, no text is parsed as a call. `call_prefix` is the
+        prefix of the calls' ids, which must be unique in a conversation.
         """
         stopped = bool(token_ids) and token_ids[-1] in self.stop_ids
         reasoning, text = self._split_reasoning(self.tokenizer.decode(token_ids[: len(token_ids) - stopped]))
@@ -217,7 +217,7 @@ class Renderer(ABC):
         return []
 
     def _split_reasoning(self, text: str) -> tuple[str | None, str]:
-        """Return the reasoning of a reply (None if it has none), and the rest of the text."""
+        """Return the reasoning of a reply, or None, and the rest of the text."""
         return None, text
 
 

@@ -57,7 +57,7 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
 
 
 class SamplingRequest(BaseModel):
-    """How one reply is sampled. At `temperature` 0, the most probable token is chosen. A `seed` of None is random."""
+    """How one reply is sampled. At `temperature` 0, the most probable token is chosen. A `seed` of None draws a random seed."""
 
     model_config = ConfigDict(strict=True)
 

@@ -25,7 +25,7 @@ from taskapp_kit.train.sft.sft_settings import SftSettings
 from taskapp_kit.train.turns import NOT_SAMPLED, TrainingRow
 
 Origin = tuple[str, str, int | str]
-"""The environment, split and seed of a conversation, or its name if it has no seed. Equal origins are not separated."""
+"""The environment, split and seed of a conversation, or its name if the seed is missing. Equal origins are not separated."""
 LINES_SHOWN = 5
 """Maximum number of line numbers in a message about lines that are omitted for one reason."""
 SHOWN_CHARACTERS = 80
@@ -38,7 +38,7 @@ class ExportedConversation:
     """The conversation in one line of a file. Values that the file does not specify are None or "".
 
     Attributes:
-        name: The rollout's id, or the line's number if it has none.
+        name: The rollout's id, or the line's number if the id is missing.
         answers: The positions of the messages that the model wrote.
         weightless: The positions of replies that are only context.
         line: The line's number in the file.

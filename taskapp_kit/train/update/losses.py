@@ -45,7 +45,7 @@ def token_losses(
 ) -> TokenLosses:
     """Return the loss of each token. All tensors except `advantages` and `mask` are log-probabilities.
 
-    Only `current` has a gradient. With gspo, the ratio is that of the sequence: exp(mean log-ratio), with each token's
+    Only `current` has a gradient. With gspo, the ratio belongs to the sequence: exp(mean log-ratio), with each token's
     gradient. With grpo, each token has its own ratio, and reinforce has no ratio. The KL term is exp(r - c) - (r - c) -
     1, where r and c are the log-probabilities of the reference and the current policy.
     """
@@ -88,7 +88,7 @@ class TokenStatistics:
         return joined(self.drifts).abs()
 
     def effective_share(self) -> float | None:
-        """Return the effective sample size (Σ w)² / (n Σ w²) of the weights w = old / sampler, or None without tokens."""
+        """Return the effective sample size (Σ w)² / (n Σ w²) of the weights w = old / sampler, or None if no tokens were measured."""
         weights = joined(self.drifts).double().exp()
         return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())) if len(weights) else None
 
@@ -99,5 +99,5 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def mean(values: torch.Tensor) -> float | None:
-    """Return the mean, or None if there are no values."""
+    """Return the mean, or None for an empty tensor."""
     return float(values.mean()) if len(values) else None

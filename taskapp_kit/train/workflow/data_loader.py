@@ -138,7 +138,7 @@ async def evaluate(
         The share of rows whose reply has a reward of at least `success`, from 0 to 1.
 
     Raises:
-        BadArgument: There are no rows.
+        BadArgument: `rows` is empty, or contains no row with this difficulty.
         ServiceError: No reply has a reward, or a service failed.
     """
 

@@ -142,7 +142,7 @@ class TrainedPolicy:
         return str(self._writer.save(facts, parts).path)
 
     def restore(self) -> int:
-        """Restore the last complete checkpoint. Return its number of updates. Raises CheckpointError if there is none."""
+        """Restore the last complete checkpoint. Return its number of updates. Raises CheckpointError if none exists."""
         checkpoint = latest_checkpoint(self._writer.root)
         if checkpoint is None:
             raise CheckpointError(f"{self._writer.root} contains no checkpoint.", hint="Call trainer.save first.")

@@ -65,7 +65,7 @@ class Trainer(Actor, call_seconds=3600.0):
             raise BadArgument(f"`returns` is {returns!r}. Expected one of {', '.join(get_args(Returns))}.")
         if returns == "loss_and_kl" and not beta:
             raise BadArgument(
-                'returns="loss_and_kl" requires a beta greater than 0, because there is no KL divergence otherwise.'
+                'returns="loss_and_kl" requires a beta greater than 0. With beta 0, no KL divergence is computed.'
             )
         if scale not in get_args(Scale):
             raise BadArgument(f"`scale` is {scale!r}. Expected one of {', '.join(get_args(Scale))}.")

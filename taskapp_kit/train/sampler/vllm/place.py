@@ -22,7 +22,7 @@ class VllmPlace:
     Attributes:
         environment: The directory of the virtual environment.
         url: The address of the server, without `/v1`.
-        key: The server's bearer token, or None if it has none.
+        key: The server's bearer token, or None if it does not require a token.
     """
 
     # Jobs cannot set these values, because they could start any program, or make the trainer call any address.

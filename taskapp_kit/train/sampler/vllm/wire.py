@@ -52,7 +52,7 @@ class VllmServer:
         raise TrainingError("vLLM's /v1/models lists no base model with `max_model_len`. Expected the served model.")
 
     async def completion(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the response of /v1/completions. Raises TrainingError if there is none."""
+        """Return the response of /v1/completions. Raises TrainingError if the request fails."""
         return await self._exchange("POST", "/v1/completions", body, SAMPLE_SECONDS)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
