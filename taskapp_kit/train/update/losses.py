@@ -88,7 +88,7 @@ class TokenStatistics:
         return joined(self.drifts).abs()
 
     def effective_share(self) -> float | None:
-        """Return the effective sample size (Σ w)² / (n Σ w²) of the weights w = old / sampler, or None if no tokens were measured."""
+        """Return the effective sample size (Σ w)² / (n Σ w²) of the weights w = old / sampler, or None for no tokens."""
         weights = joined(self.drifts).double().exp()
         return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())) if len(weights) else None
 
