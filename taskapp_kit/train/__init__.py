@@ -1,5 +1,5 @@
 """The training engine, which updates the weights of a policy with the tokens that the policy sampled in rollouts.
 
-It communicates with task apps only through `client/`. Only modules that compute with tensors import torch, so
-`import taskapp_kit` does not.
+It communicates with task apps only through `client/`. Only modules that compute with tensors import torch.
+`import taskapp_kit` does not import them.
 """

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Literal
 
 Scale = Literal["none", "group", "batch"]
-"""What differences from the mean are divided by: 1, or the standard deviation of the group's or the batch's returns."""
+"""The divisor of differences from the mean: 1, or the standard deviation of the returns in the group or the batch."""
 
 EPSILON = 1e-4
 """Added to the standard deviation in the divisor, as in TRL."""

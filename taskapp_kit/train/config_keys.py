@@ -126,7 +126,7 @@ def limit_of(path: Path) -> Limit | None:
 
 
 def use_of(path: Path) -> str:
-    """Return how the trainer treats a key or section, in the wording of docs/reference/rl-config.md."""
+    """Return how the trainer treats a key or section, as a phrase for docs/reference/rl-config.md."""
     if _within(path, UNUSED):
         return "not used"
     if _within(path, READ_BEFORE):

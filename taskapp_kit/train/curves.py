@@ -75,9 +75,8 @@ TimedPoint = tuple[str, int, float, float]
 class TensorBoardFiles:
     """A context manager that writes points to event files in `folder` and replaces the files of an earlier instance.
 
-    Each instance writes one point for each name and step. A resumed job repeats steps, and only the next instance
-    writes the points of the repetition. `SummaryWriter` is not used, because it writes through a queue that cannot be
-    flushed reliably.
+    Each instance writes one point for each name and step. If a resumed job repeats steps, only the next instance writes
+    the repeated points. `SummaryWriter` is not used, because it writes through a queue that cannot be flushed reliably.
     """
 
     def __init__(self, folder: Path) -> None:

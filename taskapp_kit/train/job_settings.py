@@ -86,7 +86,8 @@ class TrainingSettings:
         deterministic: Whether prompts are sampled one at a time.
         vllm: How vLLM samples. If `vllm` and `services` are None, the trainer's process samples and updates.
         services: The processes that sample and update.
-        gateway_url: The address at which the task app calls the gateway. None means the address on which it listens.
+        gateway_url: The address at which the task app calls the gateway. None means the address on which the gateway
+            listens.
         rollouts: The file with stored rollouts to learn from, or None to play rollouts.
     """
 
@@ -359,7 +360,7 @@ def _loops(review: Review, config: RlDocument) -> LoopSettings:
         if each.task_app and not each.task_url:
             review.problem(
                 ("rollout", "environments"),
-                f"[rollout] environments: number {number} has a `task_app`, which only `taskapp train --local` can serve. "
+                f"[rollout] environments: environment {number} has a `task_app`, which only `taskapp train --local` can serve. "
                 "Serve this file yourself and set task_url to the address.",
             )
     if environments and curriculum.levels:

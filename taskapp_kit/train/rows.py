@@ -43,7 +43,7 @@ class RowOptions:
     """How episodes become rows.
 
     Attributes:
-        scale: What advantages are divided by.
+        scale: The divisor of advantages.
         credit: `episode` gives all tokens of an episode the same advantage. `turn` compares the discounted return of each
             turn with the turns of the same index in the group.
         discount: The discount per turn, with credit `turn`.

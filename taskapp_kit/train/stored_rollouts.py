@@ -156,7 +156,7 @@ class StoredRollouts:
         return None
 
     def _parsed(self, raw: bytes, where: str) -> dict[str, Any]:
-        """Parse a line and check the fields that the job needs. Raises ConfigError if one is invalid."""
+        """Parse a line and check the fields that the job needs. Raises ConfigError if a field is invalid."""
         try:
             line = orjson.loads(raw)
         except ValueError:
@@ -203,7 +203,7 @@ class StoredRollouts:
             )
         if not 0 <= min(tokens) <= max(tokens) < self._fit.vocabulary:
             raise self._wrong(
-                where, f"token ids that the model does not have. Its ids are 0 to {self._fit.vocabulary - 1}"
+                where, f"token ids that the model does not have. The model's ids are 0 to {self._fit.vocabulary - 1}"
             )
 
     def _wrong(self, where: str, found: str) -> ConfigError:

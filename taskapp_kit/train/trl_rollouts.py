@@ -38,9 +38,7 @@ def episode_prompt(row: Mapping[str, Any]) -> dict[str, str]:
     Raises BadArgument if the row has no seed.
     """
     if row.get("seed") is None:
-        raise BadArgument(
-            "A row has no `seed`, so its episode is unknown.", hint="Use rows from `taskapp export tasks`."
-        )
+        raise BadArgument("A row has no seed, so its episode is unknown.", hint="Use rows from `taskapp export tasks`.")
     return {"prompt": json.dumps({name: row[name] for name in COLUMNS if row.get(name) is not None})}
 
 

@@ -50,7 +50,7 @@ class TrainedModelName:
 
     @classmethod
     def of(cls, base: str, job: str, checkpoint: str, kind: Kind = "rl") -> Self:
-        """Return the name of a checkpoint of a job that started from the model `base`. Raises BadArgument."""
+        """Return the name of a checkpoint of a job that started from `base`. Raises BadArgument if a name is invalid."""
         return cls(_FOREIGN.sub("-", base).lstrip("._-")[:128], job, checkpoint, kind)
 
     @classmethod

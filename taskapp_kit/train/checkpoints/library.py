@@ -61,7 +61,7 @@ class TrainedModel:
 
 
 def trained_models(models: Path) -> list[TrainedModel]:
-    """Return the trained models, sorted by kind, model, job and iteration. Models with unreadable metadata are logged."""
+    """Return the trained models, sorted by kind, model, job and iteration. Skip models with unreadable metadata."""
     found = []
     for kind in KINDS:
         for job in sorted((models / kind).glob("[!.]*/[!.]*")):
@@ -107,7 +107,7 @@ def remove_trained_model(models: Path, name: TrainedModelName) -> int:
 def _existing(models: Path, name: TrainedModelName) -> Path:
     path = name.folder(models)
     if not path.is_dir():
-        raise CheckpointError(f"{models} contains no model {name}.", hint="List all models: taskapp models list")
+        raise CheckpointError(f"{models} has no trained model {name}.", hint="List all models: taskapp models list")
     return path
 
 
@@ -188,7 +188,7 @@ def _pack(target: IO[bytes] | gzip.GzipFile, folder: Path, names: list[str], man
 def _unpack(source: IO[bytes] | gzip.GzipFile, folder: Path, largest_bytes: int) -> None:
     """Write the members of a tar archive into an empty directory."""
     total = 0
-    for _ in range(MOST_FILES + 2):  # one for the manifest and one for the end
+    for _ in range(MOST_FILES + 2):  # two more: the manifest and the end of the archive
         header = _header(source)
         if header is None:
             # gzip verifies its checksum only at the end of the stream, after tar's last blocks

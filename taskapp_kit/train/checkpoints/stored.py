@@ -109,7 +109,7 @@ def read_checkpoint(path: Path) -> StoredCheckpoint:
         for name, file in files.items():
             entry = present[name]
             if not entry.is_file(follow_symlinks=False) or entry.stat().st_size != file.size:
-                raise CheckpointError(f"{name} does not have {file.size} bytes, as listed in the manifest.")
+                raise CheckpointError(f"{name} does not have the {file.size} bytes that the manifest lists.")
             if hashed(path / name) != file:
                 raise CheckpointError(f"The SHA-256 of {name} differs from the manifest.")
         return StoredCheckpoint(path, read_facts(path), files)

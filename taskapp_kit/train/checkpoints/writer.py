@@ -58,9 +58,10 @@ class CheckpointPart:
 
 @contextmanager
 def as_one_writer(root: Path, seconds: float = 0.0) -> Generator[None]:
-    """Create the directory `root` and lock it for other writers inside the `with` block.
+    """Create the directory `root` and lock it against other writers inside the `with` block.
 
-    Waits up to `seconds` for another writer. Raises CheckpointError if that writer does not finish, and OSError.
+    Waits up to `seconds` for another writer. Raises CheckpointError if that writer does not finish, and
+    OSError if the directory cannot be created.
     """
     make_private_folder(root)
     with ExitStack() as opened:
@@ -88,7 +89,7 @@ class CheckpointWriter:
     """The only writer of the checkpoints in `root`. Readers may use `stored.py` at any time.
 
     The constructor waits up to `lock_seconds` for another writer, and removes incomplete files of a killed process. It
-    raises CheckpointError if the other writer does not finish, and OSError.
+    raises CheckpointError if the other writer does not finish, and OSError if `root` cannot be created.
     """
 
     def __init__(self, root: Path, *, lock_seconds: float = 0.0) -> None:

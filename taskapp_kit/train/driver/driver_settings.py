@@ -29,7 +29,7 @@ class DriverSettings:
         rows: How episodes become rows.
         evaluation_temperature: The temperature of evaluations. None means the temperature of training.
         rollout_seconds: The time limit of an attempt, after which it counts as failed.
-        straggler_seconds: How long after the start of a rollout's first attempt the iteration continues without it.
+        straggler_seconds: An iteration continues without a rollout this long after the start of its first attempt.
             Evaluations wait for all rollouts.
         stall_seconds: The job fails if no rollout ends and no model is called for this time. The value should exceed
             rollout_seconds, so that one hanging rollout does not end the job.

@@ -14,7 +14,10 @@ class Learner(Protocol):
     """Updates the policy whose rollouts are played."""
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update with the rows, and swap the sampler's weights. Raises TrainingError, BadArgument."""
+        """Make one update with the rows, and swap the sampler's weights.
+
+        Raises BadArgument if the rows cannot be trained on, and TrainingError if the update fails.
+        """
         ...
 
 

@@ -291,7 +291,7 @@ class JobDriver:
         )
 
     async def _report(self, report: reports.UnitReport, *, evaluated_next: bool) -> None:
-        """Store the unit. If an evaluation follows, its points are stored together with this unit's, at the same step."""
+        """Store the unit. If an evaluation follows, store the points of both together, because they have the same step."""
         state, unit = self._state, report.unit
         decided, changes, further = self._decided(report)
         stops = decided.get("stopped") is not None
@@ -351,7 +351,7 @@ class JobDriver:
         learned = self._state.get("learned")  # missing if an evaluation ended the job before the first update
         if learned and not learned["updates"]:
             raise JobError(
-                "No iteration had a turn to learn from, so the weights were never updated.",
+                "No iteration had a turn to train on, so the weights were never updated.",
                 code=NO_UPDATES,
                 hint="Check the metrics turns_left_out, truncated_share and calls_refused. Raise max_tokens or shorten prompts.",
             )

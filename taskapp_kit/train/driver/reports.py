@@ -159,7 +159,7 @@ class UnitReport:
 
 
 def update_values(update: UpdateMetrics) -> dict[str, float | None]:
-    """Return the metrics of an update by point name."""
+    """Return the metrics of an update by name."""
     return {
         "learning_rate": update.learning_rate,
         "loss": update.loss,

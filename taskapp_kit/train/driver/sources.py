@@ -74,7 +74,9 @@ class Outage:
                 return False
             await asyncio.sleep(pause)
         if away:
-            log.info("the task app is back url=%s seconds=%.1f", self._task_app.url, time.monotonic() - began)
+            log.info(
+                "the task app is reachable again url=%s seconds=%.1f", self._task_app.url, time.monotonic() - began
+            )
         return away
 
     async def _answers(self) -> bool:

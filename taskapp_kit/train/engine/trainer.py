@@ -26,7 +26,7 @@ async def train(fd: int) -> None:
             outcome = await run_job(order, LedgerOverSocket(parent))
         except (
             ReplicaDied
-        ) as error:  # the updates since the last checkpoint are lost, and a new trainer resumes from it
+        ) as error:  # the updates since the last checkpoint are lost, and a new trainer resumes from that checkpoint
             await parent.call("lost", reason=error.message)
         except KitError as error:
             code = error.code if isinstance(error, JobError) else ""

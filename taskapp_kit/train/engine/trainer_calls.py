@@ -27,7 +27,7 @@ class TrainerOrder:
         models: The models directory.
         aliases: The operator's aliases of models.
         open_paths: Whether the job's model may be a path.
-        gateway: The address on which the gateway listens. `[gateway] url` in the job's config overrides `url` in it.
+        gateway: The address on which the gateway listens. `[gateway] url` in the job's config overrides its `url`.
         vllm: The operator's vLLM, or None.
         incarnation: The trainer's number, 1 for the job's first trainer.
         state: The driver's state. For a new job, it has no `done`.

@@ -250,7 +250,7 @@ def vllm_started(sampler: VllmSampler, place: VllmPlace | None) -> Event:
     url = None if place is None else place.url
     where = f"in {sampler.start_seconds:.0f} s" if url is None else f"at {url}, so [vllm] is not used"
     facts = {"url": url, "seconds": round(sampler.start_seconds, 1), "context_tokens": sampler.context_tokens}
-    return Event("rl.sampler.started", f"vLLM samples, {'started' if url is None else 'found'} {where}.", data=facts)
+    return Event("rl.sampler.started", f"vLLM samples. It {'started' if url is None else 'runs'} {where}.", data=facts)
 
 
 def stored_units(path: Path, settings: TrainingSettings, sizes: PolicySizes, job_id: str) -> StoredUnits:

@@ -69,5 +69,5 @@ def _logprobs(call: GatewayCall, turn: AnsweredTurn, tokenizer: TextTokenizer) -
 
 
 def _bytes(token: str) -> list[int] | None:
-    """Return the token's bytes, or None if they are an incomplete character, which its text does not contain."""
+    """Return the token's bytes, or None if they are an incomplete character and therefore unknown."""
     return None if "\N{REPLACEMENT CHARACTER}" in token else list(token.encode())

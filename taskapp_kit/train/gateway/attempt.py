@@ -28,7 +28,7 @@ from taskapp_kit.train.turns import RecordedTurn, Sampled, Sampler
 log = logging.getLogger("taskapp_kit.train")
 
 REJOIN_SECONDS = 2.0
-"""Seconds that a generation continues without clients. SDKs retry within about a second and then wait for it again."""
+"""Seconds that a generation continues without clients. SDKs retry within about a second, and join the generation."""
 DRAW_CHARACTERS = 24
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -91,7 +91,7 @@ class AttemptRecord:
         faithfulness: How the calls relate to sampled tokens.
         overridden: How often clients sent each request field that the trainer overrides.
         unenforced: How often clients sent each request field that is not enforced.
-        suspected: Trained turns that probably belong to another model (see `recognition.Speakers`).
+        suspected: Number of trained turns that probably belong to another model (see `recognition.Speakers`).
     """
 
     correlation_id: str
@@ -267,7 +267,7 @@ class OpenAttempt:
         """Reject new calls, and cancel running generations, whose clients receive an error."""
         # A client may have read the last response before the gateway recorded it as sent.
         self._ended = True
-        await asyncio.sleep(0)  # the answer is written
+        await asyncio.sleep(0)  # the response is written
         await asyncio.sleep(0)  # and recorded as sent
         tasks = [generation.task for generation in self._running.values()]
         for task in tasks:

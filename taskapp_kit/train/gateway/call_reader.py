@@ -151,7 +151,7 @@ class PolicyTextRequest(PolicyRequest):
     @field_validator("prompt")
     @classmethod
     def read_prompt(cls, value: Any) -> TextPrompt:
-        """Accept a string or a list of token ids, or a list with one of them."""
+        """Accept a string, a list of token ids, or a list that contains only one such prompt."""
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
             value = value[0]
         if isinstance(value, str) and value:

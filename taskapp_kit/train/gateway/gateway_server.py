@@ -51,8 +51,8 @@ class CapabilityIssuer:
     """Issues and verifies the tokens of one gateway, with a secret that exists only in this process.
 
     A token is the secret part of an attempt's address. It contains the attempt's number and a proof that this gateway
-    issued the token. A valid token whose attempt is not open therefore belongs to an ended attempt, without a list of
-    ended attempts.
+    issued the token. A valid token whose attempt is not open therefore belongs to an ended attempt, and no list of
+    ended attempts is needed.
     """
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from taskapp_kit.records.protocols import Clock, SystemClock
 
 LEAST_SECONDS = 60.0
-"""The shortest deadline in seconds, because an update of the weights may block the sampler for this long."""
+"""The shortest deadline in seconds. An update of the weights may block the sampler for this long."""
 UNMEASURED_SECONDS = 600.0
-"""The deadline in seconds before the first measurement, because the first call may compile or load weights."""
+"""The deadline in seconds before the first measurement. The first call may compile or load weights."""
 MOST_SECONDS = 3600.0
 SLACK = 4.0
 """A generation may take this many times as long as the measured speed suggests."""

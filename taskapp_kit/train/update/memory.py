@@ -115,7 +115,7 @@ LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 """The linear layers of Llama, Qwen2 and Qwen3 that can have an adapter."""
 
 ADAM_BYTES = 8
-"""Number of bytes for each trained weight of AdamW's two means, in fp32."""
+"""Number of bytes of AdamW's two means for each trained weight, in fp32."""
 
 PROCESS_BYTES = 600_000_000
 """Memory in bytes of a process with torch and transformers, without a model."""

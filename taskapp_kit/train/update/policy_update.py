@@ -3,8 +3,8 @@
     rows (ppo first computes values and advantages) -> minibatches -> micro-batches -> gradients -> optimizer steps
 
 The old policy is the policy at the start of the update. For the first minibatch, its log-probabilities are the current
-log-probabilities. For later minibatches, the sampler's log-probabilities are used if they agree in the first minibatch
-and all rows have the update's version. Otherwise the old policy's are computed before the first optimizer step.
+log-probabilities. For later minibatches, the sampler's log-probabilities replace them if both agree in the first
+minibatch and all rows have the update's version. Otherwise they are computed before the first optimizer step.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PolicyUpdate:
         losses: list[float] = []
         norms: list[float] = []
         old: dict[tuple[int, int], torch.Tensor] = {}
-        """The old log-probabilities of later minibatches, by minibatch and micro-batch. If empty, the sampler's are used."""
+        """The old policy's log-probabilities by minibatch and micro-batch. If empty, the sampler's are used instead."""
         agrees = False
         for number, minibatch in enumerate(plan):
             self.optimizer.zero_grad(set_to_none=True)

@@ -63,7 +63,7 @@ def generalised_advantages(
 def value_loss(values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, clip: float | None) -> torch.Tensor:
     """Return half the squared distance between value and return for each token.
 
-    With `clip`, it is not less than the loss of the value after clipping it to `old` ± `clip`.
+    With `clip`, the result is at least the loss of the value clipped to `old` ± `clip`.
     """
     distances = (values - returns) ** 2
     if clip is not None:
@@ -79,7 +79,7 @@ class ValueHead:
     """
 
     def __init__(self, width: int, settings: PpoSettings, device: torch.device | str = "cpu") -> None:
-        # A separate optimizer avoids a relative weight of the two losses, and an adapter that is exported with the head.
+        # With a shared optimizer, the two losses would need relative weights, and exported adapters would contain the head.
         self.layer = torch.nn.Linear(width, 1, device=device)
         for parameter in self.layer.parameters():
             torch.nn.init.zeros_(parameter)

@@ -93,7 +93,7 @@ class UpdateSettings:
         if self.loss == "reinforce" and self.minibatches > 1:
             raise BadArgument(
                 f"`minibatches` is {self.minibatches}. reinforce does not correct for earlier steps of an update. "
-                "Use 1, or the loss grpo or gspo."
+                "Use 1 minibatch, or the loss grpo or gspo."
             )
 
     def rate(self, number: int) -> float:

@@ -132,7 +132,8 @@ async def evaluate(
         rows: Held-out rows, in the format of `DataLoader`.
         reward: A service of `RewardActor`. None compares the reply with the target, without outer whitespace.
         success: The lowest reward that counts as a success.
-        temperature: The temperature of the replies. 0 selects the most probable token, and None the policy's default.
+        temperature: The temperature of the replies. 0 selects the most probable token. None selects the policy's
+            default.
 
     Returns:
         The share of rows whose reply has a reward of at least `success`, from 0 to 1.

@@ -115,7 +115,7 @@ class Policy(SamplingActor, concurrent_calls=64):
         self._counted_version = 0
         self._open = 0
         self._pushed = {0: 0}
-        """The policy's version by sampler version. The latter increases even if the policy returns to an older version."""
+        """The policy's version by sampler version. Sampler versions increase even if the policy returns to an older version."""
         self._updating = asyncio.Lock()
         self._sampler = TransformersSampler(self._model, open_attempts=lambda: self._open)
 

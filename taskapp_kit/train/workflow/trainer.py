@@ -32,7 +32,7 @@ class Trainer(Actor, call_seconds=3600.0):
         temperature: The policy's temperature.
         minibatches: The number of optimizer steps of one update.
         warmup: The number of updates during which the learning rate increases.
-        scale: By what the difference between an episode's reward and its baseline is divided.
+        scale: The divisor of the difference between an episode's reward and its baseline.
         returns: What `train_step` returns: `loss` or `loss_and_kl`.
         precision: `fp32` or `bf16`.
         folder: The directory that is shared with the policies. None uses a temporary directory of this program.

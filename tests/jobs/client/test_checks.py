@@ -185,7 +185,7 @@ def is_told(url: str, trouble: Trouble) -> None:
         only(look(url, seconds=0.5), "task app"),
         only(look_at_backend(url, timeout_seconds=0.5), "backend"),
     ):
-        assert WHAT_TO_DO.get(trouble, "Start it") in finding.do
+        assert WHAT_TO_DO.get(trouble, "Start ") in finding.do
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_an_adapter_is_exported_as_whole_weights_that_need_no_base(tmp_path: Pat
 
 def test_a_merged_model_that_answers_otherwise_is_not_exported(tmp_path: Path) -> None:
     name, _ = stored_adapter(tmp_path, change=float("nan"))
-    with pytest.raises(CheckpointError, match="expected at most 0.001. Nothing was written"):
+    with pytest.raises(CheckpointError, match="Expected at most 0.001. Nothing was written"):
         export_merged(name, tmp_path, tmp_path / "whole.tar")
     assert not (tmp_path / "whole.tar").exists()
 

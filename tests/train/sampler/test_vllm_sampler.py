@@ -87,9 +87,9 @@ async def test_a_child_samples_from_each_version_of_whole_weights(tmp_path: Path
         for version in (1, 3):
             await changed(sampler, model, version)
             await check(sampler, model, version)
-        with pytest.raises(TrainingError, match="expected more than the sampler.s version, 3"):
+        with pytest.raises(TrainingError, match="Expected more than 3, the sampler.s version"):
             await sampler.swap(model.state_dict(), 3)
-        with pytest.raises(BadArgument, match="at most 40 together"):
+        with pytest.raises(BadArgument, match="at most 40 tokens in total"):
             await sample(sampler, "long", max_tokens=36)
         socket = sampler._folder / "socket"
         assert socket.parent.stat().st_mode & 0o077 == 0

@@ -34,7 +34,7 @@ def test_prompts_alone_come_alone() -> None:
 
 @pytest.mark.parametrize("rows", [[], [("a",)], [(1, 2)]])
 def test_wrong_rows_are_refused_before_a_process_starts(rows: list[Any]) -> None:
-    with pytest.raises(BadArgument, match="expected"):
+    with pytest.raises(BadArgument, match="Expected"):
         DataLoader.as_service(rows)
 
 
@@ -66,5 +66,5 @@ async def test_the_success_rate_is_over_rows_with_a_reward() -> None:
     rewards: Any = Rewards(1.0, None, 0.5)
     assert await evaluate(policy, 1, rows=ROWS, reward=rewards) == 0.5
     undefined: Any = Rewards(None, None, None)
-    with pytest.raises(ServiceError, match="None of 3 answers"):
+    with pytest.raises(ServiceError, match="None of 3 replies"):
         await evaluate(policy, 1, rows=ROWS, reward=undefined)
