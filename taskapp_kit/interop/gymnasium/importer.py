@@ -119,11 +119,7 @@ class _ClassBuilder(ClassParts):
     ) -> type[GymnasiumEnvironment]:
         """Create the class. Raises DeclarationError or Unavailable."""
         if "render_mode" in self.options:
-            raise self.wrong(
-                "has render_mode=",
-                "no render_mode",
-                "remove it; env.config.image requests images",
-            )
+            raise self.wrong("has render_mode=", "no render_mode", "remove it: env.config.image requests images")
         make = self._maker()
         probe = self._probe(make, self.defaults(configurable))
         space, spec, can_draw = probe.action_space, probe.spec, self._can_draw(probe)

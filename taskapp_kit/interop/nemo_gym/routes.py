@@ -147,8 +147,7 @@ def _session_id(request: Request) -> str:
     session_id = request.cookies.get(COOKIE)
     if session_id is None:
         raise RequestError(
-            f"The request has no cookie {COOKIE}.",
-            hint="Call /seed_session first, and send its cookie.",
+            f"The request has no cookie {COOKIE}.", hint="Call /seed_session first, and send its cookie."
         )
     return session_id
 

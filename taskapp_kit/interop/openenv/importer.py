@@ -264,9 +264,7 @@ def _typed(
     """Return the method for the action of an environment with one action."""
     if isinstance(sample, Mapping):
         raise parts.wrong(
-            "has a mapping as sample=, but the environment has one action",
-            "fn(rng) -> fields",
-            "pass a function as sample=",
+            "has a mapping as sample=, but the environment has one action", "fn(rng) -> fields", "pass a function"
         )
     constant = [
         name for name, item in schema["properties"].items() if {"const", "default"} <= resolved(item, schema).keys()

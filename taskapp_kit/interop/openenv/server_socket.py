@@ -202,9 +202,7 @@ class OpenEnvSocket:
         if code == INVALID and kind == "step":
             raise InvalidAction(f"Nothing was done: {_fields(error) or message}")
         self.drop()
-        failed = self._failed(
-            f"answered {kind!r} with an error ({cut(code, 40)})", "The log contains the server's message."
-        )
+        failed = self._failed(f"answered {kind!r} with an error ({cut(code, 40)})", "The log contains its message.")
         raise failed from ServerMessage(message)
 
     def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:

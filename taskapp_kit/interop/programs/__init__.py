@@ -1,4 +1,4 @@
-"""Programs that call a model by themselves, as environments."""
+"""Programs that call a model themselves, as agents of task apps."""
 
 from __future__ import annotations
 

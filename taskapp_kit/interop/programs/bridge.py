@@ -1,10 +1,10 @@
-"""The address that a program uses as its model: each call goes to the rollout's model.
+"""A server that a program uses as its model. Each call goes to the rollout's model.
 
-    POST /TOKEN/v1/chat/completions, responses, messages     the model that the rollout's caller named
+    POST /TOKEN/v1/chat/completions, responses, messages     the model in the rollout request
     POST /TOKEN/step                                         {"tool": …, "args": …}: one action of the environment
 
-The program never holds an address or a key of the model, and its calls have the retries, limits and records of any
-rollout. They run in order, because an episode has one thread. The episode's event loop serves the bridge.
+The program never has the model's address or key. Its calls have the same retries, limits and records as in any rollout.
+Calls run one after another, because an episode has one thread. The bridge runs on the episode's event loop.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ log = logging.getLogger("taskapp_kit.policy")
 MAX_BODY_BYTES = 16 * 1024 * 1024
 CHAT = "chat/completions"
 OURS = ("model", "messages", "tools", "stream", "stream_options", "n", "logprobs", "top_logprobs", "return_token_ids")
-"""Members of a request that the kit sets or reads. The others are the program's sampling parameters."""
+"""The fields of a request that the kit sets or reads. All other fields are the program's sampling parameters."""
 PLACES = 32
-"""Concurrent connections; others wait."""
+"""The maximum number of concurrent connections. Further connections wait."""
 BODY_SECONDS = 30.0
-"""How long a body may take to arrive."""
+"""The time within which a request's body must arrive."""
 MAX_UNDELIVERED = 8
-"""How many responses are stored for clients that disconnected before they read them."""
+"""How many responses are stored for clients that disconnected before they read the response."""
 ERRORS = ErrorWriter(
     "The bridge of a program", log, stored="a rollout", routes="docs/connect/agents.md", shape=openai_error
 )
@@ -60,14 +60,14 @@ Body = dict[str, Any]
 
 
 class ProgramBridge:
-    """A server for one rollout, between `__enter__` and `__exit__`, on the event loop that enters it.
+    """A server for one rollout. It runs between `__enter__` and `__exit__`, on the event loop that calls them.
 
-    One request is handled at a time, and each connection closes after its response, so a program can hold at most PLACES
-    connections and one body.
+    It handles one request at a time, and closes each connection after the response. So a program occupies at most
+    PLACES connections, and the memory for one body.
 
     Attributes:
-        prefix: The path before the routes, which contains the token.
-        ended: Done when a call ended the rollout, with the exception that ended it.
+        prefix: The beginning of all paths, which contains the token.
+        ended: A future that a call sets to the exception that ended the rollout.
     """
 
     def __init__(self, listener: socket.socket, model: LoopModel, env: LoopEnvironment) -> None:
@@ -87,7 +87,7 @@ class ProgramBridge:
     ) -> None:
         self._server.stop()
         if self.ended.done() and not self.ended.cancelled():
-            self.ended.exception()  # retrieved: the program may have ended at the same time
+            self.ended.exception()  # retrieves it, because the program may have ended at the same time
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         digest = b""
@@ -107,7 +107,10 @@ class ProgramBridge:
             self._undelivered.pop(digest, None)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[bytes, EncodedResponse]:
-        """Return a request's digest and response. A repeated request gets the response that was not delivered."""
+        """Return a request's digest and response.
+
+        If the request was repeated, return the response that was not delivered.
+        """
         path = scope["path"]
         route = path.removeprefix(self.prefix).removeprefix("/v1/").strip("/")
         if not path.startswith(f"{self.prefix}/") or route not in (CHAT, *DIALECTS, "step"):
@@ -127,24 +130,24 @@ class ProgramBridge:
         return digest, _written(route, answer, body)
 
     async def _ending(self, work: Coroutine[Any, Any, Body]) -> Body:
-        """Await the response. An exception of the model's call ends the rollout; an invalid request does not."""
+        """Await the response. If the model call fails, end the rollout. An invalid request does not end the rollout."""
         try:
             return await work
         except (RequestError, asyncio.CancelledError):
             raise
-        except BaseException as error:  # the program must not read its text
+        except BaseException as error:  # the program must not see the exception's message
             if not self.ended.done():
                 self.ended.set_exception(error)
-        raise RequestRefused("model_failed", "The model did not answer, so the rollout ends.")
+        raise RequestRefused("model_failed", "The model call failed, so the rollout ends.")
 
     async def _completion(self, route: str, body: Body) -> Body:
-        """Return a chat completion, for any API of the request."""
+        """Call the model and return a chat completion. route: the API of the request."""
         dialect = DIALECTS.get(route)
         request = body if dialect is None else dialect.chat_request(body)
         chat = read_request(ChatCompletionRequest, request)
         tools = entries(request, "tools")
         if request.get("n") not in (None, 1):
-            raise wrong(("n",), "is not supported", "Leave it out.")
+            raise wrong(("n",), "is not supported", "Omit it.")
         sampling = {name: value for name, value in request.items() if name not in OURS and value is not None}
         reply = await self._model.chat(chat.messages, tools or None, **sampling)
         choice = {
@@ -167,7 +170,7 @@ class ProgramBridge:
 
 
 def _written(route: str, whole: Body, body: Body) -> EncodedResponse:
-    """Return the model's answer in the API of the request."""
+    """Return the chat completion in the format of the request's API."""
     if route == "step":
         return json_answer(whole)
     dialect = DIALECTS.get(route)

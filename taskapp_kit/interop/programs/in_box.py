@@ -1,9 +1,13 @@
-"""A program that runs inside a sandbox: starts the agent and forwards its calls of the policy to a unix socket.
+"""A program that runs inside a sandbox, starts the agent, and forwards the agent's model calls to a Unix socket.
 
-Run as `python -c SOURCE ORDER COMMAND…`. ORDER is JSON: `socket`, the path of the unix socket; `port`, the sandbox's
-loopback port that the agent calls; `places`, concurrent connections to the socket; `lost`, the exit status if forwarding
-breaks; `variables`, NAME=VALUE for the agent. It ends with the agent's exit status. It does not import the kit and has one
-thread, because a sandbox limits its processes.
+It is run as `python -c SOURCE ORDER COMMAND…`, and exits with the agent's exit status. It does not import the kit, and
+has only one thread, because the sandbox limits processes. ORDER is a JSON object with these fields:
+
+- `socket`: the path of the Unix socket
+- `port`: the loopback port in the sandbox that the agent calls
+- `places`: the maximum number of concurrent connections to the socket
+- `lost`: the exit status if forwarding fails
+- `variables`: environment variables for the agent, as NAME=VALUE
 """
 
 from __future__ import annotations
@@ -20,14 +24,17 @@ from typing import Any
 
 CHUNK = 65536
 SPARE = 16
-"""Descriptors that are not for connections."""
+"""The number of file descriptors that are reserved for purposes other than connections."""
 BACKLOG = 4096
 LINGER_SECONDS = 1.0
-"""How long a client may continue to send an answered request. Closed immediately, it could lose the response."""
+"""How long a client may continue to send after the response.
+
+If the socket closed immediately, the response could be lost.
+"""
 
 
 async def forward(source: socket.socket, target: socket.socket | None) -> None:
-    """Send what arrives at one socket to the other, or discard it, until the source ends."""
+    """Copy data from one socket to another until the source ends. If there is no target, discard the data."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
         while data := await loop.sock_recv(source, CHUNK):
@@ -39,10 +46,10 @@ async def forward(source: socket.socket, target: socket.socket | None) -> None:
 
 
 async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -> None:
-    """Connect a client with the socket, from its first byte to the end of the response."""
+    """Connect a client to the socket, from the client's first byte to the end of the response."""
     loop = asyncio.get_running_loop()
     with client, contextlib.suppress(OSError, TimeoutError):
-        first = await loop.sock_recv(client, CHUNK)  # a client that sends nothing occupies no place
+        first = await loop.sock_recv(client, CHUNK)  # a client that sends nothing does not occupy a place
         async with places:
             with socket.socket(socket.AF_UNIX) as outside:
                 outside.setblocking(False)
@@ -57,7 +64,7 @@ async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -
 
 
 async def serve(listener: socket.socket, order: dict[str, Any]) -> None:
-    """Accept as many clients as the descriptors allow; the others wait."""
+    """Accept as many clients as the file descriptors allow. Further clients wait."""
     loop = asyncio.get_running_loop()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     at_once = min(order["places"], max(1, files // 4))
@@ -75,7 +82,7 @@ async def serve(listener: socket.socket, order: dict[str, Any]) -> None:
 
 
 async def main() -> int:
-    """Run the command and return its exit status, or 128 plus the number of a signal."""
+    """Run the command and return its exit status, or 128 plus the number of the signal that ended it."""
     order, command = json.loads(sys.argv[1]), sys.argv[2:]
     listener = socket.create_server(("127.0.0.1", order["port"]), backlog=BACKLOG)
     serving = asyncio.create_task(serve(listener, order))
@@ -90,7 +97,7 @@ async def main() -> int:
             if serving.done():
                 program.kill()
                 return int(order["lost"])
-            ended.clear()  # before the next poll, so that no signal is missed
+            ended.clear()  # installed before the next poll, so that no signal is missed
     return code if code >= 0 else 128 - code
 
 

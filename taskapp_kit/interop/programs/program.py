@@ -1,9 +1,9 @@
-"""A program with its own loop as the agent of a task app.
+"""Runs a program that calls its model itself as the agent of a task app.
 
     app.rollout(from_program(["node", "agent.js"], inputs={"agent.js": source}, answer="submit"))
 
-Each rollout starts the program, with the policy's address in the variables that model clients read. Its answer, its files
-and its actions are the episode, which the environment and its rubrics score.
+Each rollout starts the program. The usual environment variables for model clients contain the policy's address. The
+program's answer, files and actions make up the episode, which the environment and its rubrics score.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ log = logging.getLogger("taskapp_kit.policy")
 
 BOX_LEVEL, CHILD_LEVEL = 3, 0
 BOX_PORT = 8100
-"""A port of the sandbox, whose network has no other service."""
+"""The bridge's port in the sandbox, whose network has no other service."""
 SOCKET = "policy.sock"
 FILES = "files"
-"""The argument of the answering action that receives the program's files."""
+"""The argument of the answering action that contains the program's files."""
 STOPPED = "program_stopped"
-"""The stop reason of an episode whose program reached a limit. It is truncated and scored."""
+"""The stop reason if the program reached a limit. The episode is truncated and scored."""
 PROGRAM_LIMITS = SandboxLimits(
     wall_seconds=300, cpu_seconds=120, memory_bytes=2 * 2**30, processes=128, output_bytes=256 * 1024, open_files=512
 )
 LOST = 99
-"""The exit status of a sandbox that lost its connection with the policy."""
+"""The exit status in the sandbox if the connection to the policy was lost."""
 MAX_FILE_BYTES = 2**20
 MAX_STDERR_CHARACTERS = 200
-"""How many characters of the last line of stderr a failure quotes."""
+"""How many characters of the last line of stderr are quoted in a failure."""
 
 Inputs = Mapping[str, bytes | str]
 Play = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class ProgramFailed(KitError):
-    """A rollout's program could not be started, or its exit status was not 0."""
+    """The program of a rollout could not be started, or its exit status was not 0."""
 
 
 def from_program(
@@ -69,34 +69,44 @@ def from_program(
 
         app.rollout(from_program(["python", "agent.py"], inputs={"agent.py": source}, answer="submit"))
 
-    The program reads the first observation on stdin (text, or JSON) and runs in an empty directory. OPENAI_BASE_URL,
-    OPENAI_API_BASE and ANTHROPIC_BASE_URL are the policy's address, which accepts chat completions, `responses` and `messages`;
-    API keys are placeholders. TASKAPP_STEP_URL takes actions: POST {"tool", "args"} returns the observation, the reward, and the
-    reason for a refusal. TASKAPP_TASK contains the task's public fields as JSON.
+    The program runs in an empty directory, and stdin contains the first observation as text or JSON. These environment
+    variables are set:
 
-    An exit status other than 0 is a failure. A program that reaches a limit truncates its episode (`program_stopped`).
+    - OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL contain the policy's address, which accepts chat
+    completions,
+      `responses` and `messages`. The API keys are placeholders.
+    - TASKAPP_STEP_URL contains an address for actions. POST {"tool", "args"} returns the observation, the reward, and
+    the
+      reason if the action was rejected.
+    - TASKAPP_TASK contains the task's public fields as JSON.
+
+    If the exit status is not 0, the rollout fails. If the program reaches a limit, the episode is truncated with the
+    stop reason `program_stopped`, and scored.
 
     Args:
-        command: The program and its arguments. `python` as the first item is the sandbox's Python, or this process's.
-        answer: The action that receives the program's stdout, without the last newline, at the end. None: no action. An episode
-            that the program's own actions did not end is truncated and scored.
-        files: Names of text files in the program's directory that this action receives as `files`, if they exist.
-        inputs: Files in the directory, name to content, or a function of the task's public fields that returns them.
+        command: The program and its arguments. If the first item is `python`, the sandbox's Python is used, or this
+            process's Python without a sandbox.
+        answer: The action that is called at the end with the program's stdout, without the last newline. None calls no
+            action. If no action has ended the episode, it is truncated and scored.
+        files: The names of text files in the program's directory. Those that exist are passed to the action as `files`.
+        inputs: A mapping from names to contents of files for the directory, or a function that returns the mapping,
+            given the task's public fields.
         variables: Additional environment variables.
-        boxed: True runs the program in a sandbox of level 3 that reaches only the policy's address. False runs it as a child
-            process that nothing isolates, and logs a warning.
-        readable: Directories that the sandbox also shows, such as a virtual environment. All users must be able to read them.
-        limits: The limits of each run. Give the rollout more time than `wall_seconds`.
+        boxed: If True, the program runs in a sandbox of level 3, which can only reach the policy's address. If False,
+            it runs as a child process without any isolation, and a warning is logged.
+        readable: Additional directories that are visible in the sandbox, such as a virtual environment. All users of
+            this machine must be able to read them.
+        limits: The limits of each run. The rollout's time limit must be longer than `wall_seconds`.
 
     Returns:
         The function that plays an episode.
     """
     if isinstance(command, str) or not command:
-        raise TypeError("from_program() takes a command as a sequence of strings, such as ['python', 'agent.py']")
+        raise TypeError("from_program() expects the command as a sequence of strings, such as ['python', 'agent.py'].")
     program = AgentProgram(command, answer, files, inputs, variables or {}, boxed, readable, limits)
     if not boxed:
         log.warning(
-            "%s runs as a child process: nothing isolates it from this machine's files, processes and network",
+            "%s runs as a child process without isolation from this machine's files, processes and network",
             command[0],
         )
     return program.play
@@ -116,7 +126,10 @@ class AgentProgram:
     limits: SandboxLimits
 
     async def play(self, env: LoopEnvironment, model: LoopModel, task: Any) -> None:
-        """Run the program for one episode. Raises PolicyStops, ProgramFailed, SandboxError, and what the model raised."""
+        """Run the program for one episode.
+
+        Raises PolicyStops, ProgramFailed, SandboxError, and the exceptions of the model calls.
+        """
         inputs = finished(self.inputs(task)) if callable(self.inputs) else self.inputs
         level = BOX_LEVEL if self.boxed else CHILD_LEVEL
         async with Sandbox(
@@ -134,8 +147,8 @@ class AgentProgram:
             raise PolicyStops(STOPPED)
         if self.boxed and result.exit_code == LOST:
             raise SandboxError(
-                f"The sandbox of the program {self.command[0]} lost its connection with the policy.",
-                hint=f"If the program itself ended with exit status {LOST}, let it use another one.",
+                f"The sandbox of the program {self.command[0]} lost its connection to the policy.",
+                hint=f"If the program itself exits with status {LOST}, change its exit status.",
             )
         if not result.ok:
             raise self._failed(result)
@@ -175,7 +188,7 @@ class AgentProgram:
         return ["python", "-I", "-S", "-c", source, order, *self.command]
 
     def _variables(self, address: str, task: Any) -> list[str]:
-        """Return the program's variables in the form that `env` takes."""
+        """Return the program's environment variables as NAME=VALUE, for the command `env`."""
         variables = {
             "OPENAI_BASE_URL": f"{address}/v1",
             "OPENAI_API_BASE": f"{address}/v1",
@@ -184,19 +197,22 @@ class AgentProgram:
             "ANTHROPIC_API_KEY": "none",
             "TASKAPP_STEP_URL": f"{address}/step",
             "TASKAPP_TASK": json.dumps(task),
-            "PYTHONPATH": "",  # the sandbox's value would hide the packages of a virtual environment
+            "PYTHONPATH": "",  # the sandbox's value of this variable would hide the packages of a virtual environment
             **self.variables,
         }
         return [f"{name}={value}" for name, value in variables.items()]
 
     def _arguments(self, env: LoopEnvironment, text: str, files: dict[str, str]) -> dict[str, Any]:
-        """Return the arguments of the answering action. Raises ProgramFailed if it does not take a string."""
+        """Return the arguments for the answering action.
+
+        Raises ProgramFailed if the action has no argument for the answer.
+        """
         members = list(env.parameters.get(self.answer or "", {}).get("properties") or {})
         answers = [name for name in members if name != FILES]
         if len(answers) != 1:
             raise ProgramFailed(
-                f"from_program(answer={self.answer!r}) does not name an action with one argument for the program's answer.",
-                hint=f"Name an action that takes a string, and optionally `{FILES}`.",
+                f"The action {self.answer!r} in from_program() does not have one argument for the program's answer.",
+                hint=f"Name an action with one string argument and, optionally, `{FILES}`.",
             )
         return {answers[0]: text, **({FILES: files} if FILES in members else {})}
 
@@ -205,5 +221,5 @@ class AgentProgram:
         lines = result.stderr.strip().splitlines()
         return ProgramFailed(
             f"The program {self.command[0]} ended with {how}{': ' + cut(lines[-1], MAX_STDERR_CHARACTERS) if lines else ''}.",
-            hint="Let it catch the model's mistakes, and end with exit status 0.",
+            hint="The program must handle mistakes of the model, and exit with status 0.",
         )

@@ -1,4 +1,4 @@
-"""reasoning-gym: its tasks as environments."""
+"""reasoning-gym: generators of reasoning-gym as environments."""
 
 from __future__ import annotations
 

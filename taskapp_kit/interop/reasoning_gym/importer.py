@@ -1,14 +1,15 @@
-"""`from_reasoning_gym`: a generator of reasoning-gym as an environment of an app.
+"""`from_reasoning_gym` declares a generator of reasoning-gym as an environment of an app.
 
-Written against reasoning-gym 0.1.25 (PyPI; github.com/open-thought/reasoning-gym, Apache-2.0): `create_dataset(name, seed,
-size, **options)`, items of `question`, `answer` and `metadata`, `score_answer(answer, entry)` from 0 to 1. Needs the extra
-`taskapp-kit[reasoning-gym]`. The package is loaded with a process's first episode, which takes seconds. Guarantees:
+Written against reasoning-gym 0.1.25 (PyPI; github.com/open-thought/reasoning-gym, Apache-2.0): `create_dataset(name,
+seed, size, **options)`, items with `question`, `answer` and `metadata`, and `score_answer(answer, entry)` from 0 to 1.
+It needs the extra `taskapp-kit[reasoning-gym]`. The package is imported before the first episode of a process, which
+takes seconds. Guarantees:
 
-- A seed is a problem, the same in every process, and the process's random state is not used.
+- Each seed is the same problem in every process, and the process's random state is not used.
 - Only the final answer is scored: the argument of `submit`, or the text between `<answer>` and `</answer>`.
-- An answer that contains the expected one among others scores 0, where reasoning-gym gives partial credit.
-- An answer is never run as code, although some generators evaluate it. Only plain literals and formulas are accepted.
-- No observation and no info contains the expected answer or the metadata, which has worked solutions.
+- An answer that contains the expected answer and other text scores 0. reasoning-gym itself gives partial credit.
+- An answer is never run as code. Some generators evaluate answers, so only plain literals and formulas are accepted.
+- Observations and info never contain the expected answer, or the metadata, which includes worked solutions.
 """
 
 from __future__ import annotations
@@ -31,26 +32,29 @@ from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.records.trajectory import Step
 
 MAX_ANSWER_CHARACTERS = 10_000
-"""A longer answer is refused. The largest expected answers, grids and boards, have a few thousand characters."""
+"""The maximum length of an answer. The longest expected answers, grids and boards, have a few thousand characters."""
 MAX_FORMULA_CHARACTERS = 1000
-"""The maximum for FORMULAS, because sympy's time grows faster than the length."""
+"""The maximum length for FORMULAS. It is lower, because sympy's time grows faster than the length."""
 MAX_TEXT_CHARACTERS = 400_000
-"""The longest text reply, including reasoning. A longer reply is refused without parsing."""
+"""The maximum length of a text reply, including reasoning. Longer replies are rejected without parsing."""
 BLOCK = 1000
-"""Seeds per data set of reasoning-gym. Some generators draw a number for each item when a data set is made."""
+"""The number of seeds per data set of reasoning-gym.
+
+Some generators draw a number per item when a data set is created.
+"""
 MAX_DATA_SETS = 16
-"""Cached data sets per environment class."""
+"""The maximum number of cached data sets per environment class."""
 MAX_PROBLEMS = 2048
-"""How many problems' answers a process remembers for `gold`."""
+"""For how many problems a process stores the answer for `gold`."""
 
 LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-"""Generators that pass an answer to `eval` if it is not the expected text."""
+"""The generators that pass an answer to `eval` if it differs from the expected string."""
 FORMULAS = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
-"""Generators that pass an answer to sympy's `parse_expr`, which evaluates it."""
+"""The generators that pass an answer to sympy's `parse_expr`, which evaluates it."""
 UNORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
-"""Generators that draw in the order of a set, which differs between processes unless PYTHONHASHSEED is set."""
+"""The generators that draw in the order of a set. It differs between processes unless PYTHONHASHSEED is set."""
 
 FUNCTIONS = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt"})
 MAX_POWER = 200
@@ -58,7 +62,7 @@ MAX_POWER = 200
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _lock = threading.RLock()
-"""Problems are drawn and scored one at a time: sympy's caches are shared."""
+"""Problems are drawn and scored one at a time, because they share sympy's caches."""
 
 Answer = Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)]
 
@@ -66,26 +70,27 @@ Answer = Annotated[str, Field(max_length=MAX_ANSWER_CHARACTERS)]
 def from_reasoning_gym(
     name: str, *, dataset_seed: int = 0, configurable: Mapping[str, Any] | None = None, **options: Any
 ) -> type[ReasoningGymEnvironment]:
-    """Return a class for `app.environment(...)` that asks the problems of a generator.
+    """Return a class for `app.environment(...)` that plays the problems of a generator.
 
         Sums = from_reasoning_gym("chain_sum", max_terms=4)
         app.environment("sums", splits={"train": range(100_000), "test": range(100_000, 101_000)}, max_turns=4)(Sums)
         app.policy("gold", environment="sums")(Sums.gold)
 
-    The step that submits an answer has the reward of `score_answer`. An unknown generator or option is a ConfigError when a
-    process sets up.
+    The step that submits an answer has the reward of `score_answer`. If the generator or an option is unknown, setting
+    up a process raises ConfigError.
 
     Args:
         name: A name in `reasoning_gym.factory.DATASETS`.
-        dataset_seed: Problem s is item s of the data set with this seed. From s = 1000 on, it is from the data set with seed
-            `dataset_seed + s - s % 1000`; for a generator that draws each item separately, that is the same problem.
-        configurable: Options that a caller may set in env.config: name to default (bool, int, float, str) or to (annotation,
-            default).
-        **options: Options of the generator, passed to `create_dataset`.
+        dataset_seed: The seed of the data set. For s below 1000, seed s of the environment plays item s of this data
+            set. From s = 1000 on, it plays an item of the data set with seed `dataset_seed + s - s % 1000`. For a
+            generator that draws each item separately, both data sets contain the same problem.
+        configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
+            str) or to (annotation, default).
+        **options: Options of the generator, which are passed to `create_dataset`.
 
     Returns:
-        A subclass of `ReasoningGymEnvironment`. Its `gold(observation, task)` is a policy that submits the expected answer, if
-        the generator has one.
+        A subclass of `ReasoningGymEnvironment`. Its `gold(observation, task)` is a policy that submits the expected
+        answer, if the generator has one.
 
     Raises:
         Unavailable: reasoning-gym is not installed.
@@ -99,10 +104,10 @@ def from_reasoning_gym(
 
 
 class ReasoningGymEnvironment:
-    """A problem of a generator. `from_reasoning_gym` makes the subclasses that an app declares.
+    """A problem of a generator. `from_reasoning_gym` creates the subclasses that an app declares.
 
     Attributes:
-        entry: reasoning-gym's item for the problem, after `reset`.
+        entry: reasoning-gym's item for the problem. It is set by `reset`.
     """
 
     generator: str
@@ -112,24 +117,24 @@ class ReasoningGymEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Load the package once per process. Raises ConfigError."""
+        """Import the package, once per process. Raises ConfigError if the generator or an option is invalid."""
         try:
             cls._data_set(0, dict(cls._defaults))
         except ValueError as error:
             raise ConfigError(f"from_reasoning_gym({cls.generator!r}) cannot be used: {error}") from error
 
     def open(self, options: dict[str, Any]) -> None:
-        """Store the options. Raises ValueError, as the generator does, for an invalid option."""
+        """Store the options. The generator raises ValueError for an invalid option."""
         self.options = options
         self._data_set(0, options)
 
     def reset(self, seed: int) -> str:
-        """Return the question."""
+        """Return the question of the problem with this seed."""
         with _lock:
             self._scorer = self._data_set(seed // BLOCK, self.options)
             self.entry: dict[str, Any] = self._scorer[seed % BLOCK]
             question = str(self.entry["question"]).strip()
-            self._remembered.pop(question, None)  # it becomes the newest
+            self._remembered.pop(question, None)  # moves the entry to the end, so that it is removed last
             self._remembered[question] = self.entry["answer"]
             while len(self._remembered) > MAX_PROBLEMS:
                 self._remembered.popitem(last=False)
@@ -162,7 +167,10 @@ class ReasoningGymEnvironment:
             return Step(reward=self._score(answer), terminated=True, info={"submitted": answer})
 
     def _score(self, answer: str) -> float:
-        """Return the score of an answer. Raises InvalidAction if it is unreadable, and the errors of a broken generator."""
+        """Return the score of an answer.
+
+        Raises InvalidAction if the answer cannot be parsed, and the generator's exceptions.
+        """
         if not answer:
             return 0.0
         if not _plain(self.generator, answer):
@@ -184,11 +192,11 @@ def _class(
     clash = sorted({"seed", "size"} & {*options, *configurable})
     if clash:
         raise parts.wrong(
-            f"has {clash[0]}=", "options of the generator", "remove it: an episode's seed selects its problem"
+            f"has {clash[0]}=", "options of the generator", "remove it; the episode's seed selects the problem"
         )
     if name in UNORDERED and sys.flags.hash_randomization:
         raise parts.wrong(
-            f"names {name!r}, which draws in the order of a set, so that a seed is another problem in each process",
+            f"names {name!r}, which draws in the order of a set, so a seed is a different problem in each process",
             "the same order in every process",
             "set PYTHONHASHSEED=0, for all processes that serve this app",
         )
@@ -205,11 +213,11 @@ def _class(
                 cached.popitem(last=False)
             return cached[key]
 
-    def gold(observation: str, task: Any) -> dict[str, dict[str, str]]:  # noqa: ARG001 (a policy takes both)
+    def gold(observation: str, task: Any) -> dict[str, dict[str, str]]:  # noqa: ARG001 (policies have both parameters)
         """Hand in the expected answer."""
         answer = remembered[observation]
         if answer is None:
-            raise Unavailable(f"{name} has no expected answer, because it accepts any correct one.")
+            raise Unavailable(f"{name} has no expected answer, because it accepts any correct answer.")
         return {"submit": {"answer": answer}}
 
     members = {
@@ -226,23 +234,26 @@ def _class(
 
 
 def _made(name: str, options: dict[str, Any]) -> Any:
-    """Return a data set. Raises ValueError."""
+    """Return a data set. Raises ValueError if the generator is unknown or an option is invalid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # from its dependencies
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
 
         if name not in DATASETS:
-            meant = did_you_mean(name, list(DATASETS), "reasoning_gym.factory.DATASETS has their names")
+            meant = did_you_mean(name, list(DATASETS), "reasoning_gym.factory.DATASETS lists the generators")
             raise ValueError(f"the generator does not exist; {meant}")
         try:
             return reasoning_gym.create_dataset(name, **options)
-        except (AssertionError, TypeError) as error:  # its options are checked by assertions
+        except (AssertionError, TypeError) as error:  # generators check their options with assertions
             raise ValueError(str(error) or "an option is out of range") from error
 
 
 def _plain(generator: str, answer: str) -> bool:
-    """Return whether an answer is safe to evaluate: a list or formula, or any text for generators that evaluate nothing."""
+    """Return whether an answer can be scored safely.
+
+    For generators that evaluate answers, it must be a plain literal or formula.
+    """
     if generator not in LISTS | FORMULAS:
         return True
     if generator in FORMULAS and len(answer) > MAX_FORMULA_CHARACTERS:
@@ -250,7 +261,7 @@ def _plain(generator: str, answer: str) -> bool:
     try:
         parsed = ast.parse(answer, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return generator in LISTS  # `eval` also rejects it; `parse_expr` reads more than Python
+        return generator in LISTS  # `eval` rejects it too, but `parse_expr` accepts other syntax
     return _literal(parsed) if generator in LISTS else _formula(parsed, 1)
 
 
@@ -261,9 +272,9 @@ def _literal(node: ast.expr) -> bool:
 
 
 def _formula(node: ast.expr, power: float) -> bool:
-    """Return whether a node consists of sums, products, small powers and FUNCTIONS of numbers and single letters.
+    """Return whether a node only contains sums, products, small powers and FUNCTIONS of numbers and one-letter names.
 
-    power: the power of the surrounding nodes.
+    power: the power to which the surrounding nodes raise this node.
     """
     match node:
         case ast.Constant(value=value):
@@ -276,7 +287,7 @@ def _formula(node: ast.expr, power: float) -> bool:
             return _formula(left, power) and _formula(right, power)
         case ast.BinOp(op=ast.Pow(), left=left, right=right):
             exponent = _number(right)
-            if exponent is None:  # a power of a letter or e, such as E**x for exp(x)
+            if exponent is None:  # a power of a variable or of e, such as E**x for exp(x)
                 return isinstance(left, ast.Name) and _formula(right, MAX_POWER)
             return power * max(1, abs(exponent)) <= MAX_POWER and _formula(left, power * max(1, abs(exponent)))
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
@@ -285,7 +296,7 @@ def _formula(node: ast.expr, power: float) -> bool:
 
 
 def _number(node: ast.expr) -> float | None:
-    """Return the value of a number, its negative or a quotient of two numbers, or None for anything else."""
+    """Return the value of a number, a negated number or a quotient of two numbers, or None for any other node."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value

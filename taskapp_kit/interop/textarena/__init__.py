@@ -1,4 +1,4 @@
-"""TextArena: its games as environments."""
+"""TextArena: TextArena's games as environments."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""`from_textarena`: a game of TextArena as an environment of an app.
+"""`from_textarena` declares a game of TextArena as an environment of an app.
 
-Written against TextArena 0.7.4 (PyPI; github.com/LeonGuertler/TextArena, MIT): `make(id, **options)`, `reset(num_players,
-seed)`, `step(action) -> done, info`, `state.observations`, `close() -> rewards, game_info`. Needs the extra
-`taskapp-kit[textarena]`. Guarantees:
+Written against TextArena 0.7.4 (PyPI; github.com/LeonGuertler/TextArena, MIT): `make(id, **options)`,
+`reset(num_players, seed)`, `step(action) -> done, info`, `state.observations`, `close() -> rewards, game_info`. It
+needs the extra `taskapp-kit[textarena]`. Guarantees:
 
-- The games draw from the process's `random`. Here the package's modules get a generator per episode instead, made from its
-  seed, so the same seed and moves give the same game, independent of the rest of the process.
-- Each message of the game is shown once, in the step after which the player may read it.
-- Other seats are played by a model of the operator (`context.model`) or by a function of the author. A model that does not
-  answer is a failure of the rollout, never a lost game.
+- TextArena's games draw from the process's `random`. This adapter replaces it with a generator that is seeded for each
+  episode, so that the same seed and moves produce the same game, independent of the rest of the process.
+- Each message of the game is shown once, as soon as the player may read it.
+- A model that the operator configures (`context.model`) or a function of the author plays the other seats. If the model
+does
+  not respond, the rollout fails, and the game does not count as lost.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.records.trajectory import Step
 
 MAX_MOVE_CHARACTERS = 10_000
-"""A longer move is refused."""
+"""The maximum length of a move. Longer moves are rejected."""
 MAX_TURNS_OF_OTHERS = 1000
-"""The maximum number of other seats' turns between two turns of the player. More is an error of the game."""
+"""The maximum number of turns of other seats between two turns of the player. More turns are an error of the game."""
 OPPONENT = "opponent"
-"""The role of the model that plays the other seats."""
+"""The default role of the model that plays the other seats."""
 
 Opponent = str | Callable[[str, random.Random], str]
 Move = Annotated[str, Field(max_length=MAX_MOVE_CHARACTERS)]
@@ -53,19 +54,19 @@ def from_textarena(
 
         app.environment("hanoi", splits={"train": range(1000)}, isolation="process")(from_textarena("TowerOfHanoi-v0"))
 
-    The reward is the game's own at its end, and None before. A game that does not exist, or cannot be made or begun, is a
-    ConfigError when a process sets up.
+    The last step has the game's reward, and earlier steps have the reward None. If the game does not exist or cannot be
+    started, setting up a process raises ConfigError.
 
     Args:
         game: An id of TextArena's registry.
         players: The number of seats.
-        seat: The policy's seat, from 0.
-        opponent: Who plays the other seats: the role of a model (`TASKAPP_OPPONENT_URL` and so on), or
-            `fn(observation, rng) -> move` with the episode's rng.
+        seat: The policy's seat. The first seat is 0.
+        opponent: Plays the other seats: the role of a model (configured with `TASKAPP_OPPONENT_URL` and so on), or
+            `fn(observation, rng) -> move`, where rng is the episode's random generator.
         sample: `fn(rng) -> move`, for the policy `random`.
-        configurable: Options that a caller may set in env.config: name to default (bool, int, float, str) or to
-            (annotation, default).
-        **options: Options of the game, passed to `textarena.make`.
+        configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
+            str) or to (annotation, default).
+        **options: Options of the game, which are passed to `textarena.make`.
 
     Returns:
         A subclass of `TextArenaEnvironment`.
@@ -77,7 +78,7 @@ def from_textarena(
     parts = ClassParts("from_textarena", str(game), sys._getframe(1))
     try:
         if players < 1 or seat not in range(players):
-            raise parts.wrong(f"has players={players}, seat={seat}", "a seat below the number of players", "fix them")
+            raise parts.wrong(f"has players={players}, seat={seat}", "a seat from 0 to players - 1", "change seat=")
         configurable = configurable or {}
         members = {
             "__doc__": f"Play {game.partition('-v')[0]}. Write your move as the game asks for it.",
@@ -98,11 +99,11 @@ def from_textarena(
 
 
 class TextArenaEnvironment:
-    """A game of TextArena. `from_textarena` makes the subclasses that an app declares.
+    """A game of TextArena. `from_textarena` creates the subclasses that an app declares.
 
     Attributes:
-        env: TextArena's environment with its wrappers.
-        rng: The generator that the game draws from, after `reset`.
+        env: TextArena's environment, including its wrappers.
+        rng: The random generator for the game. It is set by `reset`.
     """
 
     game: str
@@ -114,11 +115,11 @@ class TextArenaEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Make and begin a game. Raises ConfigError."""
+        """Start a game to test it. Raises ConfigError if the game does not exist or cannot be started."""
         try:
             with _drawing_from(random.Random(0)):
                 _made(cls.game, {**cls._options, **cls._defaults}).reset(num_players=cls.players, seed=0)
-        except Exception as error:  # games raise any exception, including their own SyntaxError
+        except Exception as error:  # games raise exceptions of any class, even SyntaxError
             raise ConfigError(
                 f"from_textarena({cls.game!r}) cannot begin a game with {cls.players} players: "
                 f"{type(error).__name__}: {str(error).strip().split(chr(10), 1)[0]}"
@@ -134,12 +135,12 @@ class TextArenaEnvironment:
             raise ValueError(f"{self.game}: {error}") from error
 
     def reset(self, seed: int, context: Any) -> str:
-        """Make and begin the game, and return what the player reads before the first move."""
+        """Start the game, and return the messages for the player before the first move."""
         self.rng = random.Random(seed)
         self.context = context
         self._talks: dict[int, list[dict[str, str]]] = {}
         with _drawing_from(self.rng):
-            # made here, because some games draw, or store the drawing function, when they are made
+            # made with this generator, because some games draw, or store a function that draws, when they are made
             self.env: Any = _made(self.game, self.options)
             self.env.reset(num_players=self.players, seed=seed)
         self.state: Any = self.env.state
@@ -148,7 +149,7 @@ class TextArenaEnvironment:
         return self._news(self.seat)
 
     def step(self, text: str) -> Step:
-        """Make a move, then the other seats' moves until the player's next turn or the end of the game."""
+        """Make a move. Then play the other seats until the player's next turn or the end of the game."""
         self._take(text)
         self._others()
         reward, info = self._result() if self._done else (None, {})
@@ -159,7 +160,7 @@ class TextArenaEnvironment:
             self._done, _ = self.env.step(action=text)
 
     def _others(self) -> None:
-        """Play the other seats. Raises what the opponent raises."""
+        """Play the other seats. Raises the exceptions of the opponent."""
         for _ in range(MAX_TURNS_OF_OTHERS):
             seat = self.state.current_player_id
             if self._done or seat == self.seat:
@@ -175,11 +176,11 @@ class TextArenaEnvironment:
             talk.append({"role": "assistant", "content": answer})
             self._take(answer.rpartition("</think>")[2].strip())
         raise RuntimeError(
-            f"{self.game} took {MAX_TURNS_OF_OTHERS} turns of other seats without a turn of seat {self.seat}"
+            f"{self.game} played {MAX_TURNS_OF_OTHERS} turns of other seats without a turn of seat {self.seat}"
         )
 
     def _news(self, seat: int) -> str:
-        """Return a seat's unread messages, without its own moves."""
+        """Return the unread messages for a seat, without the seat's own moves."""
         messages, self.state.observations[seat] = self.state.observations[seat], []
         return "\n".join(
             f"[{self.state.role_mapping.get(sender, f'Player {sender}')}] {message}"
@@ -188,7 +189,7 @@ class TextArenaEnvironment:
         ).strip()
 
     def _result(self) -> tuple[float | None, dict[str, Any]]:
-        """Return the seat's reward, and the game's description of the end."""
+        """Return the reward of the policy's seat, and the game's information about the end."""
         rewards, game_info = self.env.close()
         reward = None if rewards is None else rewards.get(self.seat)
         own = game_info.get(self.seat, {})
@@ -199,7 +200,7 @@ class TextArenaEnvironment:
 
 
 def _move(sample: Callable[[random.Random], str] | None) -> Any:
-    """Return the tool of a class, with its own sampler."""
+    """Return the action `move` for a class. sample: the sampler of moves, or None."""
 
     @action(sample=None if sample is None else lambda rng: {"move": finished(sample(rng))})
     def move(self: TextArenaEnvironment, move: Move) -> Step:
@@ -227,7 +228,7 @@ _current = threading.local()
 
 
 class EpisodeRandom:
-    """A replacement for the module `random` in the package's modules, with the current episode's generator."""
+    """Replaces the module `random` in TextArena's modules, and uses the generator of the current episode."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(_current, "rng", random), name, None) or getattr(random, name)
@@ -238,7 +239,7 @@ _replacement = EpisodeRandom()
 
 @contextmanager
 def _drawing_from(rng: random.Random) -> Iterator[None]:
-    """Let TextArena's modules draw from `rng` in this thread."""
+    """Make TextArena's modules draw from `rng` in this thread, inside the `with` block."""
     before = getattr(_current, "rng", random)
     _current.rng = rng
     try:
@@ -248,12 +249,15 @@ def _drawing_from(rng: random.Random) -> Iterator[None]:
 
 
 def _made(game: str, options: Mapping[str, Any]) -> Any:
-    """Return a game whose modules use the replacement. Raises what the game raises; ValueError if it does not exist."""
+    """Return a game whose modules use EpisodeRandom.
+
+    Raises the game's exceptions, or ValueError if it does not exist.
+    """
     import textarena
 
     made = textarena.make(game, **options)
     drew = [
-        module  # a game's modules load with its first instance
+        module  # a game's modules are imported when its first instance is made
         for name, module in list(sys.modules.items())
         if name.startswith("textarena.") and getattr(module, "random", None) is random
     ]

@@ -1,1 +1,1 @@
-"""The Tinker cookbook: apps as its environments."""
+"""The Tinker cookbook: apps as environments of the cookbook."""

@@ -1,7 +1,7 @@
 """An app's episodes as `Env`, `EnvGroupBuilder` and `RLDataset` of the Tinker cookbook.
 
-Written against tinker-cookbook 0.5.8 (`tinker_cookbook/rl/types.py`, the same at commit 9dfcc3a). The cookbook samples and
-trains. Prompts, tools, limits, rubrics and judges are the same as in `/rollout`.
+Written against tinker-cookbook 0.5.8 (`tinker_cookbook/rl/types.py`, which is the same at commit 9dfcc3a). The cookbook
+samples and trains. Prompts, tools, limits, rubrics and judges are the same as for `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 _services = LoopServices()
-"""A builder in another process opens its own."""
+"""The services of this process. A builder that was sent to another process uses the services of that process."""
 
 
 class TinkerEpisode(Env):
-    """An episode for one rollout. The last step has the reward of the whole episode.
+    """An episode for one rollout. The reward of the last step is the reward of the whole episode.
 
-    A failure raises RolloutFailed, UndefinedReward or RequestError.
+    If the episode fails, a method raises RolloutFailed, UndefinedReward or RequestError.
     """
 
     def __init__(self, app: str, env: Mapping[str, Json], renderer: Renderer, output_mode: str) -> None:
@@ -44,20 +44,20 @@ class TinkerEpisode(Env):
     async def initial_observation(self) -> tuple[tinker.ModelInput, Any]:
         """Begin the episode. Return the prompt and the stop condition."""
         if self._rollout is not None:
-            raise BadArgument("An Env is for one rollout, and this rollout has begun.", hint="Call make_envs() again.")
+            raise BadArgument("This Env has already begun its only rollout.", hint="Call make_envs() again.")
         self._rollout = SteppedRollout(
             _services.of(self._app), self._env, output_mode=self._output_mode, label="tinker"
         )
         body = await self._rollout.next()
         if body is None:
             raise BadArgument(
-                "The episode ended before the model's first turn.", hint="Leave this seed out of the data set."
+                "The episode ended before the model's first turn.", hint="Exclude this seed from the data set."
             )
         self._examples = sum(message["role"] == "assistant" for message in body["messages"])
         return self._prompt(body), self._renderer.get_stop_sequences()
 
     async def step(self, action: list[int], *, extra: ActionExtra | None = None) -> StepResult:
-        """Answer with sampled tokens."""
+        """Pass the sampled tokens to the episode, and return the next prompt or the end of the episode."""
         assert self._rollout is not None, "initial_observation comes first"
         message, _ = self._renderer.parse_response(action)
         finish = "length" if extra and extra.get("stop_reason") == "length" else "stop"
@@ -77,7 +77,7 @@ class TinkerEpisode(Env):
         )
 
     async def cancel(self) -> None:
-        """End a running episode without a score."""
+        """Cancel the episode, without a score."""
         if self._rollout is not None and not self._rollout.ended:
             await self._rollout.cancel()
 
@@ -87,7 +87,7 @@ class TinkerEpisode(Env):
         for message in body["messages"]:
             if message["role"] == "assistant":
                 answered += 1
-                if answered > 0:  # as it was parsed, so that nothing sampled is lost
+                if answered > 0:  # the message as the renderer parsed it, so that no sampled text is lost
                     messages.append(self._answers[answered - 1])
                     continue
             messages.append(_cookbook_message(message))
@@ -114,7 +114,7 @@ class TinkerEpisode(Env):
 
 @dataclass
 class TaskAppGroupBuilder(EnvGroupBuilder):
-    """A group of rollouts of an episode. app: a path or name, so that the builder can be pickled."""
+    """Builds a group of rollouts with the same seed. app: a path or a name, so that the builder can be pickled."""
 
     app: str
     env: Mapping[str, Json]
@@ -124,18 +124,18 @@ class TaskAppGroupBuilder(EnvGroupBuilder):
     _made: list[TinkerEpisode] = field(default_factory=list, repr=False)
 
     async def make_envs(self) -> Sequence[Env]:
-        """Return new environments that have not begun."""
+        """Return new environments, whose rollouts have not begun."""
         made = [TinkerEpisode(self.app, self.env, self.renderer, self.output_mode) for _ in range(self.group_size)]
         self._made += made
         return made
 
     async def cleanup(self) -> None:
-        """End the running episodes."""
+        """Cancel the running episodes."""
         made, self._made = self._made, []
         await asyncio.gather(*(env.cancel() for env in made), return_exceptions=True)
 
     def logging_tags(self) -> list[str]:
-        """Return the environment's name."""
+        """Return the name of the environment, as the only tag."""
         return [str(self.env["env_name"])]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class TaskAppGroupBuilder(EnvGroupBuilder):
 
 
 class TaskAppDataset(RLDataset):
-    """Batches of groups, a group for each seed of a split, in order."""
+    """A data set of batches. Each seed of a split has one group of rollouts, in the order of the seeds."""
 
     def __init__(
         self,
@@ -158,18 +158,18 @@ class TaskAppDataset(RLDataset):
         config: Mapping[str, Json] | None = None,
         output_mode: str = "tool_calls",
     ) -> None:
-        """Select the seeds.
+        """Load the app and select the seeds.
 
         Args:
-            app: The app's file, or the name of a bundled app.
-            renderer: The cookbook's renderer of the model.
-            groups_per_batch: Groups in a batch.
-            group_size: Rollouts in a group.
+            app: The path of the app's file, or the name of a bundled app.
+            renderer: The cookbook's renderer for the model.
+            groups_per_batch: The number of groups in a batch.
+            group_size: The number of rollouts in a group.
             environment: The name of an environment. Defaults to the app's first.
             split: The name of a split. Defaults to the first.
-            seeds: Seeds of the split. Defaults to all.
+            seeds: Seeds of the split. Defaults to all seeds.
             config: `env.config` of each episode.
-            output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+            output_mode: The format of the model's replies: `tool_calls`, `text` or `structured`.
 
         Raises:
             DiscoveryError, DeclarationError, RequestError: The app or the selection is invalid.
@@ -193,7 +193,7 @@ class TaskAppDataset(RLDataset):
         }
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
-        """Return the groups of a batch. index: from 0, below `len`."""
+        """Return the groups of a batch. index: from 0 to the number of batches minus 1."""
         start = index * self._groups_per_batch
         return [
             TaskAppGroupBuilder(
@@ -207,7 +207,7 @@ class TaskAppDataset(RLDataset):
 
 
 async def close_services() -> None:
-    """End the services of this event loop, with their worker processes. They also end with the process."""
+    """Close the services of the running event loop. They are also closed when the process ends."""
     await _services.close()
 
 

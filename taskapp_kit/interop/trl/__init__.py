@@ -1,1 +1,4 @@
-"""TRL: apps as its environments. Its rollout functions, which sample themselves, are `train.trl_rollouts`."""
+"""TRL: apps as environments of TRL.
+
+`train.trl_rollouts` contains the rollout functions for TRL, which sample themselves.
+"""

@@ -1,9 +1,10 @@
 """A task app as the `environment_factory` of TRL's `GRPOTrainer`.
 
-Written against TRL 1.16.0, where it is experimental. TRL makes an object for each rollout of a batch, calls
-`reset(**row)`, offers the other public methods to the model as tools, and calls `get_reward()` at the end. It leaves a
-reward of None out of the group's baseline and gives it the advantage 0. TRL shows the text of an exception to the model and
-trains on the rest, so nothing here raises once an episode has failed. Neither TRL nor torch is imported.
+Written against TRL 1.16.0, where `environment_factory` is experimental. TRL creates an object for each rollout of a
+batch, calls `reset(**row)`, offers the other public methods to the model as tools, and calls `get_reward()` at the end.
+If the reward is None, the rollout does not count in the group's baseline and has the advantage 0. TRL shows an
+exception's message to the model and trains on the rest of the rollout, so methods do not raise after an episode has
+failed. This module does not import TRL or torch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KEY_VARIABLE = "ENVIRONMENT_API_KEY"
 PROTOCOL = "trl"
 OVER = "The episode is over."
 FAILED = "The environment is not available."
-"""The model reads only this about a failure. The log has the reason."""
+"""The only text that the model sees after a failure. The log contains the reason."""
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None}
 SHOWN_BY_TYPE = ("title", "default", "type", "enum", "const", "items", "anyOf", "oneOf", "$ref")
 RESERVED = ("reset", "get_reward")
@@ -37,24 +38,25 @@ RESERVED = ("reset", "get_reward")
 def environment_factory(
     app: TaskApp | str | Path, environment: str | None = None, *, key_variable: str = KEY_VARIABLE
 ) -> Callable[[], TrlEnvironment]:
-    """Return an `environment_factory` for TRL's trainer, which makes an environment with its own session per call.
+    """Return an `environment_factory` for TRL's trainer. Each call creates an environment with its own session.
 
         GRPOTrainer(model, environment_factory=environment_factory("adder.py"), train_dataset=rows, ...)
 
-    Rows have `seed`, and may have `split`, `config` (JSON text or a dict) and `prompt`, as `taskapp export tasks` writes them.
-    A prompt that already shows the first observation is not changed.
+    Rows must have `seed`, and may have `split`, `config` (a JSON string or a dict) and `prompt`, as in the rows that
+    `taskapp export tasks` writes. A prompt that already contains the first observation is unchanged.
 
     Args:
         app: An app, a path, the name of a bundled app, or the URL of a served app.
         environment: The name of an environment. Defaults to the app's first.
-        key_variable: The environment variable with the API key for a URL.
+        key_variable: The environment variable that contains the API key for a URL.
 
     Returns:
-        A function that makes environments.
+        A function that creates environments.
 
     Raises:
-        ConfigError: An action has the name of a method that TRL calls.
-        DiscoveryError, DeclarationError, RequestError, Unavailable, TaskAppError: The app or environment cannot be used.
+        ConfigError: An action has the same name as a method that TRL calls.
+        DiscoveryError, DeclarationError, RequestError, Unavailable, TaskAppError: The app or environment cannot be
+        used.
     """
     first = BlockingSession(app, environment, key_variable, PROTOCOL)
     described: Any = first.described
@@ -63,7 +65,7 @@ def environment_factory(
         if tool["name"] in RESERVED or tool["name"].startswith("_"):
             first.close()
             raise ConfigError(
-                f"The action {tool['name']!r} cannot be a tool in TRL, which calls a method of that name itself.",
+                f"The action {tool['name']!r} cannot be a tool in TRL, because TRL calls a method with this name.",
                 hint='Rename the tool: @action(name="…").',
             )
     members = {tool["name"]: _method(tool) for tool in tools}
@@ -79,7 +81,10 @@ def environment_factory(
 
 
 class TrlEnvironment:
-    """An environment for one rollout at a time. `environment_factory` makes a subclass whose methods are the actions."""
+    """An environment that plays one rollout at a time.
+
+    `environment_factory` creates a subclass whose methods are the actions.
+    """
 
     def __init__(self, session: BlockingSession) -> None:
         self._session = session
@@ -88,13 +93,14 @@ class TrlEnvironment:
         self._state: Literal["none", "playing", "over", "failed"] = "none"
 
     def reset(self, **row: Any) -> str | None:
-        """Begin the row's episode; return the text that the prompt does not show yet. Raises BadArgument, RequestError.
+        """Begin the row's episode, and return the part of the first observation that the prompt does not contain yet.
 
-        A failed episode does not raise here. Its reward is None.
+        Raises BadArgument or RequestError for an invalid row. If the episode fails, this method does not raise, and the
+        reward is None.
         """
         if "seed" not in row:
             raise BadArgument(
-                "A row has no column `seed`, which names the episode.", hint="Train on rows of `taskapp export tasks`."
+                "A row has no column `seed`, which names the episode.", hint="Use rows from `taskapp export tasks`."
             )
         config = row.get("config") or {}
         body = {
@@ -114,7 +120,7 @@ class TrlEnvironment:
         return "\n\n".join(shown[-1:] if last else shown)
 
     def get_reward(self) -> float | None:
-        """Return the episode's reward, or None if it failed or the reward is undefined.
+        """Return the episode's reward, or None if the episode failed or its reward is undefined.
 
         An unfinished episode is truncated and scored.
         """
@@ -125,7 +131,7 @@ class TrlEnvironment:
         return float(self._episode["reward"])
 
     def _act(self, tool: str, arguments: dict[str, Json]) -> str:
-        """Run an action and return the observation, or the reason why it was refused."""
+        """Run an action, and return the observation, or the reason if the action was rejected."""
         if self._state != "playing":
             return OVER if self._state == "over" else FAILED
         step = self._tried(lambda: self._session.step({"tool": tool, "args": arguments}))
@@ -151,7 +157,7 @@ class TrlEnvironment:
 
 
 def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
-    """Return the method of an action, with the annotations and docstring from which transformers makes the tool's schema."""
+    """Return a method for an action. transformers creates the tool's schema from its annotations and docstring."""
     name, schema = str(tool["name"]), tool["parameters"]
     properties = {field: resolved(given, schema) for field, given in schema.get("properties", {}).items()}
     required = schema.get("required", ())
@@ -173,7 +179,7 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
 
 
 def _hint(schema: Mapping[str, Any]) -> Any:
-    """Return a type that transformers understands. The app checks values."""
+    """Return the type of an argument as transformers supports it. The app checks the values."""
     if "const" in schema or "enum" in schema:
         return Literal[tuple(schema.get("enum", [schema.get("const")]))]
     if forms := schema.get("anyOf", schema.get("oneOf")):
@@ -185,7 +191,7 @@ def _hint(schema: Mapping[str, Any]) -> Any:
 
 
 def _about(field: str, schema: Mapping[str, Any]) -> str:
-    """Return a line about an argument, which transformers requires: its description, or what its type does not express."""
+    """Return the line that transformers requires for an argument: its description, or constraints of its schema."""
     if "description" in schema:
         return " ".join(str(schema["description"]).split())
     rest = {key: value for key, value in schema.items() if key not in SHOWN_BY_TYPE}

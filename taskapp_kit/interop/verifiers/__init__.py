@@ -1,4 +1,4 @@
-"""verifiers: its environments as ours, and apps as its packages."""
+"""verifiers: environments of verifiers in apps, and apps as packages for verifiers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """An episode of verifiers' classic environments (`load_environment`): SingleTurnEnv, MultiTurnEnv, ToolEnv.
 
-Written against verifiers 0.3.1, the last release with this API. The hooks of `MultiTurnEnv.rollout` are called in its order,
-with the policy instead of its client: `init_state`, `setup_state`, `get_prompt_messages`, `add_model_response`,
-`is_completed`, `cleanup`, then the rubric's functions. `Rubric.score_rollout` is not used, because it logs an exception and
-continues with 0.0.
+Written against verifiers 0.3.1, the last release with this API. This module calls the hooks of an environment in the
+same order as `MultiTurnEnv.rollout`, with the policy in place of verifiers' client: `init_state`, `setup_state`,
+`get_prompt_messages`, `add_model_response`, `is_completed`, `cleanup`, then the rubric's functions.
+`Rubric.score_rollout` is not used, because it only logs exceptions and continues with 0.0.
 """
 
 from __future__ import annotations
@@ -35,30 +35,33 @@ PLAYED = frozenset({
     "environment.Environment", "multiturn_env.MultiTurnEnv", "singleturn_env.SingleTurnEnv", "tool_env.ToolEnv",
     "reasoninggym_env.ReasoningGymEnv", "textarena_env.TextArenaEnv", "gym_env.GymEnv",
 })  # fmt: skip
-"""verifiers' classes that can be played. Others need a sandbox, a program or several parts."""
+"""The classes of verifiers that can be played. Other classes need a sandbox, a program or several parts."""
 LIMITS = frozenset({"max_turns_reached", "max_total_completion_tokens_reached", "prompt_too_long", "timeout_reached"})
-"""Stop conditions that truncate an episode."""
+"""The stop conditions that truncate an episode."""
 
 
 class PolicysClient(Client):
-    """A placeholder for verifiers' client of the policy's model, which an environment does not get."""
+    """A placeholder for verifiers' client. An environment cannot call the policy's model itself."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
     async def get_response(self, *_: Any, **__: Any) -> Any:
-        """Raise VerifiersFailed."""
-        raise VerifiersFailed("The environment called the policy's model itself, which is not supported here.")
+        """Raise VerifiersFailed, because an environment must not call the policy's model."""
+        raise VerifiersFailed("The environment called the policy's model itself, which is not supported.")
 
     setup_client = to_native_tool = to_native_prompt = get_native_response = get_response
     raise_from_native_response = from_native_response = get_response
 
     async def close(self) -> None:
-        """Do nothing, because nothing is open."""
+        """Do nothing, because no connection is open."""
 
 
 def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members that the class adds to `VerifiersEnvironment`. Raises DeclarationError."""
+    """Return the attributes that the class adds to `VerifiersEnvironment`.
+
+    Raises DeclarationError if it cannot be played.
+    """
     for cls in type(env).__mro__:
         place, _, module = cls.__module__.rpartition(".")
         if place.startswith("verifiers") and ".envs" in f".{place}" and f"{module}.{cls.__name__}" not in PLAYED:
@@ -68,8 +71,8 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
                 "play it with verifiers itself",
             )
     if not isinstance(env, vf.MultiTurnEnv):
-        raise parts.wrong(f"is called with {parts.name!r}, which made a {type(env).__name__}", "a MultiTurnEnv of verifiers",
-                          "return one from load_environment")  # fmt: skip
+        raise parts.wrong(f"is called with {parts.name!r}, which returned a {type(env).__name__}", "a MultiTurnEnv of verifiers",
+                          "return a MultiTurnEnv from load_environment")  # fmt: skip
     leaves = list(_leaves(env.rubric))
     for rubric in leaves:
         if type(rubric).score_rollout is not vf.Rubric.score_rollout:
@@ -78,11 +81,11 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
         for function in rubric._get_group_reward_funcs():
             raise parts.wrong(
                 f"cannot score {parts.name!r}: {_name(function)} scores several rollouts together",
-                "functions of one rollout",
+                "functions that score one rollout",
                 "score groups in the trainer",
             )
     if rewarded and not any(weight for rubric in leaves for weight in rubric.weights):
-        raise parts.wrong(f"finds no reward function with a weight in {parts.name!r}", "one", PAID_BY_NAME)
+        raise parts.wrong(f"found no reward function with a weight in {parts.name!r}", "at least one", PAID_BY_NAME)
     splits, begin = {}, 0
     for split, source in (("train", env.dataset_source), ("eval", env.eval_dataset_source)):
         if source is not None:
@@ -98,14 +101,14 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
 
 
 class ClassicEnvironment(VerifiersEnvironment):
-    """A rollout of a classic environment. state: verifiers' own, after `reset`."""
+    """A rollout of a classic environment. state: the state of verifiers, which `reset` sets."""
 
     env: Any
     max_turns: int | None
-    """The environment's own turn limit, which truncates."""
+    """The environment's own turn limit, which truncates the episode."""
 
     async def reset(self, seed: int, split: str) -> Any:
-        """Begin the row's rollout and return its prompt. Raises what the environment raises."""
+        """Begin the rollout of a row and return its prompt. Raises the environment's exceptions."""
         rows = self.env.get_dataset() if split == "train" else self.env.get_eval_dataset()
         row = {"example_id": seed, **rows[seed - self.splits[split].start]}
         self.state = await self.env.init_state(row, PolicysClient(), "policy", {})
@@ -126,7 +129,7 @@ class ClassicEnvironment(VerifiersEnvironment):
         return observation_of(self.prompt)
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> Step:
-        """Give the environment a turn with a tool call."""
+        """Play a turn with a tool call."""
         call = ToolCall(id=f"call_{len(self.state['trajectory'])}", name=name, arguments=json.dumps(arguments))
         return await self._answered(None, [call])
 
@@ -168,14 +171,14 @@ class ClassicEnvironment(VerifiersEnvironment):
         )
 
     async def close(self) -> None:
-        """Run the environment's handlers for the end of a rollout, unless they have already run."""
+        """Run the environment's cleanup handlers, unless they have already run."""
         if getattr(self, "state", None) is not None and not self.ended:
             self.ended = True
             await self.env.cleanup(self.state)
             await self.env.rubric.cleanup(self.state)
 
     async def _over(self) -> bool:
-        """Return whether a stop condition holds. Raises the error that the environment left in the state."""
+        """Return whether a stop condition is met. Raises the error that the environment stored in the state, if any."""
         over: bool = await self.env.is_completed(self.state)
         if isinstance(self.state.get("error"), BaseException):
             raise self.state["error"]
@@ -187,7 +190,10 @@ class ClassicEnvironment(VerifiersEnvironment):
         return messages
 
     async def _scored(self) -> tuple[float, dict[str, float]]:
-        """Return the reward and the functions' values by name. Raises what a function with a weight raises."""
+        """Return the reward, and the functions' values by name.
+
+        Raises VerifiersFailed if a function with a weight raises.
+        """
         self.ended = True
         await self.env.cleanup(self.state)
         reward = 0.0
@@ -200,7 +206,7 @@ class ClassicEnvironment(VerifiersEnvironment):
                     if weight:
                         raise VerifiersFailed(
                             f"The reward function {_name(function)!r} raised {type(error).__name__}.",
-                            hint="The log has its message.",
+                            hint="The log contains the exception's message.",
                         ) from error
                     log.warning("the metric %s of %s raised %r", _name(function), type(self).__name__, error)
                     continue
@@ -213,7 +219,10 @@ class ClassicEnvironment(VerifiersEnvironment):
 
 
 async def _called(rubric: Any, function: Any, state: Any) -> float:
-    """Call a reward function with the arguments that its parameters name."""
+    """Call a reward function with the arguments that its parameters name.
+
+    Raises TypeError if the result is not a number.
+    """
     arguments = rubric.score_objects(state)
     parameters = inspect.signature(function).parameters.values()
     if not any(item.kind is item.VAR_KEYWORD for item in parameters):

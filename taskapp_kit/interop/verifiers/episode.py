@@ -1,4 +1,4 @@
-"""What the environments that `from_verifiers` makes share, for both APIs of verifiers."""
+"""The base class for environments of `from_verifiers`, for both APIs of verifiers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from taskapp_kit.errors import InvalidAction, KitError
 from taskapp_kit.records.trajectory import Step
 
 MAX_CHARACTERS = 400_000
-"""The longest text answer, including reasoning."""
+"""The maximum length of a text reply, including reasoning."""
 SAY = "say"
-"""The action of plain text."""
-PAID_BY_NAME = "give a function a weight, or score with your own rubrics and from_verifiers(..., rewarded=False)"
+"""The name of the action for plain text."""
+PAID_BY_NAME = "set a weight for a function, or use your own rubrics and pass from_verifiers(..., rewarded=False)"
 
 
 class VerifiersFailed(KitError):
-    """An environment of verifiers requested or did something that is not supported here."""
+    """An environment of verifiers did something that is not supported, or its reward failed."""
 
 
 class VerifiersEnvironment:
-    """A rollout. `from_verifiers` makes the subclasses that an app declares.
+    """A rollout. `from_verifiers` creates the subclasses that an app declares.
 
     Attributes:
-        splits: The seeds of each split, one per row of the data set.
-        system_prompt: The environment's own, which is also in the first observation.
+        splits: The seeds of each split, with one seed for each row of the data set.
+        system_prompt: The environment's system prompt, which is also in the first observation.
         begun: Whether the policy has taken a turn.
         ended: Whether verifiers has scored the rollout.
     """
@@ -38,24 +38,25 @@ class VerifiersEnvironment:
     ended = False
 
     async def speak(self, text: str) -> Step:
-        """Give the environment a turn with text."""
+        """Play a turn with a text reply."""
         raise NotImplementedError
 
     def final_state(self) -> dict[str, Any]:
-        """Return whether the rollout was scored. Raises VerifiersFailed if a limit other than verifiers' ended it.
+        """Return whether verifiers has scored the rollout.
 
-        A policy that never took a turn has no reward, but that is not a failure.
+        Raises VerifiersFailed if a limit of the kit ended the rollout after the policy's first turn. If the policy took
+        no turn, the rollout has no reward but does not fail.
         """
         if self.rewarded and self.begun and not self.ended:
             raise VerifiersFailed(
                 "The rollout has no reward, because it ended before verifiers scored it.",
-                hint="Allow as many turns (max_turns, max_steps, safety.max_turns) as verifiers does.",
+                hint="Set max_turns, max_steps and safety.max_turns at least as high as verifiers' turn limit.",
             )
         return {"scored": self.ended}
 
 
 def say(sample: Callable[[random.Random], str] | None) -> Any:
-    """Return the class's action of plain text, with its own sampler."""
+    """Return the action for plain text for a class. sample: the sampler of texts, or None."""
 
     @action(name=SAY, text=True, sample=sample or (lambda rng: str(rng.randint(0, 100))))
     async def speak(self: VerifiersEnvironment, text: str) -> Step:

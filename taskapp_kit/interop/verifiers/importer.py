@@ -1,15 +1,17 @@
-"""`from_verifiers`: an environment of verifiers as an environment of an app.
+"""`from_verifiers` declares an environment of verifiers as an environment of an app.
 
 Written against verifiers 0.3.1 (`load_environment`: SingleTurnEnv, MultiTurnEnv, ToolEnv) and 0.4.0 (`verifiers.v1`:
-tasksets of one agent without tools or a container), PyPI; github.com/PrimeIntellect-ai/verifiers, Apache-2.0. verifiers and
-the environment's package must be installed. Guarantees:
+tasksets with one agent, without tools or a container), PyPI; github.com/PrimeIntellect-ai/verifiers, Apache-2.0.
+verifiers and the environment's package must be installed. Guarantees:
 
-- No observation and no info contains a row's `answer` and `info`, or verifiers' state.
-- A reward function that raises fails the rollout, where verifiers 0.3.1 continues with 0.0. An environment that raises, or
-  leaves an error in its state, also fails the rollout.
-- The reward is verifiers' weighted sum, in the step that ends the rollout. A rollout that anything else ends earlier has an
-  undefined reward and fails.
-- An environment that cannot be played is rejected with the reason when the app is declared.
+- Observations and info never contain a row's `answer` and `info`, or verifiers' state.
+- If a reward function raises, the rollout fails. verifiers 0.3.1 itself continues with 0.0. The rollout also fails if
+the
+  environment raises or stores an error in its state.
+- The step that ends the rollout has verifiers' weighted sum as its reward. If a limit of the kit ends the rollout
+earlier, the
+  reward is undefined and the rollout fails.
+- An environment that cannot be played is rejected when the app is declared, with the reason.
 """
 
 from __future__ import annotations
@@ -41,17 +43,18 @@ def from_verifiers(
         Env = from_verifiers("my_env", difficulty="hard")
         app.environment("my-env", splits=Env.splits, max_turns=None)(Env)
 
-    An environment that cannot be played is a problem of the app that declares the class.
+    If the environment cannot be played, freezing the app that declares the class raises DeclarationError.
 
     Args:
-        module: The installed package as verifiers names it ("my-env", "owner/my-env"). It has `load_environment`, or exports a
-            Taskset.
-        sample: `fn(rng) -> text` for the policy `random`, or a mapping from tools and "say" to functions.
-        rewarded: False if no function has a weight and the author's rubrics score the episode.
+        module: The name of the installed package in verifiers, such as "my-env" or "owner/my-env". The package must
+            have `load_environment` or export a Taskset.
+        sample: `fn(rng) -> text` for the policy `random`, or a mapping from the names of tools and "say" to functions.
+        rewarded: Pass False if no function has a weight and the author's rubrics score the episode.
         **arguments: Arguments of `load_environment`, or of the taskset's config.
 
     Returns:
-        A subclass of `VerifiersEnvironment`. Its `splits` `train` and, if it exists, `eval` have a seed per row.
+        A subclass of `VerifiersEnvironment`. Its `splits` are `train` and, if it exists, `eval`, with one
+        seed for each row.
 
     Raises:
         Unavailable: verifiers or the module is not installed.
@@ -59,7 +62,7 @@ def from_verifiers(
     name = module.rpartition("/")[2].partition("@")[0].replace("-", "_")
     if importlib.util.find_spec("verifiers") is None:
         raise Unavailable(
-            "from_verifiers needs verifiers, which is not installed.", hint="pip install 'verifiers==0.3.1', or 0.4."
+            "from_verifiers needs verifiers 0.3.1 or 0.4.", hint="Run: pip install 'verifiers==0.3.1' (or 0.4)"
         )
     parts = ClassParts("from_verifiers", module, sys._getframe(1))
     samples: Mapping[str, Any] = sample if isinstance(sample, Mapping) else {} if sample is None else {SAY: sample}
@@ -68,7 +71,7 @@ def from_verifiers(
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"from_verifiers needs the module {error.name or name}, which is not installed.",
-            hint="Install its package.",
+            hint="Install the package that contains it.",
         ) from error
     except DeclarationError as error:
         return parts.without_environment(error, VerifiersEnvironment)
@@ -89,7 +92,10 @@ def _class_parts(
     rewarded: bool,
     samples: Mapping[str, Any],
 ) -> tuple[type[VerifiersEnvironment], dict[str, Any]]:
-    """Return the class's base and members: `load_environment` is the first API, a Taskset the second."""
+    """Return the base class and the attributes of the class.
+
+    A module with `load_environment` uses verifiers' first API, and a module with a Taskset the second API.
+    """
     load = getattr(module, "load_environment", None)
     try:
         if callable(load):
@@ -103,9 +109,9 @@ def _class_parts(
         return taskset.TasksetEnvironment, taskset.members_of(parts, name, arguments, rewarded)
     except DeclarationError:
         raise
-    except Exception as error:  # the environment's code may raise anything
+    except Exception as error:  # the environment's code may raise any exception
         raise parts.wrong(
             f"cannot load {parts.name!r}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-            "a module that has load_environment or exports a Taskset",
-            "fix the module, or its arguments",
+            "a module with load_environment or a Taskset",
+            "fix the module or its arguments",
         ) from error

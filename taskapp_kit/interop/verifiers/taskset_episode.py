@@ -1,9 +1,9 @@
 """An episode of a task of verifiers' second API (`verifiers.v1`): one prompt, one answer, and the task's own rewards.
 
-Written against verifiers 0.4.0. A plain taskset whose agent has no tools is one exchange, because verifiers' harnesses end
-with the first answer without a tool call. The answer is recorded in a trace as verifiers does it, and `Task.score` scores
-it, so an exception in a reward is verifiers' TaskError. A task that needs a container, a runtime, tool servers, several
-agents or a user simulation is rejected with the reason.
+Written against verifiers 0.4.0. If the agent of a plain taskset has no tools, an episode is one prompt and one answer,
+because verifiers' harnesses end after the first answer without a tool call. The answer is recorded in a trace as in
+verifiers, and `Task.score` scores the trace. An exception in a reward function is therefore verifiers' TaskError. Tasks
+that need a container, a runtime, tool servers, several agents or a user simulation are rejected with the reason.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from taskapp_kit.interop.verifiers.episode import PAID_BY_NAME, VerifiersEnviron
 from taskapp_kit.records.trajectory import Step
 
 ENDLESS = range(1000)
-"""Seeds of an unbounded taskset."""
+"""The number of seeds for an unbounded taskset."""
 HOOKS = ("setup", "finalize", "stage_verifier")
-"""Methods of a task that need its runtime."""
+"""The methods of a task that need the task's runtime."""
 
 
 class Tasks:
@@ -50,14 +50,17 @@ class Tasks:
             return self._read[index]
 
     def count(self) -> int:
-        """Return the number of all tasks."""
+        """Return the number of tasks."""
         with self._lock:
             self._read.extend(self._source)
             return len(self._read)
 
 
 def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], rewarded: bool) -> dict[str, Any]:
-    """Return the members that the class adds to `VerifiersEnvironment`. Raises DeclarationError."""
+    """Return the attributes that the class adds to `VerifiersEnvironment`.
+
+    Raises DeclarationError if it cannot be played.
+    """
     cls = taskset_class(module)
     taskset = cls(taskset_config_type(module)(id=module, **arguments))
     env = environment_class(module)
@@ -75,17 +78,17 @@ def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], reward
         raise parts.wrong(f"cannot play {parts.name!r}: it needs {unsupported[0]}", "tasks with one prompt and one answer",
                           "play it with verifiers itself")  # fmt: skip
     if rewarded and not first.hooks("reward") and not first.config.judges:
-        raise parts.wrong(f"finds no reward in {parts.name!r}", "one", PAID_BY_NAME)
+        raise parts.wrong(f"found no reward in {parts.name!r}", "at least one", PAID_BY_NAME)
     return {"tasks": tasks, "splits": {"train": range(tasks.count()) if taskset.bounded else ENDLESS}}
 
 
 class TasksetEnvironment(VerifiersEnvironment):
-    """A task of a taskset. task: verifiers' own, after `reset`."""
+    """A task of a taskset. task: the task in verifiers, which `reset` sets."""
 
     tasks: Tasks
 
     def reset(self, seed: int) -> Any:
-        """Return the task's prompt."""
+        """Return the prompt of the task with this seed."""
         self.task = self.tasks[seed]
         data = self.task.data
         if data.prompt is None:
@@ -96,7 +99,7 @@ class TasksetEnvironment(VerifiersEnvironment):
         return observation_of(self.messages)
 
     async def speak(self, text: str) -> Step:
-        """Give the answer. Raises VerifiersFailed if a reward raises."""
+        """Score the answer. Raises VerifiersFailed if a reward function raises."""
         task = self.task
         trace: Any = Trace(
             task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
@@ -111,10 +114,12 @@ class TasksetEnvironment(VerifiersEnvironment):
         try:
             await task.score(trace)
         except TaskError as error:
-            raise VerifiersFailed("A reward of the task raised an exception.", hint="The log contains it.") from error
+            raise VerifiersFailed(
+                "A reward function of the task raised.", hint="The log contains the error."
+            ) from error
         unscored = [name for name, reward in trace.rewards.items() if reward is None]
         if unscored:
-            raise VerifiersFailed(f"verifiers left the reward {unscored[0]!r} unscored.")
+            raise VerifiersFailed(f"verifiers did not score the reward {unscored[0]!r}.")
         self.ended = True
         scores = {name: reward.score for name, reward in trace.rewards.items()}
         numbers = {**scores, **trace.metrics}

@@ -1,12 +1,13 @@
 """Run a task app as an environment of verifiers' classic API: `load_environment`, up to verifiers 0.3.1.
 
-It is written against verifiers 0.3.1, which calls this API `verifiers.legacy`. verifiers calls the model, and `env_response`
-continues the episode between two calls, so prompts, tools, limits and scores are the same as in `/rollout`.
+It is written against verifiers 0.3.1, which calls this API `verifiers.legacy`. verifiers calls the model, and
+`env_response` continues the episode between two calls, so prompts, tools, limits and scores are the same as in
+`/rollout`.
 
-If a rollout fails, `state["error"]` is a `vf.Error` and the reward is NaN, because the classic API has no null reward and
-turns an exception in a reward function into 0.0. The advantage of the rollout is 0.0, and it does not count in the group's
-baseline. If the failure may be temporary (a judge, a deadline), the error is an InfraError, and verifiers plays the rollout
-again, up to `max_retries` times.
+If a rollout fails, `state["error"]` is a `vf.Error` and the reward is NaN, because the classic API has no null reward
+and turns an exception in a reward function into 0.0. The advantage of the rollout is 0.0, and it does not count in the
+group's baseline. If the failure may be temporary (a judge, a deadline), the error is an InfraError, and verifiers plays
+the rollout again, up to `max_retries` times.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.chat.dialect_body import chat_call
 
 STEPPED, SCORES = "taskapp_rollout", "taskapp_scores"
-"""Members of a state: the running rollout, and (reward, numbers) after scoring."""
+"""Keys in a state: the running rollout, and the pair (reward, numbers) after scoring."""
 PASSING = frozenset({"scoring", "timeout"})
-"""Boundaries whose failures may be temporary."""
+"""The boundaries whose failures may be temporary."""
 
 
 def environment(
@@ -44,7 +45,7 @@ def environment(
     output_mode: str = "tool_calls",
     **options: Any,
 ) -> TaskAppEnvironment:
-    """Return the environment of a task app.
+    """Return an environment for verifiers that plays a task app.
 
     Args:
         app: A path or the name of a bundled app.
@@ -53,7 +54,7 @@ def environment(
         eval_split: The split for evaluation. Defaults to `test` if it exists.
         num_examples: The maximum number of tasks of each split.
         config: `env.config` of each episode.
-        output_mode: How the model answers: `tool_calls`, `text` or `structured`.
+        output_mode: The format of the model's replies: `tool_calls`, `text` or `structured`.
         **options: Options of `vf.MultiTurnEnv`.
 
     Returns:
@@ -69,7 +70,7 @@ def environment(
 
 
 class TaskAppEnvironment(vf.MultiTurnEnv):
-    """An environment of a task app. Its data set is made on first use."""
+    """An environment of a task app. Its data set is created on first use."""
 
     def __init__(
         self, app: VerifiersApp, *, split: str | None, eval_split: str | None, num_examples: int, **options: Any
@@ -88,7 +89,7 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
         """Ignore verifiers' own rubric (`num_turns`), because the task app's scores are the rubric."""
 
     async def setup_state(self, state: State) -> State:
-        """Begin the episode. Raises vf.Error."""
+        """Begin the episode. Raises vf.Error if the rollout fails."""
         info = state["info"]
         state[STEPPED] = stepped = SteppedRollout(
             self.app.service(), env_of_row(info), output_mode=info["output_mode"], label="verifiers"
@@ -103,7 +104,7 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
         return state
 
     async def env_response(self, messages: Messages, state: State, **_: Any) -> Messages:
-        """Pass the model's answer to the episode and return the next messages. Raises vf.Error."""
+        """Pass the model's reply to the episode, and return the next messages. Raises vf.Error if the rollout fails."""
         stepped: SteppedRollout = state[STEPPED]
         seen = len(stepped.request["messages"]) + 1 if stepped.request is not None else 0
         body = await _next(stepped, _reply(state))
@@ -143,21 +144,24 @@ class TaskAppEnvironment(vf.MultiTurnEnv):
 
     @vf.teardown
     async def close_service(self) -> None:
-        """End worker processes and connections."""
+        """Stop the worker processes and close the connections."""
         await self.app.close()
 
 
 class TaskAppRubric(vf.Rubric):
-    """Reward and metrics of the scorecard. verifiers' functions are not called, so no exception becomes 0.0."""
+    """A rubric that returns the reward and metrics of the scorecard.
+
+    Its methods replace verifiers' methods, which would turn exceptions into 0.0.
+    """
 
     async def score_rollout(self, state: State) -> None:
-        """Set `reward` and `metrics`."""
+        """Set the `reward` and the `metrics` of a rollout."""
         reward, numbers = state.get(SCORES) or (math.nan, {})
         state["reward"] = reward if state.get("error") is None else math.nan
         state["metrics"] = {**numbers, "num_turns": float(len(state["trajectory"]))}
 
     async def score_group(self, states: list[State]) -> None:
-        """Set both for each rollout, and advantages over the mean of the defined rewards."""
+        """Set rewards and metrics, and advantages relative to the mean of the defined rewards."""
         for state in states:
             await self.score_rollout(state)
         scored = [state["reward"] for state in states if not math.isnan(state["reward"])]
@@ -184,7 +188,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def _reply(state: State) -> ChatReply:
-    """Return the model's last answer in the form of a chat-completions endpoint."""
+    """Convert the model's last reply to the format of a chat completions endpoint."""
     step = state["trajectory"][-1]
     message = step["completion"][-1]
     calls = [chat_call(call.id, call.name, call.arguments) for call in message.tool_calls or ()]
@@ -203,7 +207,7 @@ def _reply(state: State) -> ChatReply:
 
 
 async def _next(stepped: SteppedRollout, answer: Any) -> dict[str, Any] | None:
-    """Call `SteppedRollout.next`. Raises vf.Error."""
+    """Call `SteppedRollout.next`, and convert its exceptions to vf.Error."""
     try:
         return await stepped.next(answer)
     except RolloutFailed as failed:

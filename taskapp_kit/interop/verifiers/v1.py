@@ -1,11 +1,13 @@
-"""A task app as taskset, harness and environment of verifiers 0.4.
+"""A task app as the taskset, harness and environment of verifiers 0.4.
 
-Written against verifiers 0.4.0 (`verifiers.v1`). The harness runs the episode in the worker's process and calls the model
-through verifiers' interception server. Trace, limits and stops are therefore verifiers', and prompts, tools and scores are the
-same as in `/rollout`. verifiers' `null` harness would start a program for each turn, which costs about a CPU-second.
+Written against verifiers 0.4.0 (`verifiers.v1`). The harness runs the episode in the worker process, and calls the
+model through verifiers' interception server. So verifiers' traces, limits and stop conditions apply, and prompts, tools
+and scores are the same as for `POST /rollout`. verifiers' `null` harness would start a program for each turn, which
+costs about one CPU-second.
 
-A failure is an error of the trace (TaskError of the environment and of scoring, ProviderError of the model) with the reward
-null. A rollout that verifiers stops (max_turns, a stop hook) is truncated and scored.
+If a rollout fails, the trace has an error and the reward null. The error is a TaskError if the environment or the
+scoring failed, or a ProviderError if the model failed. If verifiers stops a rollout (max_turns, a stop hook), it is
+truncated and scored.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed
 
 SCORES = "taskapp"
-"""The member of a trace's `info` with the rollout's id, digest, status, reward and numbers."""
+"""The key in a trace's `info` that contains the rollout's id, digest, status, reward and numbers."""
 TASK_BOUNDARIES = frozenset({"environment", "scoring"})
 
 
 class TaskAppData(vf.TaskData):
-    """The name of an episode. config: `env.config` as JSON text."""
+    """The fields that identify an episode. config: `env.config` as a JSON string."""
 
     environment: str
     split: str
@@ -42,16 +44,16 @@ class TaskAppData(vf.TaskData):
 
 
 class TaskAppTask(vf.Task[TaskAppData]):
-    """A task whose scores come from the rollout that the harness played."""
+    """A task that takes its scores from the rollout that the harness played."""
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        """Return the scorecard's reward. Raises ValueError if there is no scorecard (another harness, a deadline)."""
+        """Return the scorecard's reward. Raises ValueError if the harness did not finish the rollout."""
         return float(_scores(trace)["reward"])
 
     @vf.metric
     async def scorecard(self, trace: vf.Trace) -> dict[str, float]:
-        """Return criteria, metrics, steps and truncated."""
+        """Return the criteria, the metrics, the number of steps, and whether the episode was truncated."""
         numbers: dict[str, float] = _scores(trace)["numbers"]
         return numbers
 
@@ -59,23 +61,23 @@ class TaskAppTask(vf.Task[TaskAppData]):
 def _scores(trace: vf.Trace) -> dict[str, Any]:
     scores: dict[str, Any] | None = trace.info.get(SCORES)
     if scores is None:
-        raise ValueError("the rollout has no scores, because the task app's own harness did not play it to its end")
+        raise ValueError("the rollout has no scores, because the task app's harness did not finish it")
     return scores
 
 
 class TaskAppTasksetConfig(vf.TasksetConfig):
-    """The selection of tasks, set with `--env.taskset.*`."""
+    """The selection of tasks. Users set it with `--env.taskset.*`."""
 
     environment: str | None = None
-    """An environment of the app. Defaults to the first."""
+    """The name of an environment. Defaults to the app's first."""
     split: str | None = None
-    """A split of the environment. Defaults to the first."""
+    """The name of a split. Defaults to the environment's first."""
     num_tasks: int | None = None
     """The maximum number of tasks."""
     config: str = "{}"
     """`env.config` as JSON."""
     output_mode: str = "tool_calls"
-    """How the model answers: tool_calls, text or structured."""
+    """The format of the model's replies: tool_calls, text or structured."""
 
 
 class TaskAppTaskset(vf.Taskset[TaskAppTask, TaskAppTasksetConfig]):
@@ -84,7 +86,7 @@ class TaskAppTaskset(vf.Taskset[TaskAppTask, TaskAppTasksetConfig]):
     app: ClassVar[str]
 
     def load(self) -> Iterator[TaskAppTask]:
-        """Yield the tasks. Episodes are begun in chunks for their prompts, as tasks are read."""
+        """Yield the tasks. To read the prompts, episodes are begun in chunks while the caller iterates."""
         config = self.config
         app = VerifiersApp(self.app, config.environment, _object(config.config), config.output_mode)
         for task in app.tasks(config.split, config.num_tasks):
@@ -105,7 +107,7 @@ def _object(text: str) -> dict[str, Any]:
 
 @functools.cache
 def _played(app: str) -> VerifiersApp:
-    """Return the app that a worker plays. verifiers makes a harness per episode, and the harnesses share its service."""
+    """Return the app for a worker. verifiers creates a harness per episode, and all share the app's service."""
     return VerifiersApp(app)
 
 
@@ -128,7 +130,7 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
         mcp_urls: dict[str, str],
         data: Any,
     ) -> vf.ProgramResult:
-        """Play and score an episode, and store the scores in the trace's `info`. Raises TaskError, HarnessError."""
+        """Play and score an episode, and store the scores in the trace's `info`. Raises TaskError or HarnessError."""
         try:
             service = _played(self.app).service()
             call = service.endpoint(endpoint, ctx.model, secret)
@@ -158,7 +160,7 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
 
 
 _users: Counter[tuple[str, int]] = Counter()
-"""The number of environments that use an app in an event loop."""
+"""The number of environments that use an app on an event loop."""
 
 
 def _use(app: str) -> tuple[str, int]:
@@ -166,25 +168,25 @@ def _use(app: str) -> tuple[str, int]:
 
 
 class TaskAppEnvConfig(vf.EnvConfig):
-    """One agent on this machine, because the harness needs no container."""
+    """The config for one agent on this machine, because the harness needs no container."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
 
 class TaskAppEnv(vf.Env[TaskAppEnvConfig]):
-    """An environment in which one agent plays one task."""
+    """An environment in which one agent plays each task."""
 
     async def run(self, task: vf.Task, agents: Any) -> None:
         """Play the task."""
         await agents.agent.run(task)
 
     async def start(self) -> None:
-        """Count as a user of the app, which the environments of an event loop share."""
+        """Register this environment as a user of the app, which all environments on an event loop share."""
         if isinstance(self.taskset, TaskAppTaskset):
             _users[_use(self.taskset.app)] += 1
 
     async def stop(self) -> None:
-        """End worker processes and connections if no other environment uses them."""
+        """Close the app's service if no other environment uses the app."""
         if isinstance(self.taskset, TaskAppTaskset):
             use = _use(self.taskset.app)
             _users[use] -= 1

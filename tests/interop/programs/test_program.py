@@ -208,7 +208,7 @@ def test_child_process_logs_that_nothing_isolates_it(caplog: pytest.LogCaptureFi
     from_program(["agent"], boxed=True)
     assert caplog.text == ""
     from_program(["agent"], boxed=False)
-    assert "agent runs as a child process: nothing isolates it" in caplog.text
+    assert "agent runs as a child process without isolation" in caplog.text
 
 
 @pytest.mark.ci
