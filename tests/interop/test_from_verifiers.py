@@ -153,7 +153,7 @@ def test_tasksets_of_0_4(tmp_path: Path) -> None:
     assert {name: right["ours"]["metrics"][name] for name in ("right", "brief", "asked", "turns_taken")} == {
         "right": 1.0, "brief": 1.0, "asked": 1.0, "turns_taken": 1.0,
     }  # fmt: skip
-    assert broken["ours"]["failed"] == ["environment", "A reward function of the task raised. The log contains the error."]
+    assert broken["ours"]["failed"] == ["environment", "A reward function raised an exception. The log contains it."]
     named = ("a container", "a runtime for setup", "a runtime for file_there", "opens the conversation",
              "ValidationError", "its own Env (GamesEnv)", "exports no Taskset")  # fmt: skip
     for one, name in zip(refused, named, strict=True):

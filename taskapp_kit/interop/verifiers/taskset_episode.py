@@ -114,9 +114,7 @@ class TasksetEnvironment(VerifiersEnvironment):
         try:
             await task.score(trace)
         except TaskError as error:
-            raise VerifiersFailed(
-                "A reward function of the task raised.", hint="The log contains the error."
-            ) from error
+            raise VerifiersFailed("A reward function raised an exception.", hint="The log contains it.") from error
         unscored = [name for name, reward in trace.rewards.items() if reward is None]
         if unscored:
             raise VerifiersFailed(f"verifiers did not score the reward {unscored[0]!r}.")
