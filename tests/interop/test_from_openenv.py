@@ -58,7 +58,7 @@ def test_the_tools_of_an_mcp_environment_are_actions(served: str) -> None:
         rollout = play(app, seed=0, action=call)
         assert [step.observation for step in rollout.trajectory.steps] == [observed] * 4 and rollout.reward == 1.0
         assert not any(step.refused for step in rollout.trajectory.steps)
-    with pytest.raises(RolloutFailed, match=r"gave no reward in 4 steps.*rewarded=False"):
+    with pytest.raises(RolloutFailed, match=r"sent no reward in 4 steps.*rewarded=False"):
         play(app_of(f"{served}/tools"), seed=0, action={"echo_message": {"message": "hi"}})
 
 
@@ -73,8 +73,8 @@ def test_seeds_options_ends_and_failures(served: str) -> None:
     assert paid_at_reset.reward == 1.25 and paid_at_reset.trajectory.initial["target"] <= 5
     for how, config, sentence in (
         ("raise", {}, "EXECUTION_ERROR"),
-        ("null", {}, "gave no reward"),
-        ("cut", {}, "gave no reward"),
+        ("null", {}, "sent no reward"),
+        ("cut", {}, "sent no reward"),
         ("pay", {"high": 13}, "'reset' with an error"),
         ("pay", {"over": True}, "ended the episode at reset"),
         ("sleep", {}, "did not answer 'step' within 1 s"),

@@ -54,7 +54,7 @@ def test_tasks_tools_and_rewards(served: str) -> None:
 
 def test_failures_of_the_server_fail_the_rollout(served: str) -> None:
     app = app_of(served)
-    for how, sentence in (("raise", "could not run 'add'"), ("null", "gave no reward")):
+    for how, sentence in (("raise", "could not run 'add'"), ("null", "sent no reward")):
         with pytest.raises(RolloutFailed, match=sentence) as failed:
             play(app, seed=1, ops=ops(how=how))
         assert failed.value.boundary == "environment" and "sentinel" not in str(failed.value)

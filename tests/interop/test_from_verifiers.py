@@ -129,7 +129,7 @@ def test_an_exception_in_a_classic_environment_fails_the_rollout(found_0_3_1: di
 
 def test_unsupported_classic_environments_are_rejected_with_their_class(found_0_3_1: dict[str, Any]) -> None:
     named = ("EnvGroup", "StatefulToolEnv", "several scores several rollouts", "Own overrides score_rollout",
-             "no reward function", "made a str", "KeyError")  # fmt: skip
+             "no reward function", "returned a str", "KeyError")  # fmt: skip
     for one, name in zip(found_0_3_1["refused"], named, strict=True):
         assert name in one["ours"]["refused"][0]
     (unpaid,) = found_0_3_1["unpaid"]

@@ -388,7 +388,7 @@ def test_problems_point_at_the_authors_line() -> None:
         (("CartPole-v1", {"describe": lambda seen, other: ""}), "other"),
         (("CartPole-v1", {"describe": "words"}), "describe"),
         (("CartPole-v1", {"configurable": {"sutton_barto_reward": None}}), "annotation"),
-        ((lambda: "no environment", {}), "made a str"),
+        ((lambda: "no environment", {}), "returned a str"),
         ((lambda: Drawn(spaces.Graph(spaces.Discrete(2), None)), {}), "Graph"),
         ((lambda: Drawn(spaces.Dict({"in": spaces.Sequence(spaces.Discrete(2))})), {}), "action.in is a Sequence"),
     ],

@@ -250,7 +250,7 @@ def test_rejection_names_the_line(tmp_path: Path) -> None:
 
 
 def test_directory_without_tasks_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(DeclarationError, match="finds no task"):
+    with pytest.raises(DeclarationError, match="found no task"):
         app_of(tmp_path / "nowhere").freeze()
 
 

@@ -142,7 +142,7 @@ UP = {"step": {"where": "up"}}
         ({"reset": framed({**FIRST, "done": None})}, "a done that is null"),
         ({"step": over(1, metadata={"truncated": "yes"})}, "a truncated that is a str"),
         ({"step": framed({"observation": 3, "reward": 1, "done": True})}, "an observation that is a int"),
-        ({"step": over(None)}, "gave no reward in 1 steps"),
+        ({"step": over(None)}, "sent no reward in 1 steps"),
         ({"step": over(None, metadata={"episode": {"reward": None}})}, "an undefined reward"),
         ({"state": error("EXECUTION_ERROR"), "step": over(1)}, "answered 'state' with an error"),
     ],
@@ -234,7 +234,7 @@ def test_importer_waits_for_a_free_session() -> None:
     [
         ({"type": "object"}, "has no properties"),
         ({"type": "object", "properties": {"from": {"type": "string"}}}, "an argument 'from'"),
-        ({"type": "object", "properties": {"tool_name": {}, "arguments": {}}}, "finds no tools"),
+        ({"type": "object", "properties": {"tool_name": {}, "arguments": {}}}, "found no tools"),
     ],
 )
 def test_undeclarable_action_is_reported_at_the_authors_line(schema: Any, expected: str) -> None:

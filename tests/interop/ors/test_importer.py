@@ -116,7 +116,7 @@ GO = [{"type": "env", "tool": "go", "args": {}}]
         ({"call": paid(1, finished="false")}, "a finished that is a str"),  # type: ignore[arg-type]
         ({"call": paid(1, finished=1)}, "a finished that is a int"),
         ({"call": paid(1, truncated="yes")}, "a truncated that is a str"),
-        ({"call": paid(None)}, "gave no reward in 1 calls"),
+        ({"call": paid(None)}, "sent no reward in 1 calls"),
         ({"call": paid(None, episode={"reward": None})}, "undefined reward"),
         ({"prompt": [(200, {}, "{}")]}, "not a list of blocks"),
         ({"prompt": [(200, {}, '[{"type": "video"}]')]}, "neither text nor PNG images"),
@@ -159,11 +159,11 @@ def test_importer_waits_for_a_starting_server() -> None:
 @pytest.mark.parametrize(
     "answers,sentence",
     [
-        ({"list_environments": [(200, {}, "[]")]}, "finds no environments"),
+        ({"list_environments": [(200, {}, "[]")]}, "found no environments"),
         ({"list_environments": [(200, {}, "x")]}, "other than JSON"),
         ({"splits": [(200, {}, "[1]")]}, "cannot read the response"),
-        ({"num_tasks": [(200, {}, '{"num_tasks": 0}')]}, "finds no tasks"),
-        ({"tools": [(200, {}, '{"tools": []}')]}, "finds no tools"),
+        ({"num_tasks": [(200, {}, '{"num_tasks": 0}')]}, "found no tasks"),
+        ({"tools": [(200, {}, '{"tools": []}')]}, "found no tools"),
         ({"tools": [(404, {}, "")]}, "Check the URL"),
     ],
 )

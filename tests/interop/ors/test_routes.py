@@ -108,7 +108,7 @@ def test_the_server_describes_itself(yard: RunningServer) -> None:
     ping = b"POST //ping HTTP/1.1\r\nHost: x\r\nX-API-Key: " + KEY.encode() + b"\r\nContent-Length: 0\r\n\r\n"
     assert b"session_header_missing" in yard.raw(ping)  # openreward, where the base URL ends with a slash
     assert error_of(yard.client.get("/nothing/tools"))["message"] == "The route does not exist."
-    assert error_of(yard.client.get("/ors/nothing/tools"))["hint"].startswith("Its environments are counter")  # type: ignore[attr-defined]
+    assert error_of(yard.client.get("/ors/nothing/tools"))["hint"].startswith("The app's environments are counter")  # type: ignore[attr-defined]
     assert error_of(yard.client.post("/score_group", json={}))["code"] == "invalid_request"  # the kit's own
     by_deployment = yard.client.get("/tools", headers={"X-Deployment": "QUIZ"}).json()["tools"]
     assert by_deployment != yard.client.get("/tools").json()["tools"]

@@ -56,7 +56,7 @@ def test_directory_has_splits(tmp_path: Path, name: str) -> None:
 def test_columns_are_selected_and_renamed(tmp_path: Path) -> None:
     path = write(tmp_path, "x.jsonl")
     assert from_dataset(path, columns={"q": "question"})() == [{"q": row["question"]} for row in ROWS]
-    with pytest.raises(ConfigError, match="no column 'prompt'; a row has question, answer"):
+    with pytest.raises(ConfigError, match="no column 'prompt'. Its columns are question, answer"):
         from_dataset(path, columns={"q": "prompt"})()
 
 
