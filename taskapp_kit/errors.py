@@ -10,10 +10,10 @@
     ├── Unavailable             an optional package or a feature is missing
     ├── RequestError            the caller's request is invalid (HTTP 422)
     ├── Saturated               no capacity now; retry later (HTTP 503, for a key's own quota 429)
-    ├── SessionError            a session does not exist, or the call does not fit its state (HTTP 404, 409)
+    ├── SessionError            a session does not exist or is not in a state that allows the call (HTTP 404, 409)
     ├── IdempotencyKeyReused    an Idempotency-Key was sent again with a different request (HTTP 409)
     ├── SandboxError            a box could not run a program, or read or write a file
-    │   └── SandboxTooWeak      this machine confines untrusted code less than required
+    │   └── SandboxTooWeak      this machine cannot confine untrusted code as required
     ├── StoreError              the store could not save or load a rollout
     │   └── StoreRefusal        the store rejects this one rollout; it accepts others
     ├── EvaluationStopped       an evaluation ended early because all rollouts fail for the same reason
@@ -124,7 +124,7 @@ class FieldProblem:
 
     Attributes:
         loc: The path to the field in the request, such as `("body", "env", "seed")`.
-        message: A clause that follows the field's name.
+        message: What is wrong with the field.
         type: A machine-readable code.
     """
 
@@ -179,7 +179,7 @@ class StoreError(KitError):
 
 
 class StoreRefusal(StoreError):
-    """The store works but rejects one rollout: it is too big, contains a key, or would not be equal when read back."""
+    """The store works but rejects one rollout: it is too large, contains a key, or would change when read back."""
 
 
 class EvaluationStopped(KitError):

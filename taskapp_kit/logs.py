@@ -111,7 +111,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line, followed by its traceback."""
         message = record.getMessage()
-        if not isinstance(record.msg, LogMessage):  # which is already quoted
+        if not isinstance(record.msg, LogMessage):  # a LogMessage is already quoted
             message = _safe(message)
         text = f"{self._time(record)} {record.levelname} {self._who}{message}"
         rollout_id = getattr(record, "rollout_id", "")

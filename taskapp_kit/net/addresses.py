@@ -38,7 +38,7 @@ METADATA = frozenset(
         "fd00:ec2::253",
         "fd00:ec2::23",
         "fd20:ce::254",  # Google
-        "fe80::a9fe:a9fe",  # the first address, in OpenStack's form
+        "fe80::a9fe:a9fe",  # the first address, as OpenStack writes it
     )
 )
 METADATA_NAMES = frozenset(
@@ -219,7 +219,7 @@ def _host_and_port(netloc: str, scheme: str) -> tuple[str, int]:
             raise NotAnAddress("has a host in brackets that is not an IPv6 address") from None
         # `IPv6Address` accepts a zone, which would select a network interface
         if "%" in host:
-            raise NotAnAddress("has a host with a network interface (%…); expected an address without %")
+            raise NotAnAddress("names a network interface in its host (%…); expected an address without %")
     else:
         host, _, port = netloc.partition(":")
         host = _name(host)
@@ -251,10 +251,10 @@ class AddressPolicy:
     """The rules for the addresses that one server may call. Metadata addresses are never called.
 
     Args:
-        exposure: With `local`, private and loopback addresses are also called.
-        allow: Host names (`*.example.org` for subdomains), addresses and networks that are always called.
+        exposure: With `local`, private and loopback addresses may also be called.
+        allow: Host names (`*.example.org` for subdomains), addresses and networks that may always be called.
         setting: The name of the setting that contains `allow`, for messages.
-        link_local: If False, link-local and multicast addresses are never called.
+        link_local: If False, link-local and multicast addresses are never called, even if `allow` contains them.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Reads request bodies with limits on size and time, parses strict JSON, and notices when the client disconnects.
 
 JSON that two parsers could interpret differently is rejected, and the error names the location. A valid body is parsed
-once in C, walked once, and its colons are counted. Only if one of these steps finds something suspicious, a slower
-parser, which tracks its location, reads the body again: it either names the invalid field or accepts the body.
+once in C, walked once, and its colons are counted. If one of these steps finds something suspicious, a slower
+parser, which tracks its location, reads the body again. It either names the invalid field or accepts the body.
 """
 
 from __future__ import annotations

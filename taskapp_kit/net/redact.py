@@ -1,4 +1,4 @@
-"""Removes keys from text of other programs before it is stored, logged or shown."""
+"""Removes keys from strings of other programs before the strings are stored, logged or shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG = 20_000
 LEAST_FRAGMENT = 6
 """The minimum length of the parts of a key that are removed from a server's messages."""
 LEAST_IN_IDS = 12
-"""The minimum length in text with ids and digests, which often share six characters with a hexadecimal key by chance."""
+"""The minimum length of removed parts in text with ids, which often share six characters with a key by chance."""
 
 
 def without_key(text: str, key: str | None, least: int = LEAST_FRAGMENT) -> str:

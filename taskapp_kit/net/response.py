@@ -38,8 +38,8 @@ class Peer:
     gone: bool = False
     # Bytes that the operating system accepted count as sent, with two exceptions: the client had already closed the
     # connection (`left`, checked when writing, because the event loop learns of it later), or the connection is reset
-    # afterwards (`reset`). Without them, on a busy machine, 6 of 8 responses that clients with short timeouts never
-    # read counted as read.
+    # afterwards (`reset`). Without these exceptions, on a busy machine, 6 of 8 responses that clients with short
+    # timeouts never read would count as read.
     left: bool = False
     reset: bool = False
     answered: object = None

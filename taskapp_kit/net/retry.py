@@ -23,9 +23,9 @@ _RANDOM = random.Random()
 JITTER = (0.8, 1.2)
 """The range of the random factor of a pause, so that callers that failed together do not retry together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
-"""The errors that are retried. A closed port, an invalid request or a wrong server is not."""
+"""The errors after which a request is retried. A closed port or an invalid request is not among them."""
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
-"""The statuses that are retried, unless the response comes from the task app itself."""
+"""The statuses after which a request is retried, unless the response comes from the task app itself."""
 
 
 @dataclass(frozen=True, slots=True)

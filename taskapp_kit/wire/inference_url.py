@@ -15,7 +15,7 @@ _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNOR
 # A gateway's key is in the path, because OpenAI clients preserve paths, but not headers and queries. Such an address
 # must only be shown or stored without the key.
 CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
-"""The secret part of a training gateway's address. Whoever has it can sample (`train/gateway/gateway_server.py`)."""
+"""The secret part of a training gateway's address. It allows sampling (`train/gateway/gateway_server.py`)."""
 SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while the command runs (`train/serving/`). The port differs each time."""
 # addresses are compared without the port, because a resumed evaluation uses a new port
@@ -69,7 +69,7 @@ def shown_url(url: str, config: Mapping[str, Any]) -> str:
 def without_userinfo(url: str) -> str:
     """Return the address without `user:password@`. Never raises, because callers may send any string."""
     # not `urlsplit`, which raises for some strings and does not find a user if the scheme is missing
-    mark = "://" if "://" in url else "//" if url.startswith("//") else ""  # "": `user:password@host/v1`, no scheme
+    mark = "://" if "://" in url else "//" if url.startswith("//") else ""  # "" for `user:password@host/v1`
     before, slashes, rest = url.partition(mark) if mark else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     return before + slashes + rest[:end].rpartition("@")[2] + rest[end:]
@@ -119,7 +119,7 @@ def complete_url(url: str) -> str:
 
     A path that ends in `/chat/completions` is unchanged. `/chat/completions` is appended to a path that ends in `/v1`,
     and `/v1/chat/completions` to any other path. A path that a client appended to the query
-    (`?cid=x/v1/chat/completions`) is removed from it. Accepts any string.
+    (`?cid=x/v1/chat/completions`) is moved before the query. Accepts any string.
     """
     path, mark, query = url.partition("#")[0].partition("?")
     # clients append the path to the base address, even after its query

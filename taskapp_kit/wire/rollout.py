@@ -1,6 +1,6 @@
 """The HTTP bodies: rollout request and response, with the names of the Synth AI SDK 0.3.x (release 0.3.9).
 
-Only this module uses these names. Like the SDK, it ignores unknown keys in a request. The kit's additions to the
+Only this module uses these names. Unknown keys in a request are ignored, as in the SDK. The kit's additions to the
 response are top-level fields. docs/reference/contract.md describes each field.
 """
 
@@ -35,7 +35,7 @@ Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
 def forms(*given: tuple[str, ...], first_only: tuple[str, ...] = ()) -> dict[str, JsonValue]:
-    """Return a JSON Schema that requires the fields of exactly one form and allows only null for those of the others.
+    """Return a JSON Schema that requires the fields of exactly one form. Fields of other forms must be null or absent.
 
     given: the names of the fields of each form. first_only: optional fields that only the first form may have.
     """

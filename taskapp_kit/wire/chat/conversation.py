@@ -104,8 +104,8 @@ class ChatReply:
 class ModelFailed(Exception):
     """After all retries, the model could not be called or its reply is unusable.
 
-    failure: the record of the failure, with boundary `policy`, `timeout` or `cancelled`. overflow: the conversation
-    exceeds the model's context, so the episode is truncated and does not fail.
+    failure: the record of the failure, with boundary `policy`, `timeout` or `cancelled`. overflow: whether the
+    conversation exceeds the model's context; if so, the episode is truncated and does not fail.
     """
 
     def __init__(self, failure: Failure, *, overflow: bool = False) -> None:

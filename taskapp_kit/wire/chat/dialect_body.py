@@ -28,16 +28,18 @@ def refuse(body: Body, members: Mapping[str, str]) -> None:
     """
     for name, hint in members.items():
         if body.get(name):
-            raise wrong((name,), "is not supported: calls are stateless, and only the model runs here", hint)
+            raise wrong(
+                (name,), "is not supported: calls are stateless, and this server only runs the model", hint
+            )
 
 
 def copied(body: Body, names: Collection[str]) -> dict[str, Any]:
-    """Return the fields with these names that the body sets."""
+    """Return a copy of the body with only these fields, without null values."""
     return {name: body[name] for name in names if body.get(name) is not None}
 
 
 def entries(body: Body, name: str, place: Place = ()) -> Sequence[Body]:
-    """Return a field that is a list of objects; empty if it is absent. Raises RequestError for another type."""
+    """Return the list of objects in a field, or an empty list if it is absent. Raises RequestError for another type."""
     value = body.get(name)
     if value is None:
         return ()
@@ -50,7 +52,7 @@ def entries(body: Body, name: str, place: Place = ()) -> Sequence[Body]:
 
 
 def text_of(body: Body, name: str, place: Place) -> str:
-    """Return a field that is a string. Raises RequestError if it is absent or has another type."""
+    """Return the string in a field. Raises RequestError if the field is absent or has another type."""
     value = body.get(name)
     if not isinstance(value, str):
         raise wrong((*place, name), "should be a string")
@@ -100,7 +102,7 @@ def token_counts(completion: Body) -> tuple[int, int]:
 
 
 def token_members(completion: Body) -> dict[str, Any]:
-    """Return the fields of a completion with the token ids, if they were requested, and the version of the weights."""
+    """Return the fields of a completion that contain token ids and the version of the weights, if it has any."""
     choice = completion["choices"][0]
     return {
         **copied(completion, ("prompt_token_ids", "metadata")),
