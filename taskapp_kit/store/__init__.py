@@ -1,4 +1,4 @@
-"""Stores for rollouts: `open_store(url)`. SQLAlchemy is only imported when a store is opened."""
+"""Stores for rollouts, opened with `open_store(url)`. SQLAlchemy is imported only when a store is opened."""
 
 from taskapp_kit.store.open import open_store
 

@@ -1,15 +1,16 @@
 """Idempotency records: one algorithm for records in SQL, in a modal.Dict, and in memory.
 
-A claim puts its record if neither its rollout id nor its idempotency key exists. Otherwise it reads the record with the key,
-and returns it if its rollout is running or has a result. A record that is lost or expired, or has given up its key, is taken
-over: the claim puts its record again, now instead of exactly the record that it read. Of several concurrent claims one
-succeeds, and the others read again.
+A claim puts its record if neither the rollout id nor the idempotency key exists. Otherwise the claim reads the existing
+record with this key, and returns it if the record's rollout is running or has a result. If the existing record is lost or
+expired, or has given up its key, the claim takes the key over: it puts its record again, on the condition that the existing
+record is unchanged. If several claims compete, one succeeds, and the others read again.
 
-The process that claimed a record owns it and renews its lease until the record is settled or released. A record without a
-result is lost if its lease ran out or its owner certainly died. An owner that was only slow may still settle its record
-after a takeover: the key stays with the new rollout, and both have run. No lease can prevent that.
+The process that claimed a record owns the record and renews its lease until the record is settled or released. A record
+without a result is lost if its lease has expired or its owner has certainly died. If an owner was only slow, it may still
+settle its record after another claim took the key over. The key then belongs to the new rollout, and both rollouts have run.
+No lease can prevent this.
 
-The three stores implement how records are put, read and written, and how an owner shows that it is alive.
+The three stores implement how records are put, read and written, and how to tell whether an owner is alive.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.records.protocols import Claim, Clock, IdempotencyRecord, StoredResult
 
 RECORD_SECONDS = 24 * 3600.0
-"""How long an idempotency record and the result of its rollout are stored."""
+"""How long an idempotency record and the result of its rollout are stored, in seconds."""
 CLAIM_TRIES = 20
-"""How often a claim tries to take over a key that other claims take first and give up again."""
+"""How often a claim tries to take over a key that competing claims take and release."""
 
 T = TypeVar("T")
 State = Literal["running", "lost", "settled"]
 
 
 class StoredEntry(Protocol):
-    """A stored record."""
+    """An idempotency record as it is stored."""
 
     @property
     def ticket(self) -> IdempotencyRecord:
@@ -44,17 +45,17 @@ class StoredEntry(Protocol):
 
     @property
     def owner(self) -> str:
-        """Return the `LeasedIdempotencyStore.owner` that claimed it."""
+        """Return the `LeasedIdempotencyStore.owner` that claimed the record."""
         ...
 
     @property
     def settled(self) -> bool:
-        """Return whether it has a result."""
+        """Return whether the record has a result."""
         ...
 
     @property
     def freed(self) -> bool:
-        """Return whether its key may be claimed again."""
+        """Return whether the record's key may be claimed again."""
         ...
 
 
@@ -62,15 +63,15 @@ Entry = TypeVar("Entry", bound=StoredEntry)
 
 
 class LeasedIdempotencyStore(ABC, Generic[Entry]):
-    """The algorithm of an `IdempotencyStore`, used on one event loop.
+    """The algorithm of an `IdempotencyStore`. An object must be used on only one event loop.
 
     Attributes:
         place: The store's name in messages.
-        log: Where failing renewals are reported.
+        log: The logger for failed renewals.
         lease_seconds: How long a lease lasts.
-        renew_seconds: How often the leases of all owned records are renewed; None if no lease is needed.
-        owner: A separate name for each store that claims, drawn at the first claim, so that processes that were restored
-            from one memory snapshot are not the same owner.
+        renew_seconds: The interval between renewals of all owned leases, or None if no leases are needed.
+        owner: A random name of this store object. It is chosen at the first claim, so that processes that were restored
+            from the same memory snapshot have different names.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         self._lease_seconds = lease_seconds
         self._renew_seconds = renew_seconds
         self._owned: dict[str, IdempotencyRecord] = {}
-        self._being_settled: set[str] = set()  # owned records whose results are being written
+        self._being_settled: set[str] = set()  # ids of owned records whose results are being written
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -91,7 +92,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
     # -- the protocol ----------------------------------------------------------------------------------------------
 
     async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
-        """See `IdempotencyStore`. A cancelled caller owns nothing."""
+        """See `IdempotencyStore`. If the caller is cancelled, it owns no record."""
         self._check_open()
         if ticket.rollout_id in self._owned:
             raise self._duplicate(ticket.rollout_id)
@@ -101,7 +102,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
                 self._renewing = asyncio.create_task(
                     self._renew_often(self._renew_seconds), name="taskapp-idempotency-leases"
                 )
-        # Before it is put, so that its lease is renewed and the same id is rejected from now on.
+        # Own the record before it is put, so that its lease is renewed and the same id is rejected from now on.
         self._owned[ticket.rollout_id] = ticket
         claimed = False
         try:
@@ -113,19 +114,19 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
                 self._owned.pop(ticket.rollout_id, None)
 
     async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
-        """See `IdempotencyStore`. Cancelling the caller does not undo it.
+        """See `IdempotencyStore`. The result is written even if the caller is cancelled.
 
-        After a StoreError the record is no longer owned, and is lost when its lease ends. Nothing is stored if the record
-        is older than RECORD_SECONDS.
+        After a StoreError, this process no longer owns the record, which is lost when its lease ends. Nothing is stored if
+        the record is older than RECORD_SECONDS.
         """
         self._check_open()
         rollout_id = settled.rollout_id
         if (settled.answer is None) == (settled.failure is None):
-            raise StoreError(f"Rollout {rollout_id!r} must be settled with exactly one of an answer and a failure.")
+            raise StoreError(f"Rollout {rollout_id!r} must be settled with either an answer or a failure.")
         ticket = self._owned.get(rollout_id)
         if ticket is None or rollout_id in self._being_settled:
             raise StoreError(
-                f"Rollout {rollout_id!r} cannot be settled: this process owns no unsettled record of it in {self._place}."
+                f"Rollout {rollout_id!r} cannot be settled, because this process owns no unsettled record of it in {self._place}."
             )
         if not self._is_current(ticket):
             del self._owned[rollout_id]
@@ -133,11 +134,11 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         self._being_settled.add(rollout_id)
         writing = self._write_result(ticket, settled, free_key)
         writing.add_done_callback(lambda _: self._disown(rollout_id))
-        # The rollout was played and paid for, so its result is written although the caller may be gone.
+        # The rollout may have cost money, so its result is written even if the caller is gone.
         await asyncio.shield(writing)
 
     async def release(self, rollout_id: str) -> None:
-        """See `IdempotencyStore`. Does nothing for a record that this process does not own."""
+        """See `IdempotencyStore`. Do nothing if this process does not own the record."""
         self._check_open()
         if rollout_id in self._owned and rollout_id not in self._being_settled:
             try:
@@ -152,7 +153,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         return None if standing is None else await self._found(*standing)
 
     async def close(self) -> None:
-        """Give up the records that this process still owns, which are then lost. A second call does nothing."""
+        """Give up the records that this process still owns. They are then lost. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -179,7 +180,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
     async def _claim(self, ticket: IdempotencyRecord, keep_lost: bool) -> Claim | None:
         over: Entry | None = None
         for _ in range(CLAIM_TRIES):
-            # Every decision is this one put: a modal.Dict has neither transactions nor compare-and-set.
+            # This put is the only decision, because a modal.Dict has neither transactions nor compare-and-set.
             there = await self._put_if_absent(ticket, over)
             if there is None:
                 return None
@@ -193,7 +194,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         raise self._contended(ticket.rollout_id)
 
     async def _standing(self, entry: Entry | None) -> tuple[Entry, State] | None:
-        """Return the current record and its state; None if it does not exist or has expired."""
+        """Return the current record and its state, or None if the record does not exist or has expired."""
         for look_again in (True, False):
             if entry is None or not self._is_current(entry.ticket):
                 return None
@@ -202,7 +203,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
             owned_here = entry.owner == self.owner and entry.ticket.rollout_id in self._owned
             if owned_here or await self._is_alive(entry):
                 return entry, "running"
-            if look_again:  # an owner settles before it leaves, so the record that was read may be older than both
+            if look_again:  # an owner settles its record before it ends, so read the record again
                 entry = await self._read(entry.ticket.rollout_id)
         return None if entry is None else (entry, "lost")
 
@@ -210,12 +211,12 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         return Claim(entry.ticket, state, await self._result(entry) if state == "settled" else None)
 
     def _is_current(self, ticket: IdempotencyRecord) -> bool:
-        """Return whether it is younger than RECORD_SECONDS, and not from the future (written by a wrong clock)."""
+        """Return whether the record is younger than RECORD_SECONDS and not from the future, due to a wrong clock."""
         age_seconds = self._clock.now() - ticket.created_at
         return -RECORD_SECONDS <= age_seconds < RECORD_SECONDS
 
     def _lease_holds(self, until: float) -> bool:
-        """Return whether a lease holds. A lease that ends later than possible is from before a clock was set back."""
+        """Return whether a lease is valid. A lease is invalid if it ends too late, because a clock was set back."""
         now = self._clock.now()
         return now < until <= now + 2 * self._lease_seconds
 
@@ -225,7 +226,8 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
             await asyncio.sleep(seconds)
             if not self._owned and idle:
                 continue
-            idle = not self._owned  # once more after the last, so that an unsettled record is lost soon
+            # Renew once more after the last record is gone, so that an unsettled record is lost soon.
+            idle = not self._owned
             try:
                 await self._renew()
                 failing = False
@@ -235,11 +237,11 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
                 failing, idle = True, False
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task that continues if its caller is cancelled; `close` waits for it."""
+        """Start a task that continues if the caller is cancelled. `close` waits for the task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # its caller may be gone
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # the caller may be gone
         return task
 
     def _disown(self, rollout_id: str) -> None:
@@ -253,12 +255,12 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
     def _duplicate(self, rollout_id: str) -> StoreError:
         return StoreError(
             f"A record of rollout {rollout_id!r} already exists in {self._place}.",
-            hint="Choose another rollout_id for the new rollout.",
+            hint="Use a different rollout_id for the new rollout.",
         )
 
     def _contended(self, rollout_id: str) -> StoreError:
         return StoreError(
-            f"Rollout {rollout_id!r} could not claim its Idempotency-Key, because other requests claim and release it.",
+            f"Rollout {rollout_id!r} could not claim its Idempotency-Key, because other requests keep claiming it.",
             hint="Send the request again.",
         )
 
@@ -266,15 +268,16 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     @abstractmethod
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: Entry | None) -> Entry | None:
-        """Put the record and return None. If its key is taken, put nothing and return the entry with the key.
+        """Put the record and return None. If its key is taken, put nothing and return the entry that has the key.
 
-        over: the key may be taken from this entry, if it is unchanged. A cancelled caller leaves no record. Raises
-        StoreError, also for an existing rollout id (`_duplicate`).
+        If the caller is cancelled, no record remains. Raises StoreError, also if the rollout id exists (`_duplicate`).
+
+        over: An entry from which the key may be taken, if the entry is unchanged. May be None.
         """
 
     @abstractmethod
     async def _read(self, rollout_id: str) -> Entry | None:
-        """Return the entry of this rollout. Raises StoreError."""
+        """Return the entry of this rollout, or None if there is no such entry. Raises StoreError."""
 
     @abstractmethod
     async def _result(self, entry: Entry) -> StoredResult:
@@ -282,7 +285,10 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     @abstractmethod
     async def _is_alive(self, entry: Entry) -> bool:
-        """Return whether the owner shows that it is alive; it is another owner, or no longer owns the entry."""
+        """Return whether the entry's owner is known to be alive.
+
+        The owner is another object, or it is this object but no longer owns the entry.
+        """
 
     @abstractmethod
     def _write_result(self, ticket: IdempotencyRecord, settled: StoredResult, free_key: bool) -> asyncio.Future[Any]:

@@ -39,9 +39,9 @@ class MemoryEntry:
 
 
 class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
-    """An `IdempotencyStore` in memory. Beyond `limit_bytes`, the results that were settled first are removed.
+    """An `IdempotencyStore` in memory. If results exceed `limit_bytes`, the oldest results are removed.
 
-    A record needs no lease, because its owner is this process.
+    Records need no lease, because this process owns all of them.
     """
 
     def __init__(self, clock: Clock, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -55,11 +55,11 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
 
     @property
     def stored_bytes(self) -> int:
-        """Return the size of settled records in bytes."""
+        """Return the size of all settled records in bytes."""
         return self._stored_bytes
 
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: MemoryEntry | None) -> MemoryEntry | None:
-        # The entries are in the order of their claims, so the first current one ends the search.
+        # The entries are in the order of their claims, so stop at the first entry that has not expired.
         while self._entries and not self._is_current(next(iter(self._entries.values())).ticket):
             self._forget(next(iter(self._entries)))
         there = None if ticket.key is None else self._by_key.get(ticket.key)
@@ -110,7 +110,7 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
     async def _store_result(self, entry: MemoryEntry, settled: StoredResult, free_key: bool) -> None:
         answer, events = await _compressed(settled.answer), await _compressed(settled.events)
         rollout_id = settled.rollout_id
-        if self._entries.get(rollout_id) is not entry:  # it has expired
+        if self._entries.get(rollout_id) is not entry:  # the entry has expired
             return
         entry.result = replace(settled, answer=answer, events=events)
         entry.size = RECORD_BYTES + len(answer or b"") + len(events or b"")

@@ -1,6 +1,6 @@
 """Idempotency records in the table `idempotency_keys`, for all processes that use one database.
 
-The unique index on `key` decides between two claims. Each step is one transaction, correct with concurrent writers.
+The unique index on `key` decides between two claims. Each step is one transaction and is correct with concurrent writers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ T = TypeVar("T")
 log = logging.getLogger("taskapp_kit.store")
 
 LEASE_SECONDS = 15.0
-"""How long a record counts as owned after its owner last renewed it."""
+"""How long a lease lasts after its owner renewed it, in seconds."""
 RENEW_SECONDS = 5.0
-"""How often an owner renews its leases."""
+"""The interval at which an owner renews its leases, in seconds."""
 PURGE_SECONDS = 3600.0
-"""Expired records are removed at the first claim, and then at most once in this time."""
+"""Expired records are removed at the first claim, and then at most once per this interval, in seconds."""
 PURGED_AT_ONCE = 100
-"""The maximum number of records removed in one transaction, so that other writes do not wait long."""
+"""The maximum number of records that one transaction removes, so that other writes do not wait long."""
 
 
 class IdempotencyRow(NamedTuple):
-    """A row of `idempotency_keys`, with the columns in the order of `IdempotencyStatements.by_id`."""
+    """A row of `idempotency_keys`. Its columns are in the order of `IdempotencyStatements.by_id`."""
 
     rollout_id: str
     fingerprint: str
@@ -67,17 +67,17 @@ class SqlEntry:
 
     @property
     def owner(self) -> str:
-        """Its owner."""
+        """Return the owner of the record."""
         return self.row.lease_owner
 
     @property
     def settled(self) -> bool:
-        """Return whether it has a result."""
+        """Return whether the record has a result."""
         return self.row.settled_at is not None
 
     @property
     def freed(self) -> bool:
-        """Return whether its key may be claimed again, or it never had a key."""
+        """Return whether the record's key may be claimed again. True if the record never had a key."""
         return self.row.key is None
 
 
@@ -102,13 +102,13 @@ _BY_ID = (
 _ANY = IdempotencyStatements(
     by_id=_BY_ID,
     by_key=_BY_ID.replace("WHERE rollout_id", "WHERE key"),
-    # Only if the record is unchanged since it was read: not renewed, settled, or without its key.
-    # -1 for NULL, because NULL equals nothing in SQL.
+    # Only if the record is unchanged since it was read, so it was not renewed or settled and still has its key.
+    # NULL is compared as -1, because NULL equals nothing in SQL.
     free_key="UPDATE idempotency_keys SET key = NULL WHERE rollout_id = ? AND key = ? AND lease_until = ? "
     "AND COALESCE(settled_at, -1) = ?",
     insert="INSERT INTO idempotency_keys (rollout_id, fingerprint, created_at, key, key_label, app, lease_owner, process, "
     "lease_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-    # Each of these may run twice, if the answer to its commit was lost: the second time it changes nothing.
+    # Each of these statements may run twice, if the reply to its commit was lost. The second run changes nothing.
     settle="UPDATE idempotency_keys SET settled_at = ?, failure = ?, answer_encoding = ?, answer = ?, "
     "key = CASE WHEN ? THEN NULL ELSE key END WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
     release="DELETE FROM idempotency_keys WHERE rollout_id = ? AND lease_owner = ? AND settled_at IS NULL",
@@ -121,7 +121,7 @@ _ANY = IdempotencyStatements(
 
 @cache
 def statements(dialect: SqlDialect) -> IdempotencyStatements:
-    """Return the statements in this dialect."""
+    """Return the statements in the given dialect."""
 
     def spelled(statement: str) -> str:
         statement = statement.replace("{each}", dialect.each).replace("{skip_locked}", dialect.skip_locked)
@@ -131,10 +131,11 @@ def statements(dialect: SqlDialect) -> IdempotencyStatements:
 
 
 class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
-    """An `IdempotencyStore` in `database`, used on one event loop. Several stores may share one database.
+    """An `IdempotencyStore` in `database`. An object must be used on one event loop, but several may share a database.
 
-    renew_seconds: how often the leases of owned records are renewed. `StoredResult.events` are not stored here, because
-    the table `rollouts` has them.
+    `StoredResult.events` are not stored, because the table `rollouts` contains them.
+
+    renew_seconds: The interval at which the leases of owned records are renewed.
     """
 
     def __init__(self, database: SqlDatabase, clock: Clock, *, renew_seconds: float = RENEW_SECONDS) -> None:
@@ -150,7 +151,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         try:
             there = await self._do(partial(self._put, ticket=ticket, over=over), order=ticket.key or "")
         except asyncio.CancelledError:
-            if not self._closed:  # it may have been put, so the next job removes it
+            if not self._closed:  # the record may have been put, so the next job removes it
                 self._do(partial(self._delete, rollout_id=ticket.rollout_id))
             raise
         if self._purged_at is None or self._clock.monotonic() - self._purged_at >= PURGE_SECONDS:
@@ -182,18 +183,18 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             await self._do(partial(self._lease, rollout_ids=list(self._owned), seconds=LEASE_SECONDS))
 
     async def _give_up(self, rollout_ids: list[str]) -> None:
-        # An ended lease, so that for every process the rollouts are lost immediately.
+        # End the leases, so that all processes immediately treat the rollouts as lost.
         await self._do(partial(self._lease, rollout_ids=rollout_ids, seconds=-LEASE_SECONDS))
 
     async def _close(self) -> None:
         await asyncio.to_thread(self._jobs.stop)
 
     def _do(self, job: Job[T], *, writes: bool = True, order: str | None = None) -> asyncio.Future[T]:
-        """Return the result of a job, which continues if its caller is cancelled."""
+        """Queue a job and return a future for its result. The job continues if the caller is cancelled."""
         return asyncio.shield(self._jobs.submit(lambda: job, writes=writes, order=order))
 
     def _purge_some(self) -> None:
-        """Remove some of the records that are expired or from the future (written by a wrong clock)."""
+        """Remove some of the records that have expired or, due to a wrong clock, are from the future."""
 
         def then(purged: asyncio.Future[int]) -> None:
             if purged.cancelled() or self._closed:
@@ -205,14 +206,14 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
 
         self._do(self._purge).add_done_callback(then)
 
-    # What follows runs in the thread, inside a transaction.
+    # The following methods run in the thread, inside a transaction.
 
     def _put(self, connection: Driver, *, ticket: IdempotencyRecord, over: SqlEntry | None) -> SqlEntry | None:
         if over is not None:
             seen = over.row
             settled_at = -1.0 if seen.settled_at is None else seen.settled_at
             connection.execute(self._statements.free_key, [seen.rollout_id, ticket.key, seen.lease_until, settled_at])
-        # Put before read: of two concurrent claims, the unique index accepts one, independent of what they read.
+        # Put before reading, because the unique index accepts only one of two concurrent claims, whatever they have read.
         values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS
@@ -227,11 +228,11 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
                 if self._put_before(same_id.row, ticket):
                     return None
                 raise self._duplicate(ticket.rollout_id)
-            # its key has been given up since
+            # the record has given up its key since it was read
         raise self._contended(ticket.rollout_id)
 
     def _put_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
-        """Return whether this claim was already written: a job is repeated if the connection is lost at its commit."""
+        """Return whether this claim was already written, because the job was repeated after a connection was lost."""
         written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.lease_owner, row.settled_at)
         return written == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self.owner, None)
 
@@ -270,7 +271,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
 
 
 def result_of(row: IdempotencyRow) -> StoredResult:
-    """Return the result in a settled row. Raises StoreError for a row that cannot be read."""
+    """Return the result in a settled row. Raises StoreError if the row cannot be read."""
     try:
         if row.failure is not None:
             return StoredResult(row.rollout_id, failure=Failure(**json.loads(row.failure)))
@@ -282,12 +283,15 @@ def result_of(row: IdempotencyRow) -> StoredResult:
         raise unreadable(f"The result of rollout {row.rollout_id!r}", fault) from fault
 
 
-# -- processes: on Linux, a process on the same host can be certain that an owner is dead (/proc). Elsewhere, and across
-# hosts and containers, only the lease decides.
+# -- processes: on Linux, /proc shows a process on the same host whether an owner is certainly dead. On other systems, and
+# across hosts and containers, only the lease decides.
 
 
 def this_process() -> str | None:
-    """Return `host/boot/pid namespace/pid/start time` (in clock ticks since boot), or None without /proc."""
+    """Identify this process as `host/boot/pid namespace/pid/start time`. The start time is in clock ticks since boot.
+
+    Return None on systems without /proc.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -298,14 +302,14 @@ def this_process() -> str | None:
 
 
 def certainly_dead(process: str | None, observer: str | None) -> bool:
-    """Return whether `process` has certainly ended, as seen by `observer` (`this_process()`); False in doubt."""
+    """Return whether `process` has certainly ended, as seen by `observer` (`this_process()`). If unsure, return False."""
     if process is None or observer is None or process == observer:
         return False
     try:
         place, pid, started = process.rsplit("/", 2)
         if place != observer.rsplit("/", 2)[0]:
             return False  # another host, boot or container, whose numbers have no meaning here
-        os.kill(int(pid), 0)  # sends nothing; queries the kernel, because /proc may hide other users' processes
+        os.kill(int(pid), 0)  # sends no signal but asks the kernel, because /proc may hide other users' processes
         state, now_started, threads = _stat(int(pid))
     except ProcessLookupError:
         return True
@@ -315,7 +319,7 @@ def certainly_dead(process: str | None, observer: str | None) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, str, int]:
-    """Return the state, start time and number of threads: fields 3, 22 and 20 of proc(5)'s stat."""
+    """Return the state, the start time and the number of threads of a process: fields 3, 22 and 20 of stat in proc(5)."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     fields = text[text.rindex(")") + 2 :].split()  # the name in parentheses may contain spaces and parentheses
     return fields[0], fields[19], int(fields[17])

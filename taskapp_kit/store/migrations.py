@@ -1,4 +1,4 @@
-"""Migrations, which upgrade the tables of an older release."""
+"""Migrations, which upgrade tables that an older release created."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy.types import TypeEngine
 from taskapp_kit.errors import StoreError
 
 Migration = tuple[str, Callable[[Connection], None]]
-"""A name and a function. Names begin with a growing number. A released name never changes and is never removed."""
+"""The name and the function of a migration. Names begin with increasing numbers. Released names never change."""
 
 
 def applied_table(name: str, metadata: MetaData, name_type: TypeEngine[str] | None = None) -> Table:
-    """Return the table with one row for each applied migration."""
+    """Return the table that contains one row for each applied migration."""
     return Table(
         name,
         metadata,
@@ -27,32 +27,43 @@ def applied_table(name: str, metadata: MetaData, name_type: TypeEngine[str] | No
 def apply_migrations(
     connection: Connection, applied: Table, place: str, oldest: str, migrations: Sequence[Migration]
 ) -> list[str]:
-    """Create the tables of `applied.metadata` in a new database; apply missing migrations to an existing one.
+    """Create the tables of `applied.metadata` in a new database, or apply missing migrations to an existing database.
 
-    Runs inside the caller's transaction and returns the names that it recorded. place: the database's name in messages.
-    oldest: the schema change that a database must have; `migrations` follow it, oldest first. Raises StoreError for a
-    database of a newer release, or from before `oldest`.
+    Runs inside the caller's transaction.
+
+    Args:
+        connection: The connection with the transaction.
+        applied: The table of applied migrations.
+        place: The database's name in messages.
+        oldest: The schema change that an existing database must have.
+        migrations: The migrations after `oldest`, oldest first.
+
+    Returns:
+        The names that were added to `applied`.
+
+    Raises:
+        StoreError: A newer release wrote the database, or its schema is older than `oldest`.
     """
     newest = migrations[-1][0] if migrations else oldest
     if applied.name not in inspect(connection).get_table_names():
-        # A new database gets the current tables; the migrations are for older databases.
+        # A new database gets the current tables. Migrations are only for older databases.
         applied.metadata.create_all(connection)
         missing = [oldest, *(name for name, _ in migrations)]
     else:
         present = set(connection.execute(select(applied.c.name)).scalars())
-        # Names begin with growing numbers, so the greatest is the newest.
+        # Names begin with increasing numbers, so the greatest name is the newest.
         last = max(present, default="")
         if last > newest:
             raise StoreError(
-                f"{place} was written by a newer taskapp-kit: it has the schema change {last!r}, but this release only "
-                f"supports changes up to {newest!r}. Nothing in it was changed.",
+                f"A newer taskapp-kit wrote {place}, which has the schema change {last!r}. This release supports only "
+                f"changes up to {newest!r}. The store was not changed.",
                 hint="Upgrade taskapp-kit, or use another store.",
             )
         if oldest not in present:
             raise StoreError(
-                f"{place} was written by a taskapp-kit from before {oldest!r}: its newest schema change is {last!r}. "
-                "Nothing in it was changed.",
-                hint="Export its rollouts with the release that wrote them, or use another store.",
+                f"A taskapp-kit from before {oldest!r} wrote {place}, whose newest schema change is {last!r}. "
+                "The store was not changed.",
+                hint="Export the rollouts with the release that wrote the store, or use another store.",
             )
         steps = [(name, step) for name, step in migrations if name not in present]
         for _, step in steps:

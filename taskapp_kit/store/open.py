@@ -1,4 +1,4 @@
-"""Opening a store by its address: `sqlite:///path`, `postgresql://…`, a path, `memory`."""
+"""Open a store by its address: `sqlite:///path`, `postgresql://…`, a path or `memory`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ KNOWN = "sqlite:///PATH, a bare PATH, postgresql://USER:PASSWORD@HOST/DATABASE, 
 """The addresses that this release accepts, for messages."""
 
 _MEANT_FOR_POSTGRES = re.compile(r"^postgres(ql)?(\+\w+)?:|(^|\s)(host|dbname|user|password)\s*=", re.IGNORECASE)
-"""A bare path like this is libpq's key-value form, or an address without a slash; it may contain a password."""
+"""A bare path that matches is libpq's key-value syntax, or an address without slashes. It may contain a password."""
 
 
 def open_store(url: str, *, create: bool = True) -> Store:
-    """Open the store at `url` and create missing files, directories or tables. Blocks, so call it at the start.
+    """Open the store at `url`, and create missing files, directories or tables.
 
-    No message repeats an address, since it may contain a password.
+    This function blocks, so call it when the program starts. Messages never contain the address, because it may contain a
+    password.
 
     Args:
-        url: `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path: a SQLite file. `postgresql://…`: a
-            database that any number of servers may share (extra `postgres`). `memory`: lost when the process ends.
-            `none` means "no store" in settings and is rejected here: pass None instead of a store. Other schemes name
-            installed plugins (entry points of the group `taskapp_kit.stores`, each a function of the address).
-        create: False rejects a missing SQLite file, for callers that only read.
+        url: The store's address. `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path is a SQLite file.
+            `postgresql://…` is a database that any number of servers may share (extra `postgres`). `memory` is a store
+            that is lost when the process ends. Other schemes are the names of installed plugins: entry points of the
+            group `taskapp_kit.stores`, which are functions of the address. `none` is rejected. In settings, it means that
+            there is no store. In code, pass None instead of a store.
+        create: Whether to create a missing SQLite file. Pass False in programs that only read.
 
     Raises:
-        ConfigError: the address is unknown.
-        Unavailable: the extra is not installed.
-        StoreError: the store cannot be opened.
+        ConfigError: The address is invalid.
+        Unavailable: The extra `postgres` is not installed.
+        StoreError: The store cannot be opened.
     """
     url = url.strip()
     if not url:
@@ -61,7 +63,7 @@ def open_store(url: str, *, create: bool = True) -> Store:
         return opened
     raise ConfigError(
         f"No store supports addresses that begin with {scheme}://.",
-        hint=f"Use one of: {KNOWN}; or install a plugin.",
+        hint=f"Use one of: {KNOWN}. Or install a plugin that supports this scheme.",
     )
 
 
@@ -70,11 +72,11 @@ def _sqlite_path(rest: str) -> Path | None:
         return None
     if not rest.startswith("/"):
         raise ConfigError(
-            "A SQLite address needs three slashes before a relative path and four before an absolute one.",
-            hint="Use for example sqlite:///.taskapp/rollouts.db, or the bare path.",
+            "A SQLite address needs three slashes before a relative path, and four before an absolute path.",
+            hint="Use, for example, sqlite:///.taskapp/rollouts.db, or only the path.",
         )
     if "?" in rest:
-        raise ConfigError("A SQLite address cannot have options after '?'.", hint="Use only the path: sqlite:///PATH.")
+        raise ConfigError("A SQLite address cannot contain options after '?'.", hint="Use only sqlite:///PATH.")
     return Path(rest[1:]).expanduser()
 
 
@@ -82,7 +84,7 @@ def _sqlite(path: Path | None, *, create: bool = True) -> Store:
     from taskapp_kit.store.sqlite import SqliteStore
 
     if path is not None and not create and not path.is_file():
-        raise StoreError(f"The store {path} does not exist.", hint="Check the path, relative to the working directory.")
+        raise StoreError(f"The store {path} does not exist.", hint="Check the path and the working directory.")
     return SqliteStore(path)
 
 
@@ -90,11 +92,11 @@ def _postgres(scheme: str, url: str) -> Store:
     if scheme not in ("postgres", "postgresql", "postgresql+psycopg"):
         raise ConfigError(
             "The Postgres store uses the driver psycopg, but the address names another driver.",
-            hint="Begin the address with postgresql://.",
+            hint="Use an address that begins with postgresql://.",
         )
     try:
         import psycopg  # noqa: F401
-    except ImportError:  # also if it is installed but does not find libpq
+    except ImportError:  # also raised if psycopg is installed but cannot find libpq
         raise Unavailable(
             "A store in Postgres needs the package psycopg, which is not installed.",
             hint="pip install 'taskapp-kit[postgres]'",

@@ -1,8 +1,8 @@
 """The store in Postgres: one database for any number of servers and containers.
 
-A store opens few connections, limits each wait, and replaces lost connections.
-It leaves nothing in a session (no prepared statement, no SET that outlives its transaction), so poolers in transaction mode
-can be used, such as PgBouncer and the poolers of serverless Postgres.
+A store opens few connections, limits the time of each wait, and replaces lost connections. No state of a session outlives a
+transaction: there are no prepared statements, and settings are set with SET LOCAL. Poolers in transaction mode, such as
+PgBouncer and the poolers of serverless Postgres, can therefore be used.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from taskapp_kit.store.sql import SAVE_SECONDS, SqlStore
 T = TypeVar("T")
 
 POOL_SIZE = 2
-"""The number of connections for reading; two more write rollouts and idempotency records."""
+"""The number of connections for reading. Two more connections write rollouts and idempotency records."""
 CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 30.0
-"""The time limit of a statement."""
+"""The time limit of a statement, in seconds."""
 LOCK_SECONDS = 10.0
 CHECK_SECONDS = 3600.0
 RETRY_SECONDS = 10.0
-"""How long to try to replace a lost connection before waiting callers get an error."""
+"""How long to try to replace a lost connection, in seconds. After that, waiting callers get an error."""
 OPENING = 0x7461736B_61707001
-"""The advisory lock for creating the tables, so that servers that start at the same time take turns."""
+"""The advisory lock for creating the tables, so that servers that start concurrently take turns."""
 
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "fallback_application_name": "taskapp",
-    # A server that vanished (power, network) is noticed within a minute instead of the system's two hours.
+    # Detect a server that vanished (power or network failure) within a minute, instead of the system's two hours.
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -54,13 +54,13 @@ _DEFAULTS: dict[str, Any] = {
 class PostgresStore(SqlStore):
     """A `Store` in the database at `address` (`postgresql://user:password@host:port/database?sslmode=…`).
 
-    Opening creates missing tables and blocks.
+    The constructor blocks, and creates missing tables.
 
     Args:
-        address: The address.
-        statement_seconds: The time limit of a statement.
-        retry_seconds: How long to try to replace a lost connection before an error is raised.
-        save_seconds: How long a save waits for a lock that another session holds.
+        address: The database's address.
+        statement_seconds: The time limit of a statement, in seconds.
+        retry_seconds: How long to try to replace a lost connection before an error is raised, in seconds.
+        save_seconds: How long a save waits for a lock that another session holds, in seconds.
 
     Raises:
         ConfigError: The address is invalid.
@@ -80,9 +80,10 @@ class PostgresStore(SqlStore):
 
 
 class PostgresDatabase(SqlDatabase):
-    """The database at `address`. Creates or migrates its tables; blocks. Raises ConfigError, StoreError.
+    """The database at `address`. The constructor blocks, and creates or migrates the tables.
 
-    statement_seconds, retry_seconds: see STATEMENT_SECONDS, RETRY_SECONDS.
+    Raises ConfigError if the address is invalid, and StoreError if the database cannot be used. See STATEMENT_SECONDS and
+    RETRY_SECONDS for the parameters.
     """
 
     spelling = SqlDialect("%s", "SELECT json_array_elements_text(CAST(%s AS json))", " FOR UPDATE SKIP LOCKED")
@@ -97,7 +98,7 @@ class PostgresDatabase(SqlDatabase):
         self._retry_seconds = retry_seconds
         self._lost_since: float | None = None
         given = {name: value for name, value in _DEFAULTS.items() if name not in url.query}
-        # Transactions begin explicitly, because a commit's guarantees must not depend on a driver's guess.
+        # Transactions begin explicitly, because the guarantees of a commit must not depend on the driver.
         # A prepared statement belongs to one session, but a pooler may run the next transaction in another session.
         given |= {"autocommit": True, "prepare_threshold": None, "client_encoding": "utf8"}
         self.writer = self.readers = create_engine(
@@ -126,7 +127,7 @@ class PostgresDatabase(SqlDatabase):
     def connect(self) -> Driver:
         """Open a driver's connection outside the pool."""
         held = self.writer.raw_connection()
-        # One thread uses it while the store is open; the pool's connections stay free for reads.
+        # One thread uses this connection while the store is open, so the pool's connections stay free for reads.
         held.detach()
         return cast(Driver, held.dbapi_connection)
 
@@ -138,13 +139,13 @@ class PostgresDatabase(SqlDatabase):
         return held.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """Return the StoreError for an exception while `doing` (open, read, write), without its cause."""
+        """Return a StoreError without a cause for an exception. doing: What failed: open, read or write."""
         return explain(fault, self.place, doing)
 
     def strikes_all(self, fault: Exception) -> bool:
-        """Return whether the server is unreachable or slow. Other faults may concern only one of several rollouts."""
+        """Return whether the server is unreachable or too slow. Other errors may affect only one of several rollouts."""
         state = getattr(getattr(fault, "orig", fault), "sqlstate", None) or ""
-        # Query cancelled, lock not available, read-only, no rights, no table.
+        # The states: query cancelled, lock not available, read-only, missing rights, missing table.
         return is_lost(fault) or state in ("57014", "55P03", "25006", "42501", "42P01")
 
     def is_locked(self, fault: Exception) -> bool:
@@ -152,9 +153,9 @@ class PostgresDatabase(SqlDatabase):
         return is_locked(fault)
 
     def persist(self, work: Callable[[], T]) -> T:
-        """Call `work` and return its result; repeat it on a new connection during an outage of up to `retry_seconds`.
+        """Call `work` and return its result. If the connection is lost, call `work` again for up to `retry_seconds`.
 
-        In a longer outage, only one new connection is tried, so that waiting callers soon get an error.
+        If the outage lasts longer, only one new connection is tried, so that waiting callers soon get an error.
         """
         tries = 0
         while True:
@@ -164,34 +165,34 @@ class PostgresDatabase(SqlDatabase):
                 tries += 1
                 if not self._worth_another(fault, tries):
                     raise
-                # Immediately the first time, because a proxy may only have closed an idle connection.
+                # Retry immediately the first time, because a proxy may only have closed an idle connection.
                 time.sleep(0 if tries == 1 else min(0.02 * 2**tries, 1.0))
             else:
                 self._lost_since = None
                 return made
 
     def findings(self, connection: Connection) -> list[str]:
-        """Return the settings of the server with which a power failure may lose answered rollouts."""
-        # A check reads every row, which takes longer than the limit of other statements.
+        """Return a finding for each setting of the server with which a power failure may lose stored rollouts."""
+        # A check reads every row, so it needs a longer time limit than other statements.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(CHECK_SECONDS * 1000)}")
         shown = {name: connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("fsync", "full_page_writes")}
         return [
-            f"the server's {name} is off: a power failure may lose answered rollouts, and more"
+            f"the server's {name} is off, so a power failure may lose stored rollouts and damage the database"
             for name, value in shown.items()
             if value != "on"
         ]
 
     def listed_pictures(self) -> TableValuedAlias:
-        """Return the hashes in `blob_hashes` of each row of `rollouts`, as the column `value`."""
+        """Return a table expression whose column `value` contains the hashes in `blob_hashes` of each row of `rollouts`."""
         return func.json_array_elements_text(cast_to(ROLLOUTS.c.blob_hashes, JSON)).table_valued("value")
 
     def hold_pictures(self, connection: Connection) -> None:
-        """Lock the images: until the transaction ends, no other transaction writes or looks up images."""
-        # Otherwise a save that found its image stored could commit after the image was removed.
+        """Lock the images. Until the transaction ends, no other transaction can write or look up images."""
+        # Without the lock, a save that found its image in the store could commit after the image was removed.
         connection.exec_driver_sql("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE")
 
     def size_bytes(self, connection: Connection) -> int:
-        """Return the bytes of the tables and their indexes."""
+        """Return the size of the tables and their indexes in bytes."""
         sizes = [func.pg_total_relation_size(table.name) for table in METADATA.sorted_tables]
         return sum(int(connection.execute(size.select()).scalar_one()) for size in sizes)
 
@@ -201,7 +202,7 @@ class PostgresDatabase(SqlDatabase):
 
     def _worth_another(self, fault: Exception, tries: int) -> bool:
         if is_tangled(fault):
-            # The server resolved a deadlock by rolling one transaction back; the others finish soon.
+            # The server resolved a deadlock by rolling back one transaction. The others end soon.
             return tries < 5
         if not is_lost(fault):
             return False
@@ -210,12 +211,12 @@ class PostgresDatabase(SqlDatabase):
             self._lost_since = now
         return (
             tries == 1 or now - self._lost_since < self._retry_seconds
-        )  # the first attempt may only have found an old connection closed
+        )  # the first attempt may have failed only because an old connection was closed
 
     def _connected(self, dialect: Any, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
-        """Replace the driver's function for connecting."""
+        """Open a connection. SQLAlchemy calls this function instead of the driver's function."""
         connection: psycopg.Connection[Any] = psycopg.Connection.connect(*arguments, **named)
-        # Only on this connection, because an author's code may also use psycopg.
+        # Only for this connection, because an author's code may also use psycopg.
         connection.adapters.register_dumper(str, _AnyText)
         for kind in ("text", "varchar"):
             connection.adapters.register_loader(kind, _AnyTextLoader)
@@ -228,7 +229,7 @@ class PostgresDatabase(SqlDatabase):
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
             raise StoreError(
-                f"The store {self.place} has the encoding {encoding}, which cannot represent all text.",
+                f"The store {self.place} uses the encoding {encoding}, which cannot represent all text.",
                 hint="Create a database with the encoding UTF8.",
             )
 
@@ -237,10 +238,12 @@ EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/DATABASE?sslmode=require"
 
 
 def read_address(address: str) -> URL:
-    """Return the address for SQLAlchemy's psycopg dialect. Raises ConfigError, which contains no part of the address.
+    """Convert the address to a URL for SQLAlchemy's psycopg dialect.
 
-    An address with an unescaped `/`, `?`, `#` or second `@` in the password is rejected: parsers disagree about where the
-    host begins, and a wrong parse would show a part of the password as the host.
+    If the password contains an unescaped `/`, `?`, `#` or `@`, the address is rejected. Parsers disagree about where the
+    host begins in such an address, and a wrong parse would show a part of the password as the host.
+
+    Raises ConfigError, whose message contains no part of the address.
     """
     _, _, rest = address.partition("://")
     authority = re.split("[/?#]", rest)[0]
@@ -253,17 +256,17 @@ def read_address(address: str) -> URL:
         readable = False
     if not readable:  # raised here, so that no error in its context quotes the address
         raise ConfigError(
-            "The Postgres address of the store cannot be read.",
+            "The Postgres address of the store is invalid.",
             hint=f"Use {EXAMPLE}, with libpq's options. In a user name or password, write / ? # @ : and % as %2F %3F %23 "
             "%40 %3A and %25.",
         )
     if not url.database and not {"dbname", "service"} & set(url.query):
-        raise ConfigError("The Postgres address of the store names no database.", hint=f"Use {EXAMPLE}.")
+        raise ConfigError("The Postgres address of the store contains no database name.", hint=f"Use {EXAMPLE}.")
     return url
 
 
 def place_of(url: URL) -> str:
-    """Return the database's name in messages: host, port and database, without user, password and options."""
+    """Return the database's name for messages. It contains host, port and database, but no user, password or options."""
     host = url.host or url.query.get("host") or "this machine"
     port = f":{url.port}" if url.port else ""
     database = url.database or url.query.get("dbname") or ""
@@ -271,19 +274,19 @@ def place_of(url: URL) -> str:
 
 
 def _beginning(statement_seconds: float) -> str:
-    """Return the statements that begin a transaction. Their settings override the server's and the user's until the commit."""
+    """Return the statements that begin a transaction. Until its end, they override settings of the server and the user."""
     return (
         "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL statement_timeout = {int(statement_seconds * 1000)}; "
         f"SET LOCAL lock_timeout = {int(min(LOCK_SECONDS, statement_seconds) * 1000)}; "
-        # A database or a role may have other defaults, with which a power failure loses answered rollouts, or floats are
+        # A database or a role may have other defaults, with which a power failure loses stored rollouts, or floats are
         # returned rounded.
         "SET LOCAL synchronous_commit = on; "
         "SET LOCAL extra_float_digits = 1"
     )
 
 
-# Postgres cannot store NUL in text. NUL is written as SUB and "0", and SUB as SUB and "1".
+# Postgres text cannot contain NUL. NUL is stored as SUB and "0", and SUB as SUB and "1".
 
 
 class _AnyText(StrDumperUnknown):

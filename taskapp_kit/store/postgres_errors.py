@@ -1,4 +1,4 @@
-"""Messages for errors of Postgres and psycopg, whose own messages may quote stored data or credentials."""
+"""Messages for errors of Postgres and psycopg. The original messages may quote stored data or credentials."""
 
 from __future__ import annotations
 
@@ -7,63 +7,66 @@ import psycopg
 from taskapp_kit.errors import StoreError, StoreRefusal
 
 _GRANT = (
-    "Let its owner open the store once, or grant the user USAGE and CREATE on the schema, and SELECT, INSERT, UPDATE and "
-    "DELETE on its tables."
+    "Open the store once as the owner of the schema, or grant the user USAGE and CREATE on the schema, and SELECT, INSERT, "
+    "UPDATE and DELETE on its tables."
 )
 _LATER = "Try again in a moment."
 
 _BY_STATE = (
     ("57P01", "the server ended the connection", _LATER),
     ("57P", "the server is starting or stopping", _LATER),
-    ("57014", "it took longer than the store waits", "Check what delays the server: a lock, or too few resources."),
-    ("55P03", "another program has held a lock for too long", "Look for a program that locks the store's tables."),
-    ("40P01", "several servers waited for each other", _LATER),
-    ("40", "several servers wrote the same rows at the same time", _LATER),
-    ("53300", "the server has no connection left", "Allow it more connections, or use a pooler."),
-    ("53100", "the server's disk is full", "Free some space there."),
+    ("57014", "the statement took too long", "Check what delays the server, such as a lock or too few resources."),
+    ("55P03", "another program has held a lock for too long", "Find the program that locks the store's tables."),
+    ("40P01", "several servers were in a deadlock", _LATER),
+    ("40", "several servers wrote the same rows concurrently", _LATER),
+    ("53300", "the server has no free connection", "Increase max_connections, or use a pooler."),
+    ("53100", "the server's disk is full", "Free some space on that disk."),
     ("53", "the server does not have enough memory or disk", "Check the server's log."),
     ("54", "the rollout is larger than Postgres allows (1 GB)", "Make the environment's observations smaller."),
-    ("25006", "it is read-only", "Use the primary server's address, or target_session_attrs=read-write."),
-    ("42501", "the user lacks a right", _GRANT),
-    ("42P01", "its tables are gone", "Restore them from a backup, or restart the server, which creates them again."),
+    ("25006", "the database is read-only", "Use the primary server's address, or set target_session_attrs=read-write."),
+    ("42501", "the user does not have the required privilege", _GRANT),
+    ("42P01", "the store's tables do not exist", "Restore a backup, or restart the server to create new tables."),
     (
         "3F",
         "the schema for the tables does not exist",
-        "Set the user's search_path to a schema that exists, and grant the user USAGE and CREATE on it.",
+        "Set the user's search_path to an existing schema, and grant the user USAGE and CREATE on this schema.",
     ),
-    ("3D", "the database does not exist", "Create it first, or correct its name in the address."),
-    ("28", "the user name or password was not accepted", "Check both in the address."),
+    ("3D", "the database does not exist", "Create it, or correct the name in the address."),
+    ("28", "the user name or password was rejected", "Check both in the address."),
     ("08", "the connection was lost", _LATER),
     ("58", "the server's disk reported an error", "Check the server's log."),
-    ("XX00", "the server reports damage", "Check the server's log; restore the database from a backup."),
+    ("XX00", "the server reports damage", "Check the server's log, and restore the database from a backup."),
 )
-"""(beginning of an SQLSTATE, what happened, what to do); the first match counts."""
+"""Messages by SQLSTATE: (beginning of the state, what happened, what to do). The first match is used."""
 
 _BY_TEXT = (
-    (("timeout expired", "timed out"), "the server did not answer in time", "Check host, port and firewall."),
-    (("refused", "No such file"), "no server listens at the address", "Check host and port, and that the server runs."),
+    (("timeout expired", "timed out"), "the server did not respond in time", "Check the host, the port and the firewall."),
+    (("refused", "No such file"), "no server listens at the address", "Check the host and port, and start the server."),
     (
         ("resolve host", "translate host", "Name or service", "nodename nor servname"),
         "the host name cannot be resolved",
         "Check the host in the address.",
     ),
     (("starting up", "shutting down", "recovery mode"), "the server is starting or stopping", _LATER),
-    (("too many", "remaining connection slots"), "the server has no connection left",
-     "Allow it more connections, or use a pooler."),
+    (("too many", "remaining connection slots"), "the server has no free connection",
+     "Increase max_connections, or use a pooler."),
     (("pg_hba.conf",), "the server does not allow this host, user or connection type", "Try sslmode=require; see pg_hba.conf."),
-    (("database", "does not exist"), "the database does not exist", "Create it first, or correct its name in the address."),
-    (("authentication", "no password", "role "), "the user name or password was not accepted", "Check both in the address."),
-    (("SSL", "certificate", "sslmode", "sslroot"), "TLS could not be agreed on",
-     "Check sslmode and sslrootcert in the address (sslrootcert=system uses the system's authorities)."),
+    (("database", "does not exist"), "the database does not exist", "Create it, or correct the name in the address."),
+    (("authentication", "no password", "role "), "the user name or password was rejected", "Check both in the address."),
+    (("SSL", "certificate", "sslmode", "sslroot"), "the TLS connection failed",
+     "Check sslmode and sslrootcert in the address. sslrootcert=system uses the system's certificate authorities."),
 )  # fmt: skip
-"""(parts of libpq's message, what happened, what to do) for failed connections, which have no SQLSTATE.
+"""Messages for failed connections, which have no SQLSTATE: (parts of libpq's message, what happened, what to do).
 
-One part of a group is enough, except that a missing database needs both.
+libpq's message must contain one of the parts, or both parts for a missing database.
 """
 
 
 def explain(fault: Exception, place: str, doing: str) -> StoreError:
-    """Return the StoreError for an exception while `doing` (open, read, write) the store at `place`, without its cause."""
+    """Return a StoreError without a cause for an exception of the store at `place`.
+
+    doing: What failed: open, read or write.
+    """
     origin = getattr(fault, "orig", None) or fault
     state, kind = _state(origin), type(origin).__name__
     cause = next((entry[1:] for entry in _BY_STATE if state.startswith(entry[0])), None)
@@ -78,13 +81,13 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
             hint="Check the Postgres server's log.",
         )
     if state == "42501" and isinstance(origin, psycopg.Error) and origin.diag.message_primary:
-        code = f": {origin.diag.message_primary}{code}"  # names the table or the schema, and no data
+        code = f": {origin.diag.message_primary}{code}"  # the message contains the name of the table or schema, but no data
     error = StoreRefusal if state.startswith("54") else StoreError
     return error(f"could not {doing} the store {place}: {cause[0]}{code}.", hint=cause[1])
 
 
 def is_lost(fault: Exception) -> bool:
-    """Return whether the connection was lost or could not be opened, so that another one may succeed."""
+    """Return whether the connection was lost or could not be opened. Another attempt may then succeed."""
     origin = getattr(fault, "orig", None) or fault
     if isinstance(origin, psycopg.OperationalError | psycopg.InterfaceError):
         state = _state(origin)
@@ -98,7 +101,7 @@ def is_locked(fault: Exception) -> bool:
 
 
 def is_tangled(fault: Exception) -> bool:
-    """Return whether a conflict with concurrent writers rolled it back, so that it may be retried immediately."""
+    """Return whether the transaction was rolled back due to concurrent writers. It can then be retried immediately."""
     return _state(getattr(fault, "orig", None) or fault).startswith("40")
 
 

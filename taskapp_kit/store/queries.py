@@ -1,4 +1,4 @@
-"""The statements that list stored rollouts, with their filters, order and index."""
+"""The statements that list stored rollouts, with filters, an order and an index for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskapp_kit.store.schema import ROLLOUTS
 _COLUMN_OF = {"policy": "policy_name", "boundary": "failure_boundary"}
 _EQUAL = ("app", "environment", "policy", "status", "boundary", "run_id", "group_id", "key_label")
 _UNINDEXED = ("environment", "policy", "status", "boundary", "reward_above", "reward_below")
-"""Filters that no index begins with."""
+"""The filters whose columns are not the first column of an index."""
 
 NEWEST_FIRST = (ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rollout_id.desc())
 QUERIED = ("rollout_id", *LISTED)
@@ -32,12 +32,12 @@ _AT_EQUAL_VALUES = tuple(ROLLOUTS.c[name] for name in ("environment", "split", "
 
 
 def ordered_rows(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
-    """Return the statement for the matching rows of `SOURCE_COLUMNS`, in this order."""
+    """Return the statement that selects `SOURCE_COLUMNS` of the matching rows, in the given order."""
     if order == "newest":
         return matching(_ROWS.order_by(*NEWEST_FIRST), wanted, policy_is_model=True)
     column = ROLLOUTS.c["reward" if order in ("worst", "best") else order]
     sorting = (_ORDERS[order], *_AT_EQUAL_VALUES)
-    # In two steps: sort only columns of an index, then read only the rows that are returned.
+    # This takes two steps: sort using only columns of an index, then read only the rows that are returned.
     ids = select(ROLLOUTS.c.rollout_id).where(column.is_not(None)).order_by(*sorting)
     ids = matching(ids, replace(wanted, before=None), policy_is_model=True, scan=True)
     return _ROWS.where(ROLLOUTS.c.rollout_id.in_(ids)).order_by(*sorting)
@@ -46,17 +46,17 @@ def ordered_rows(wanted: RolloutQuery, order: RowOrder) -> Select[Any]:
 def matching(
     statement: Select[Any], wanted: RolloutQuery, *, policy_is_model: bool = False, scan: bool = False
 ) -> Select[Any]:
-    """Return the statement for the matching rows.
+    """Add the filters to a statement and return it.
 
     Args:
-        statement: a selection from `ROLLOUTS`.
-        wanted: the filters.
-        policy_is_model: whether `wanted.policy` may also be a model's name.
-        scan: whether rows are sorted by other columns than the time.
+        statement: A selection from `ROLLOUTS`.
+        wanted: The filters.
+        policy_is_model: Whether `wanted.policy` may also be a model's name.
+        scan: Whether the rows are sorted by a column other than the time.
     """
     statement = statement.limit(wanted.limit)
     of_few = wanted.run_id is not None or wanted.group_id is not None
-    # `rollouts_listed` has every column of a filter; with another index, SQLite would read each row.
+    # `rollouts_listed` contains the columns of all filters. With another index, SQLite would read each row.
     scan = scan or any(getattr(wanted, name) is not None for name in _UNINDEXED)
     for name in _EQUAL:
         value = getattr(wanted, name)
@@ -74,6 +74,6 @@ def matching(
     if wanted.reward_below is not None:
         statement = statement.where(ROLLOUTS.c.reward < wanted.reward_below)
     if wanted.before is not None:
-        # By both columns; otherwise rollouts that began at the same time would be skipped or repeated at the end of a page.
+        # Compare both columns. Otherwise rollouts with equal times at the end of a page would be skipped or repeated.
         statement = statement.where(tuple_(ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id) < tuple_(*wanted.before))
     return statement

@@ -1,4 +1,4 @@
-"""Conversion of a `StoredRollout` to a row of the table `rollouts` and back, without values that would be read back unequal."""
+"""Convert a `StoredRollout` to a row of the table `rollouts` and back. Values that would change are rejected."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from taskapp_kit.records.events import SCHEMA_VERSION, EncodedEvents
 from taskapp_kit.records.protocols import RolloutRow, StoredRollout
 from taskapp_kit.store.schema import COMPRESS_ABOVE_BYTES, ROLLOUTS
 
-# By default orjson writes a dataclass as an object and a datetime as text, which are not read back equal.
+# By default, orjson writes a dataclass as an object and a datetime as text, which would be read as other types.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class Inexact(ValueError):
-    """A value would not be read back equal. The message names its path and what is wrong."""
+    """Raised if a value would change when it is stored and read. The message contains the value's path and the reason."""
 
 
 def exact_json(value: Json, name: str) -> bytes:
-    """Return `value` as JSON in UTF-8 that is read back equal to it. Raises Inexact, naming the field.
+    """Return `value` as JSON in UTF-8. Raises Inexact, with the field's name, if the JSON is not equal to the value.
 
-    The writer is not enough, because it silently turns NaN into null and tuples into lists. Code that creates a record has
-    already checked its values (`records.content.plain`) and named the location of a fault.
+    The check is necessary because orjson silently converts NaN to null and tuples to lists. Code that creates a record has
+    already checked its values with `records.content.plain`, whose errors contain the location.
     """
     try:
         written = orjson.dumps(value, option=_STRICT)
@@ -37,11 +37,11 @@ def exact_json(value: Json, name: str) -> bytes:
             return written
     except (TypeError, ValueError, RecursionError):
         pass
-    raise Inexact(f"{name} is not read back as it was written")
+    raise Inexact(f"{name} would change when it is stored and read")
 
 
 def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
-    """Return a text column's value. Raises Inexact."""
+    """Return the value of a text column. Raises Inexact if it is not a string, or contains a lone surrogate."""
     if value is None and optional:
         return None
     if not isinstance(value, str):
@@ -52,7 +52,7 @@ def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
 
 
 def exact_int(value: Any, name: str) -> int:
-    """Return an integer column's value. Raises Inexact."""
+    """Return the value of an integer column. Raises Inexact if it is not an integer of at most 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise Inexact(f"{name} is {type(value).__name__}, expected an int")
     if not -(2**63) <= value < 2**63:
@@ -61,9 +61,12 @@ def exact_int(value: Any, name: str) -> int:
 
 
 def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
-    """Return a number column's value as a finite float; SQLite would store NaN as NULL. Raises Inexact."""
+    """Return the value of a number column as a float.
+
+    Raises Inexact if it is not a finite number, because SQLite would store NaN as NULL.
+    """
     if type(value) is float:
-        # True for NaN and both infinities, without a call, because each rollout has many numbers.
+        # True for NaN and both infinities. A function call would be slower, and each rollout has many numbers.
         if value - value != 0.0:
             raise Inexact(f"{name} is {value}, which is not a finite number")
         return value
@@ -77,7 +80,7 @@ def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
 
 
 COLUMNS: tuple[str, ...] = tuple(column.name for column in ROLLOUTS.columns)
-"""The order of a row's values."""
+"""The columns in the order of a row's values."""
 
 _TEXTS = (
     "rollout_id", "run_id", "environment", "split", "mode", "status", "stop_reason", "app", "app_version",
@@ -94,16 +97,19 @@ _OBJECTS = ("config", "policy", "timing", "private")
 _OPTIONAL_OBJECTS = ("scorecard", "failure")
 _DERIVED = ("policy_name", "model", "failure_boundary", "blob_hashes", "events_encoding")
 MOST_EVENT_BYTES = 1 << 28
-"""The maximum size of a rollout's events as JSON, for writing and for unpacking."""
+"""The maximum size of a rollout's events as JSON, in bytes. It applies to writing and to unpacking."""
 _FIELDS = tuple(name for name in COLUMNS if name not in _DERIVED)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rollout ready to be written.
+    """A rollout that is ready to be written.
 
-    values: in the order of `COLUMNS`. blobs: (sha256, bytes) of its new images. lacking: images in its events without
-    bytes, which the store must already have. size: the bytes of events and images.
+    Attributes:
+        values: The values in the order of `COLUMNS`.
+        blobs: The (sha256, bytes) of new images.
+        lacking: Hashes of images in the events whose bytes are not passed, so the store must already contain them.
+        size: The size of the events and the new images, in bytes.
     """
 
     rollout_id: str
@@ -114,13 +120,13 @@ class Row:
 
 
 def to_row(rollout: StoredRollout) -> Row:
-    """Return the row of `rollout`. Raises StoreRefusal, naming the field, for a value that would not be read back equal."""
+    """Return the row of `rollout`. Raises StoreRefusal, with the field's name, if a value cannot be stored exactly."""
     try:
         return _row(rollout)
     except Inexact as fault:
         raise StoreRefusal(
             f"Rollout {rollout.rollout_id!r} was not stored: {fault}.",
-            hint="The store only accepts exact JSON: finite numbers, 64-bit integers, valid text, str keys.",
+            hint="The store accepts only finite numbers, 64-bit integers, valid text, and objects with string keys.",
         ) from None
 
 
@@ -128,7 +134,7 @@ def _row(rollout: StoredRollout) -> Row:
     values: dict[str, Any] = {}
     for name in _ALL_TEXTS:
         value = getattr(rollout, name)
-        # The common case without a call.
+        # Handle the common case without a function call.
         plain = type(value) is str and value.isascii()
         values[name] = value if plain else exact_text(value, name, optional=name in _OPTIONAL_TEXTS)
     for name in _INTS:
@@ -154,7 +160,7 @@ def _row(rollout: StoredRollout) -> Row:
         events = exact_json(rollout.events, "events")
     else:
         raise Inexact(f"events is {type(rollout.events).__name__}, expected a list")
-    # First search the text, because most rollouts show no image and walking through all events takes longer.
+    # Search the text first, because most rollouts show no images, and visiting all events takes longer.
     shown = _pictures(rollout.events) if b'"image":' in events else set()
     blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
     values["blob_hashes"] = orjson.dumps(sorted(shown | rollout.blobs.keys())).decode()
@@ -176,12 +182,12 @@ def _object(value: Any, name: str) -> str:
 
 
 def _word(value: Json) -> str | None:
-    """Return the value of a column that is only for filters: None if it is not text; the JSON column has any value."""
+    """Return the value of a column for filters, or None if it is not a string. The JSON column contains every value."""
     return value if isinstance(value, str) else None
 
 
 def packed(text: bytes) -> tuple[str, bytes]:
-    """Return the encoding of JSON (`json`, or `zlib` if it is long) and its stored form. Raises Inexact."""
+    """Return the encoding (`json`, or `zlib` for long text) and the encoded bytes. Raises Inexact if there are too many."""
     if len(text) > MOST_EVENT_BYTES:
         raise Inexact(f"events has {len(text)} bytes, but the store accepts at most {MOST_EVENT_BYTES}")
     if len(text) <= COMPRESS_ABOVE_BYTES:
@@ -205,24 +211,24 @@ def _blob(name: str, data: Any) -> tuple[str, bytes]:
     if not isinstance(data, bytes):
         raise Inexact(f"the image {name!r} is {type(data).__name__}, expected bytes")
     if hashlib.sha256(data).hexdigest() != name:
-        raise Inexact(f"the image {name!r} has bytes with another SHA-256")
+        raise Inexact(f"the SHA-256 of the image {name!r} does not match its bytes")
     return name, data
 
 
 def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollout:
-    """Return the rollout that `to_row` wrote, without its blobs. Raises StoreError for an unreadable row."""
+    """Return the rollout in a row, without the bytes of its images. Raises StoreError if the row cannot be read."""
     row = dict(zip(COLUMNS, values, strict=True))
     if type(row["schema_version"]) is int and row["schema_version"] > SCHEMA_VERSION:
         raise StoreError(
-            f"Rollout {row['rollout_id']!r} has schema version {row['schema_version']}; this release reads up to "
-            f"{SCHEMA_VERSION}.",
+            f"Rollout {row['rollout_id']!r} has schema version {row['schema_version']}, but this release supports only "
+            f"versions up to {SCHEMA_VERSION}.",
             hint="Upgrade taskapp-kit.",
         )
     try:
         for name in _OBJECTS + _OPTIONAL_OBJECTS:
             text = row[name]
             row[name] = {} if text == "{}" else None if text is None else orjson.loads(text)
-        if "door" in row["policy"]:  # in rows of sessions from before the member was renamed
+        if "door" in row["policy"]:  # older rows of sessions contain the field's previous name
             row["policy"]["protocol"] = row["policy"].pop("door")
         row["events"] = unpacked(row["events_encoding"], row["events"]) if with_events else []
         members = {name: row[name] for name in _FIELDS}
@@ -237,11 +243,11 @@ SOURCE_COLUMNS = (
     "failure_boundary", "failure", "reward", "scorecard", "length", "tokens", "cost", "seconds", "created_at", "run_id",
     "group_id", "spec_hash",
 )  # fmt: skip
-"""The arguments of `source_row`, in order."""
+"""The columns that `source_row` expects, in order."""
 
 
 def source_row(*values: Any) -> RolloutRow:
-    """Return the row of a list from `SOURCE_COLUMNS`. Raises StoreError for an unreadable row."""
+    """Return the entry of a list for the values of `SOURCE_COLUMNS`. Raises StoreError if the values cannot be read."""
     row = dict(zip(SOURCE_COLUMNS, values, strict=True))
     try:
         policy = orjson.loads(row["policy"])
@@ -269,18 +275,18 @@ _AS_THEY_ARE = tuple(item.name for item in fields(RolloutRow) if item.name in SO
 
 
 def unreadable(what: str, fault: Exception) -> StoreError:
-    """Return the error for a row with other content than this program writes. what: its subject."""
-    hint = "The store is damaged; restore it from a backup."
+    """Return the error for a row whose content this program did not write. what: The subject of the message."""
+    hint = "The store is damaged. Restore it from a backup."
     return StoreError(f"{what} cannot be read from the store: {type(fault).__name__}.", hint=hint)
 
 
 def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
-    """Return the events in the column `events`. Raises ValueError or zlib.error."""
+    """Return the events in the column `events`. Raises ValueError or zlib.error if they cannot be read."""
     if encoding not in ("json", "zlib"):
         raise ValueError(f"unknown encoding {encoding!r}")
     if encoding == "zlib":
         unpacking = zlib.decompressobj()
-        # With a limit, because a few kB of a crafted row can unpack to gigabytes.
+        # Unpack with a limit, because a few kB in a crafted row can expand to gigabytes.
         data = unpacking.decompress(data, MOST_EVENT_BYTES)
         if unpacking.unconsumed_tail:
             raise ValueError("events exceed the maximum size of stored events")
@@ -289,7 +295,7 @@ def unpacked(encoding: str, data: bytes) -> list[dict[str, Json]]:
 
 
 def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
-    """Return the columns in which two rows differ, ignoring the order of keys and the compression."""
+    """Return the columns in which two rows differ. The order of JSON keys and the compression are ignored."""
     one, two = (dict(zip(COLUMNS, values, strict=True)) for values in (stored, new))
     return [name for name in COLUMNS if name != "events_encoding" and _meaning(name, one) != _meaning(name, two)]
 
@@ -297,7 +303,7 @@ def differing(stored: Sequence[Any], new: Sequence[Any]) -> list[str]:
 def _meaning(name: str, row: dict[str, Any]) -> Any:
     value = row[name]
     if name == "events":
-        # Not the stored bytes, because another release of zlib may compress the same events differently.
+        # Do not compare the stored bytes, because another release of zlib may compress the same events differently.
         return orjson.dumps(unpacked(row["events_encoding"], value), option=orjson.OPT_SORT_KEYS)
     if value is not None and (name in _OBJECTS or name in _OPTIONAL_OBJECTS):
         return orjson.dumps(orjson.loads(value), option=orjson.OPT_SORT_KEYS)

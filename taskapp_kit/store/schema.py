@@ -1,12 +1,12 @@
 """The tables of stored rollouts, and their migrations. Schema v1.
 
-`rollouts` has columns for filters and sorting, JSON text for other fields, and the events as one blob: JSON, compressed by
-zlib (level 1) if it is longer than `COMPRESS_ABOVE_BYTES`, as `events_encoding` states. The small columns come first, so
-that a scan does not have to read the blob.
-`blobs` has each image once, by the SHA-256 of its bytes; `blob_hashes` lists the images of a rollout.
-`idempotency_keys` has the idempotency records of a day: the Idempotency-Key of a rollout, its owner, and its result.
-`rollout_scores` has scores that another version of the scorer computed later.
-`annotations` has people's scores of rollouts.
+- `rollouts` contains columns for filters and sorting, JSON text for other fields, and the events as one blob of JSON. If the
+  JSON is longer than `COMPRESS_ABOVE_BYTES`, it is compressed with zlib (level 1), and `events_encoding` states this. The
+  small columns come first, so that a scan does not have to read the blob.
+- `blobs` contains each image once, by the SHA-256 of its bytes. The column `blob_hashes` lists the images of a rollout.
+- `idempotency_keys` contains the idempotency records of a day: the Idempotency-Key of a rollout, its owner, and its result.
+- `rollout_scores` contains scores that another version of the scorer computed later.
+- `annotations` contains people's scores of rollouts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from taskapp_kit.errors import StoreError
 from taskapp_kit.store.migrations import Migration, applied_table, apply_migrations
 
 COMPRESS_ABOVE_BYTES = 4096
-"""Events and answers longer than this as JSON are compressed: about 6 to 1, in 15 µs for 6 kB."""
+"""Events and answers whose JSON is longer than this are compressed, at a ratio of about 6 to 1 and 15 µs for 6 kB."""
 
 METADATA = MetaData()
 
-# In Postgres compared byte by byte, as in SQLite: faster, and indexes stay valid if the system's collations change.
+# Postgres compares text byte by byte, like SQLite. It is faster, and indexes stay valid if collations change.
 _WORD = String().with_variant(Text(collation="C"), "postgresql")
 
 ROLLOUTS = Table(
@@ -105,16 +105,14 @@ LISTED = Index(
         )
     ),
 ).ddl_if(dialect="sqlite")  # fmt: skip
-"""An index of everything that lists filter and sort by, so that they read only the rows that they show.
+"""An index of all columns by which lists are filtered and sorted, so that a list reads only the rows that it shows.
 
-Not in Postgres, which rejects entries over 2.7 kB (a model's name may have any length) and reads its rows fast enough.
+Postgres does not have this index. It rejects entries over 2.7 kB, because a model's name may have any length, and it reads
+rows fast enough.
 """
 
 BLOBS = Table(
-    "blobs",
-    METADATA,
-    Column("sha256", _WORD, primary_key=True),
-    Column("bytes", LargeBinary, nullable=False),
+    "blobs", METADATA, Column("sha256", _WORD, primary_key=True), Column("bytes", LargeBinary, nullable=False)
 )
 
 IDEMPOTENCY_KEYS = Table(
@@ -172,7 +170,7 @@ APPLIED = applied_table("taskapp_migrations", METADATA, _WORD)
 
 
 OLDEST = "0008_annotations"
-"""The oldest schema that is upgraded: the schema before tables and columns were renamed."""
+"""The oldest schema that is upgraded, from before tables and columns were renamed."""
 
 
 def rename_idempotency(connection: Connection) -> None:
@@ -192,17 +190,18 @@ MIGRATIONS: Sequence[Migration] = (("0009_idempotency_keys", rename_idempotency)
 def migrate(
     connection: Connection, place: str, migrations: Sequence[Migration] = MIGRATIONS, *, shared: bool = False
 ) -> list[str]:
-    """Apply missing migrations; see `apply_migrations`.
+    """Apply missing migrations and return their names. See `apply_migrations`.
 
-    shared: whether the database may also have other programs' tables. place: the database's name in messages. Raises
-    StoreError for a database of a newer release or of another program.
+    Raises StoreError if a newer release or another program wrote the database.
+
+    place: The database's name in messages. shared: Whether the database may also contain tables of other programs.
     """
     tables = set(inspect(connection).get_table_names())
     if APPLIED.name not in tables:
         foreign = tables & set(METADATA.tables) if shared else tables
         if foreign:
             raise StoreError(
-                f"{place} is another program's database (it has the table {min(foreign)!r} and no record of taskapp-kit).",
+                f"{place} is another program's database. It contains {min(foreign)!r} but no table of taskapp-kit.",
                 hint=f"Give the store a separate {'database or schema' if shared else 'file'}.",
             )
     return apply_migrations(connection, APPLIED, place, OLDEST, migrations)

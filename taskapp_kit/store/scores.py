@@ -1,4 +1,4 @@
-"""Later scores of stored rollouts: by other versions of their scorer (`rollout_scores`), and by people (`annotations`)."""
+"""Later scores of stored rollouts, by other versions of the scorer (`rollout_scores`) and by people (`annotations`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = [SCORES.c[name] for name in _NAMES if name != "private"]
 
 
 def scores_values(scores: StoredScores) -> dict[str, Any]:
-    """Return the columns of a row. Raises StoreRefusal for a value that would not be read back equal."""
+    """Return the values of a row by column. Raises StoreRefusal if a value cannot be stored exactly."""
     try:
         objects = {name: getattr(scores, name) for name in _OBJECTS}
         return {
@@ -36,37 +36,37 @@ def scores_values(scores: StoredScores) -> dict[str, Any]:
 
 
 def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
-    """Write rows and return their number. A row replaces a row of the same rollout and scorer without a scorecard.
+    """Write rows and return their number. A row replaces an earlier failure of the same rollout and scorer.
 
-    Raises StoreRefusal for a rollout that this scorer has scored.
+    Raises StoreRefusal if the scorer has already scored a rollout.
     """
     for row in rows:
         same = (SCORES.c.rollout_id == row["rollout_id"]) & (SCORES.c.scorer == row["scorer"])
         connection.execute(delete(SCORES).where(same & SCORES.c.scorecard.is_(None)))
         if connection.execute(select(SCORES.c.rollout_id).where(same)).first() is not None:
             raise StoreRefusal(
-                f"Rollout {row['rollout_id']!r} already has scores of version {row['scorer']!r}, which never change.",
-                hint="Give the new scores another version.",
+                f"Rollout {row['rollout_id']!r} already has scores of version {row['scorer']!r}, which cannot be replaced.",
+                hint="Use a different version for the new scores.",
             )
         connection.execute(insert(SCORES).values(**row))
     return len(rows)
 
 
 def read_scores(connection: Connection, scorer: str) -> dict[str, StoredScores]:
-    """Return the scores of a version by rollout, without their private column. Raises StoreError."""
+    """Return the scores of a version by rollout id, without the private column. Raises StoreError."""
     rows = connection.execute(select(*_LISTED).where(SCORES.c.scorer == scorer))
     return {row.rollout_id: _scores(dict(row._mapping)) for row in rows}
 
 
 def read_one(connection: Connection, rollout_id: str, scorer: str) -> StoredScores | None:
-    """Return the scores of one rollout, or None. Raises StoreError."""
+    """Return the scores of one rollout, or None if the version has not scored it. Raises StoreError."""
     statement = select(SCORES).where(SCORES.c.rollout_id == rollout_id, SCORES.c.scorer == scorer)
     row = connection.execute(statement).first()
     return None if row is None else _scores(dict(row._mapping))
 
 
 def read_scorers(connection: Connection) -> list[ScorerVersion]:
-    """Return the versions that have scores, newest first."""
+    """Return the scorer versions that have scores, newest first."""
     newest = func.max(SCORES.c.created_at)
     statement = select(SCORES.c.scorer, func.count(), newest).group_by(SCORES.c.scorer)
     return [ScorerVersion(*row) for row in connection.execute(statement.order_by(newest.desc(), SCORES.c.scorer))]
@@ -84,7 +84,10 @@ def _scores(row: dict[str, Any]) -> StoredScores:
 
 
 def write_annotations(connection: Connection, annotations: Sequence[Annotation]) -> int:
-    """Store annotations, replacing earlier annotations of the same rollout, criterion and annotator."""
+    """Store annotations and return their number.
+
+    An annotation replaces an earlier annotation of the same rollout, criterion and annotator.
+    """
     key = (ANNOTATIONS.c.rollout_id, ANNOTATIONS.c.criterion, ANNOTATIONS.c.annotator)
     for item in annotations:
         row = asdict(item)
@@ -94,7 +97,10 @@ def write_annotations(connection: Connection, annotations: Sequence[Annotation])
 
 
 def read_annotations(connection: Connection, wanted: Mapping[str, str | None]) -> list[Annotation]:
-    """Return the annotations of rollouts that match `rollout_id`, `app` and `key_label`, unless None; oldest first."""
+    """Return the annotations of matching rollouts, oldest first.
+
+    wanted: The filters `rollout_id`, `app` and `key_label`. A filter that is None matches all rollouts.
+    """
     statement = select(*(ANNOTATIONS.c[item.name] for item in fields(Annotation))).join(
         ROLLOUTS, ROLLOUTS.c.rollout_id == ANNOTATIONS.c.rollout_id
     )
@@ -106,7 +112,7 @@ def read_annotations(connection: Connection, wanted: Mapping[str, str | None]) -
 
 
 def prune_scores(connection: Connection) -> int:
-    """Remove the scores and annotations of removed rollouts, and return how many were removed."""
+    """Remove the scores and annotations of removed rollouts, and return the number of removed rows."""
     removed = 0
     for table in (SCORES, ANNOTATIONS):
         gone = except_(select(table.c.rollout_id), select(ROLLOUTS.c.rollout_id))

@@ -1,7 +1,7 @@
-"""The store in an SQL database, for `sqlite.py` and `postgres.py`.
+"""The store in an SQL database, on which `sqlite.py` and `postgres.py` are based.
 
-A `BatchThread` writes all waiting rollouts in one transaction. Reads run in two threads with their own connections, so
-neither blocks the event loop, and a reader never waits for the writer.
+A `BatchThread` writes all waiting rollouts in one transaction. Reads run in two other threads with their own connections.
+Therefore neither reads nor writes block the event loop, and a reader never waits for the writer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ from taskapp_kit.store.usage import StoreUsage, usage_of
 T = TypeVar("T")
 
 SAVE_SECONDS = 60.0
-"""How long a save waits for a locked database; longer than other calls, because the rollout was already paid for."""
+"""How long a save waits for a locked database, in seconds.
+
+A save waits longer than other calls, because the rollout may have cost money.
+"""
 
 _ROLLOUT = select(*ROLLOUTS.columns).where(ROLLOUTS.c.rollout_id == bindparam("rollout_id"))
 _BLOB = select(BLOBS.c.bytes).where(BLOBS.c.sha256 == bindparam("sha256"))
@@ -71,7 +74,7 @@ _RECENT = select(*_LISTED).order_by(ROLLOUTS.c.created_at.desc(), ROLLOUTS.c.rol
 _RECENT_OF = _RECENT.where(ROLLOUTS.c.environment == bindparam("environment"))
 
 PRUNED_AT_ONCE = 200
-"""The maximum number of rollouts removed in one transaction, so that saves do not wait long."""
+"""The maximum number of rollouts that one transaction removes, so that saves do not wait long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,10 @@ class StoreCheck:
     Attributes:
         rollouts: The number of rollouts.
         blobs: The number of images.
-        missing_blobs: Hashes of images that a rollout lists and the store lacks.
-        damaged: Rollouts and images whose content cannot be read or does not match its hash.
-        integrity: The database's own findings.
-        size_bytes: The size of the file and its write-ahead log, or of the tables; 0 in memory.
+        missing_blobs: The hashes of images that a rollout lists but the store does not contain.
+        damaged: Messages about rollouts that cannot be read and images that do not match their hash.
+        integrity: The findings of the database's own check.
+        size_bytes: The size of the file and its write-ahead log, or of the tables, in bytes. 0 for a store in memory.
     """
 
     rollouts: int
@@ -96,14 +99,14 @@ class StoreCheck:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Return whether the check found no problems."""
         return not (self.integrity or self.missing_blobs or self.damaged)
 
 
 class SqlStore:
-    """A `Store` in a database. A subclass for each kind of database opens it.
+    """A `Store` in an SQL database. There is a subclass for each kind of database.
 
-    save_seconds: how long a save waits for a lock that another process or session holds.
+    save_seconds: How long a save waits for a lock that another process or session holds, in seconds.
     """
 
     def __init__(self, database: SqlDatabase, *, save_seconds: float = SAVE_SECONDS) -> None:
@@ -113,30 +116,31 @@ class SqlStore:
         self._insert_blob = _inserting(BLOBS, database.spelling.mark)
         self._select_rollout = _selecting(ROLLOUTS, "rollout_id", database.spelling.mark)
         self._closed = False
-        # Two, so that a slow read (a check, a list of a large store) does not block the others.
+        # Two threads, so that a slow read, such as a check or a list of a large store, does not block other reads.
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="taskapp-store-reader")
         self._writer: BatchThread[Row] = BatchThread(
             database, "taskapp-store-writer", self._write_rows, size=lambda row: row.size, lock_seconds=save_seconds
         )
 
     async def save(self, rollout: StoredRollout) -> None:
-        """Store the rollout, which is on disk when this returns.
+        """Store the rollout. When this method returns, the rollout is on disk.
 
-        Saving the same rollout again succeeds. While another process or session holds a lock, the save waits up to
+        Saving the same rollout again succeeds. If another process or session holds a lock, the save waits up to
         SAVE_SECONDS.
 
         Raises:
-            StoreRefusal: Another rollout has the same id, a value would not be read back equal, or an image has no bytes
-                here or in the store. The message names the field; other rollouts are not affected.
+            StoreRefusal: A different rollout with the same id is stored, a value cannot be stored exactly, or the bytes of
+                an image are neither passed nor stored. The message contains the field's name. Other rollouts are not
+                affected.
             StoreError: The store cannot be written.
         """
         self._open()
-        # Encoded in the writer's thread, because a large rollout would block the event loop. All waiting rows share one
-        # flush of the disk (group commit), which makes "returned means stored" affordable.
+        # The rollout is encoded in the writer's thread, because encoding a large rollout would block the event loop. All
+        # waiting rows share one flush of the disk (group commit). Without it, waiting for the disk would be too slow.
         await self._writer.submit(partial(to_row, rollout))
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
-        """Return the rollout without its images' bytes, or None. Raises StoreError."""
+        """Return the rollout without the bytes of its images, or None if it is not stored. Raises StoreError."""
 
         def read(connection: Connection) -> StoredRollout | None:
             row = connection.execute(_ROLLOUT, {"rollout_id": rollout_id}).first()
@@ -145,7 +149,7 @@ class SqlStore:
         return await self._read(read)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Return an image's PNG bytes, or None. Raises StoreError."""
+        """Return an image's PNG bytes, or None if the image is not stored. Raises StoreError."""
 
         def read(connection: Connection) -> bytes | None:
             data: bytes | None = connection.execute(_BLOB, {"sha256": sha256}).scalar()
@@ -154,24 +158,24 @@ class SqlStore:
         return await self._read(read)
 
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        """Return the newest `limit` rollouts of one or all environments, with empty `events`. Raises StoreError."""
+        """Return the newest `limit` rollouts of one environment, or of all. Their `events` are empty. Raises StoreError."""
         if limit < 0:
-            raise StoreError(f"The limit of recent() must be at least 0, not {limit}.")
+            raise StoreError(f"`limit` of recent() must be at least 0, not {limit}.")
 
         def read(connection: Connection) -> list[StoredRollout]:
             if environment is None:
                 rows = connection.execute(_RECENT, {"limit": limit})
             else:
                 rows = connection.execute(_RECENT_OF, {"limit": limit, "environment": environment})
-            # Without events, which are most of a row and not shown in a list.
+            # Events are not read, because they are the largest part of a row and a list does not show them.
             return [from_row((*row, b""), with_events=False) for row in rows]
 
         return await self._read(read)
 
     async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
-        """Return the matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError."""
+        """Return the matching rollouts, newest first. If times are equal, sort by descending id. Raises StoreError."""
         if wanted.limit < 1:
-            raise StoreError(f"The limit of query() must be at least 1, not {wanted.limit}.")
+            raise StoreError(f"`limit` of query() must be at least 1, not {wanted.limit}.")
         statement = matching(SUMMARY, wanted)
 
         def read(connection: Connection) -> list[RolloutRow]:
@@ -180,31 +184,37 @@ class SqlStore:
         return await self._read(read)
 
     async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
-        """Return the first `wanted.limit` matching rollouts in this order, with their scores. Raises StoreError."""
+        """Return the first `wanted.limit` matching rollouts in the given order, with their scores. Raises StoreError."""
         statement = ordered_rows(wanted, order)
 
         return await self._read(lambda connection: [source_row(*row) for row in connection.execute(statement)])
 
     async def save_scores(self, scores: Sequence[StoredScores]) -> None:
-        """Store later scores of rollouts. They replace a failure, never scores. Raises StoreRefusal, StoreError."""
+        """Store later scores of rollouts. They may replace a failure, but not earlier scores of the same version.
+
+        Raises StoreRefusal if a rollout already has scores of this version, and StoreError if the store cannot be written.
+        """
         rows = [scores_values(item) for item in scores]
-        # Not in the writer's thread, because scoring again writes thousands of rows, and rollouts would wait for them.
+        # This does not run in the writer's thread, because rescoring writes thousands of rows, and saves would wait.
         await self._write(lambda connection: write_scores(connection, rows))
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Return the scores of a version by rollout id, with empty `private`. Raises StoreError."""
+        """Return the scores of a version by rollout id. Their field `private` is empty. Raises StoreError."""
         return await self._read(lambda connection: read_scores(connection, scorer))
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Return the scores of one rollout, or None. Raises StoreError."""
+        """Return the scores of one rollout, or None if the version has not scored it. Raises StoreError."""
         return await self._read(lambda connection: read_one(connection, rollout_id, scorer))
 
     async def scorers(self) -> list[ScorerVersion]:
-        """Return the versions that have scores, newest first. Raises StoreError."""
+        """Return the scorer versions that have scores, newest first. Raises StoreError."""
         return await self._read(read_scorers)
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Store people's scores, replacing earlier scores of the same rollout, criterion and annotator. Raises StoreError."""
+        """Store people's scores. They replace earlier scores of the same rollout, criterion and annotator.
+
+        Raises StoreError if the store cannot be written.
+        """
         await self._write(lambda connection: write_annotations(connection, annotations))
 
     async def annotations(
@@ -215,17 +225,24 @@ class SqlStore:
         return await self._read(lambda connection: read_annotations(connection, wanted))
 
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Remove rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
+        """Remove old rollouts of `app` and return their number.
 
-        Rollouts with an idempotency record younger than RECORD_SECONDS, and images of remaining rollouts, are not
-        removed; older records are. The transactions are small, so that saves can run between them. Returns the number
-        of removed rollouts. Raises StoreError.
+        Rollouts with an idempotency record younger than RECORD_SECONDS are not removed. Older records are removed, and also
+        images that no remaining rollout shows. The transactions are small, so that saves can run between them.
+
+        Args:
+            app: The app's name.
+            before: Remove rollouts that began before this Unix time.
+            keep: Remove all but this number of the newest rollouts.
+
+        Raises:
+            StoreError: The store cannot be written.
         """
         doomed = await self._doomed(app, before, keep)
         removal = delete(ROLLOUTS).where(
             ROLLOUTS.c.rollout_id.in_(select(ROLLOUTS.c.rollout_id).where(*doomed).limit(PRUNED_AT_ONCE))
         )
-        # In short transactions, because SQLite has one writer, and in Postgres a save waits for rows that are being removed.
+        # Use short transactions, because SQLite has one writer, and in Postgres saves wait for rows that are being removed.
         removed = 0
         while True:
             gone = await self._write(lambda connection: connection.execute(removal).rowcount)
@@ -235,7 +252,7 @@ class SqlStore:
         while await self._write(lambda connection: connection.execute(_expired_keys()).rowcount) == PRUNED_AT_ONCE:
             pass
         if removed:
-            # At the end, because several rollouts may show the same image.
+            # Remove images at the end, because several rollouts may show the same image.
             await self._write(self._prune_blobs)
             await self._write(prune_scores)
         return removed
@@ -246,10 +263,10 @@ class SqlStore:
         return await self._read(lambda connection: int(connection.execute(statement).scalar_one()))
 
     async def _doomed(self, app: str, before: float | None, keep: int | None) -> list[ColumnElement[bool]]:
-        """Return the conditions of `prune`, which rollouts stored from now on never match."""
+        """Return the conditions for rollouts to remove. Rollouts that are stored from now on never match them."""
         if keep is not None and keep < 1:
             raise StoreError(f"prune() must keep at least 1 rollout, not {keep}.")
-        # A request that is repeated with its key is answered with this rollout, which therefore must exist.
+        # Exclude rollouts whose request may be repeated with its key, because the response is read from the rollout.
         held = select(IDEMPOTENCY_KEYS.c.rollout_id).where(IDEMPOTENCY_KEYS.c.created_at > time.time() - RECORD_SECONDS)
         doomed = [ROLLOUTS.c.app == app, ROLLOUTS.c.rollout_id.not_in(held)]
         if before is not None:
@@ -258,7 +275,7 @@ class SqlStore:
             place = (ROLLOUTS.c.created_at, ROLLOUTS.c.rollout_id)
             last = select(*place).where(ROLLOUTS.c.app == app).order_by(*NEWEST_FIRST).offset(keep - 1).limit(1)
             oldest_kept = await self._read(lambda connection: connection.execute(last).first())
-            # None if there are fewer than `keep`.
+            # None if there are fewer rollouts than `keep`.
             doomed.append(false() if oldest_kept is None else tuple_(*place) < tuple_(*oldest_kept))
         return doomed
 
@@ -268,15 +285,15 @@ class SqlStore:
         return await self._read(lambda connection: [str(name) for name in connection.execute(statement).scalars()])
 
     async def usage(self) -> StoreUsage:
-        """Return what takes space, by environment and by kind. Reads every row: slow on a large store. Raises StoreError."""
+        """Return the used space by environment and by kind of data. Slow for a large store. Raises StoreError."""
         return await self._read(partial(usage_of, self._database))
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
-        """Create an idempotency store in the same database, with its own owner. Close it before the store."""
+        """Create an idempotency store in the same database. Close it before this store is closed."""
         return SqlIdempotencyStore(self._database, clock)
 
     async def check(self) -> StoreCheck:
-        """Check everything: the database's own report, each rollout, each image's hash. Slow on a large store."""
+        """Run the database's own check, read every rollout, and check every image's hash. Slow for a large store."""
         return await self._read(self._checked)
 
     async def close(self) -> None:
@@ -289,7 +306,7 @@ class SqlStore:
         self._readers.shutdown(wait=False)
 
     def _finish(self) -> None:
-        # First, because it still writes the waiting rollouts; after that no connection is in use.
+        # Stop the writer first, because it still writes waiting rollouts. After that, no connection is in use.
         self._writer.stop()
         with self._database.turn:
             self._database.close()
@@ -299,22 +316,22 @@ class SqlStore:
             raise StoreError(f"The store {self.place} is closed.", hint="Open it again with open_store().")
 
     def _prune_blobs(self, connection: Connection) -> int:
-        """Remove the images that no rollout lists. Saves of rollouts with images wait until it is done."""
+        """Remove the images that no rollout lists, and return their number. Saves of rollouts with images have to wait."""
         self._database.hold_pictures(connection)
         return connection.execute(self._blob_removal()).rowcount
 
     def _blob_removal(self) -> Delete:
         listed = self._database.listed_pictures()
         used = select(listed.c.value).select_from(ROLLOUTS).join(listed, true()).where(ROLLOUTS.c.blob_hashes != "[]")
-        # Not NOT IN, for which Postgres would compare each image with each of many hashes.
+        # NOT IN would be slow, because Postgres would compare each image with each of many hashes.
         return delete(BLOBS).where(BLOBS.c.sha256.in_(except_(select(BLOBS.c.sha256), used)))
 
     async def _write(self, work: Callable[[Connection], int]) -> int:
-        """Call `work` in a separate transaction and return its result. Raises StoreError."""
+        """Call `work` in a separate transaction and return its result. Raises StoreError if the store cannot be written."""
         self._open()
 
         def once() -> int:
-            # SQLite continues to write to a deleted file without an error.
+            # SQLite would write to a deleted file without raising an error.
             self._database.same_file()
             with self._database.turn, self._database.writing, self._database.writer.begin() as connection:
                 return work(connection)
@@ -337,13 +354,13 @@ class SqlStore:
             raise
         except Exception as fault:
             error = self._database.explain(fault, doing)
-            # Not `from fault`, because a driver's text may quote stored data. The database sets a safe cause.
+            # Do not raise `from fault`, because a driver's message may quote stored data. The database sets a safe cause.
             raise error from error.__cause__
 
-    # What follows runs in the writer's thread.
+    # The following methods run in the writer's thread.
 
     def _write_rows(self, connection: Driver, rows: Sequence[Row]) -> list[StoreRefusal | None]:
-        """Write the rows, which may already exist with the same content. Returns an outcome for each row."""
+        """Write the rows. A row may already exist with the same content. Return None or the error of each row."""
         refused: dict[int, StoreRefusal] = {}
         # One query for all rows.
         if lacking := {name for row in rows for name in row.lacking}:
@@ -358,15 +375,15 @@ class SqlStore:
         if accepted:
             cursor = connection.cursor()
             cursor.executemany(self._insert_rollout, [row.values for _, row in accepted])
-            # Both drivers count only inserted rows, not rows skipped by ON CONFLICT.
-            if cursor.rowcount != len(accepted):  # some ids already existed: with the same content?
+            # Both drivers count only inserted rows, not rows that ON CONFLICT skips.
+            if cursor.rowcount != len(accepted):  # some ids already exist, so compare their content
                 for index, row in accepted:
                     values = connection.execute(self._select_rollout, (row.rollout_id,)).fetchone()
                     assert values is not None, "it was inserted or existed"
                     columns = differing(values, row.values)
                     if columns:
                         refused[index] = _other(row, columns)
-        # In the same order everywhere, so that servers that write the same images do not deadlock.
+        # All servers use the same order, so that servers that write the same images do not deadlock.
         blobs = sorted(blob for index, row in accepted if index not in refused for blob in row.blobs)
         if blobs:
             connection.cursor().executemany(self._insert_blob, blobs)
@@ -378,7 +395,7 @@ class SqlStore:
         missing = select(listed.c.value).select_from(ROLLOUTS).join(listed, true())
         missing = missing.where(listed.c.value.not_in(select(BLOBS.c.sha256))).distinct()
         damaged = []
-        # In parts: the events of a large store do not fit into memory.
+        # Read in parts, because the events of a large store do not fit into memory.
         for row in connection.execute(select(*ROLLOUTS.columns)).yield_per(50):
             try:
                 from_row(row)
@@ -386,7 +403,7 @@ class SqlStore:
                 damaged.append(str(fault.message))
         for name, data in connection.execute(select(BLOBS.c.sha256, BLOBS.c.bytes)).yield_per(50):
             if hashlib.sha256(data).hexdigest() != name:
-                damaged.append(f"image {name} has bytes with another SHA-256")
+                damaged.append(f"the SHA-256 of the image {name} does not match its bytes")
         return StoreCheck(
             rollouts=connection.execute(select(func.count()).select_from(ROLLOUTS)).scalar_one(),
             blobs=connection.execute(select(func.count()).select_from(BLOBS)).scalar_one(),
@@ -404,7 +421,7 @@ def _expired_keys() -> Delete:
 
 
 def _inserting(table: Table, mark: str) -> str:
-    """Return a statement for the driver, because SQLAlchemy's would process each value of each row again."""
+    """Return an INSERT statement for the driver. SQLAlchemy would process each value of each row again."""
     names = _names(table)
     marks = ", ".join(mark for _ in table.columns)
     return f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - our own names
@@ -420,15 +437,15 @@ def _names(table: Table) -> str:
 
 def _lacks(row: Row, lacking: Sequence[str]) -> StoreRefusal:
     return StoreRefusal(
-        f"Rollout {row.rollout_id!r} was not stored: its events show {len(lacking)} image(s), the first {lacking[0]}, "
-        "whose bytes are neither in `blobs` nor in the store.",
-        hint="Pass the bytes in `blobs`.",
+        f"Rollout {row.rollout_id!r} was not stored, because the bytes of {len(lacking)} image(s) in its events, such as "
+        f"{lacking[0]}, are neither in `blobs` nor in the store.",
+        hint="Pass the bytes of the images in `blobs`.",
     )
 
 
 def _other(row: Row, columns: Sequence[str]) -> StoreRefusal:
     return StoreRefusal(
-        f"Rollout {row.rollout_id!r} is already in the store with other content (it differs in {', '.join(columns)}); "
-        "the stored rollout is unchanged.",
-        hint="A rollout is written once: choose another rollout_id for the new one.",
+        f"A different rollout {row.rollout_id!r} is already in the store. It differs in {', '.join(columns)}. "
+        "The stored rollout was not changed.",
+        hint="Use a different rollout_id for the new rollout, because stored rollouts never change.",
     )

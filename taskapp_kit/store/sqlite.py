@@ -35,21 +35,21 @@ __all__ = ["Database", "SqliteStore", "StoreCheck", "explain"]
 
 
 READ_SECONDS = 60.0
-"""A longer read is interrupted, because the pages of a crafted file can form a cycle."""
+"""The time limit of a read, in seconds. It is needed because the pages of a crafted file can form a cycle."""
 PROGRESS_STEPS = 1_000_000
-"""Instructions of SQLite's virtual machine between two checks of the clock."""
+"""How many instructions SQLite's virtual machine runs between two checks of the time limit."""
 
 
 class SqliteStore(SqlStore):
     """A `Store` in the file `path`, or in memory if `path` is None.
 
-    Opening creates missing directories and the file, and blocks. Closing moves the write-ahead log into the file.
+    The constructor blocks, and creates the file and missing directories. `close` moves the write-ahead log into the file.
 
     Args:
-        path: The file.
-        busy_timeout_seconds: How long opening and writing idempotency records wait for another process that writes to the
-            file.
-        save_seconds: How long a save waits for it.
+        path: The file, or None for a database in memory.
+        busy_timeout_seconds: How long opening the store and writing idempotency records wait for a process that writes to
+            the file, in seconds.
+        save_seconds: How long a save waits for such a process, in seconds.
 
     Raises:
         StoreError: The file cannot be used.
@@ -62,16 +62,21 @@ class SqliteStore(SqlStore):
         super().__init__(Database(path, busy_timeout_seconds), save_seconds=save_seconds)
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
-        """Create idempotency records in the same file, with a new owner; None in memory. Close them before the store."""
+        """Create an idempotency store in the same file, or return None for a store in memory.
+
+        Close it before this store is closed.
+        """
         return None if self._in_memory else super().coordinator(clock)
 
 
 class Database(SqlDatabase):
-    """Engines for one SQLite database: `writer`, whose transactions begin with the write lock, and `readers`.
+    """One SQLite database. Transactions of `writer` begin with the write lock.
 
-    `place` is the absolute path, or `memory`. In memory both engines share one connection, and reads and writes take turns.
-    With `writing` the threads of this process take turns immediately, while SQLite would let the second one sleep and try
-    again. Raises StoreError if it cannot be opened.
+    `place` is the absolute path, or `memory`. In memory, both engines share one connection, and reads and writes take turns.
+    The lock `writing` lets the threads of this process take turns without delay. Without it, SQLite would let a waiting
+    thread sleep and try again.
+
+    Raises StoreError if the database cannot be opened.
     """
 
     spelling = SqlDialect("?", "SELECT value FROM json_each(?)", "")
@@ -84,7 +89,7 @@ class Database(SqlDatabase):
         self.place = "memory" if self._path is None else str(self._path)
         self.writing = threading.Lock()
         if self._path is None:
-            # In memory there is only one connection, which two threads must not use at the same time.
+            # In memory, there is only one connection, which two threads must not use concurrently.
             self.turn = threading.Lock()
         try:
             self._identity = _created(self._path) if self._path else (0, 0)
@@ -102,7 +107,7 @@ class Database(SqlDatabase):
             raise self.explain(fault, "open") from fault
 
     def _only_our_tables(self, connection: Connection) -> None:
-        """Raise StoreError for a file whose tables would run foreign expressions when they are read."""
+        """Raise StoreError if reading the file's tables could run expressions that another program defined."""
         # Views, triggers, virtual tables and generated columns run code from the file when it is read or written.
         kinds = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all()
         odd = [
@@ -111,40 +116,40 @@ class Database(SqlDatabase):
             if kind in ("view", "trigger") or "VIRTUAL" in str(sql).upper().split()[:2]
         ]
         for table in METADATA.tables.values():
-            # Not table_info, which omits generated columns; the last value of a row marks them.
+            # table_xinfo also lists generated columns. The last value of a row marks them.
             columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({table.name})").all()
             if {column[1] for column in columns} != set(table.columns.keys()) or any(column[6] for column in columns):
                 odd.append(table.name)
         if odd:
             raise StoreError(
-                f"The store {self.place} was changed by another program: {odd[0]!r} is not a table of taskapp-kit.",
-                hint="Name another file. SQLite's own tools can copy data from this one.",
+                f"Another program changed the store {self.place}, because {odd[0]!r} is not a table of taskapp-kit.",
+                hint="Use another file. To copy data from this file, use SQLite's own tools.",
             )
 
     def same_file(self) -> None:
-        """Raise StoreError if the file was moved or deleted while it is open, so that new writes would be lost."""
+        """Raise StoreError if the open file was moved, deleted or replaced, because new writes would be lost."""
         if self._path is None:
             return
         try:
             found = self._path.stat()
         except OSError:
             found = None
-        # A file that was replaced has the path and another inode.
+        # If the file was replaced, the path has a different inode.
         if found is None or (found.st_dev, found.st_ino) != self._identity:
             raise StoreError(
-                f"The store {self.place} was deleted or replaced while it was open; nothing more can be stored in it.",
-                hint="Restart the server, which opens or creates the file again.",
+                f"The store {self.place} was deleted or replaced while it was open, so nothing more can be stored in it.",
+                hint="Restart the server to open or create the file again.",
             )
 
     def size_bytes(self, connection: Connection) -> int:
-        """Return the bytes of the file and its write-ahead log; 0 in memory."""
+        """Return the size of the file and its write-ahead log in bytes, or 0 for a database in memory."""
         if self._path is None:
             return 0
         files = (self._path, Path(f"{self._path}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def connect(self) -> Driver:
-        """Open a driver's connection for one thread; in memory return the engines' only connection."""
+        """Open a driver's connection for one thread. In memory, return the only connection of the engines."""
         if self._path is None:
             only: Driver = self.writer.raw_connection().dbapi_connection  # type: ignore[assignment]
             return only
@@ -153,7 +158,7 @@ class Database(SqlDatabase):
         return connection
 
     def disconnect(self, connection: Driver) -> None:
-        """Close what `connect` opened."""
+        """Close a connection that `connect` opened."""
         if self._path is not None:
             connection.close()
 
@@ -162,13 +167,13 @@ class Database(SqlDatabase):
         return isinstance(connection, sqlite3.Connection) and connection.in_transaction
 
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """Return the StoreError for an exception while `doing` (open, read, write)."""
+        """Return a StoreError for an exception. doing: What failed: open, read or write."""
         error = explain(fault, self.place, doing)
         error.__cause__ = fault
         return error
 
     def strikes_all(self, fault: Exception) -> bool:
-        """Return whether another process holds the lock. Other faults may concern one rollout that is too large."""
+        """Return whether another process holds the lock. Other errors may affect only one rollout that is too large."""
         return self.is_locked(fault)
 
     def is_locked(self, fault: Exception) -> bool:
@@ -182,21 +187,24 @@ class Database(SqlDatabase):
         return [line for line in lines if line != "ok"]
 
     def listed_pictures(self) -> TableValuedAlias:
-        """Return the hashes in `blob_hashes` of each row of `rollouts`, as the column `value`."""
+        """Return a table expression whose column `value` contains the hashes in `blob_hashes` of each row of `rollouts`."""
         return func.json_each(ROLLOUTS.c.blob_hashes).table_valued("value")
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Return the size in bytes, from the row's header if possible. SQLite has octet_length since 3.43."""
+        """Return an expression for the size in bytes.
+
+        With SQLite 3.43 or newer, octet_length reads the size from the row's header.
+        """
         return func.length(column if isinstance(column.type, LargeBinary) else cast(column, LargeBinary))
 
     def close(self) -> None:
-        """Close all connections; the last one moves the write-ahead log into the file."""
+        """Close all connections. Closing the last connection moves the write-ahead log into the file."""
         self.readers.dispose()
         self.writer.dispose()
 
     def _connect_args(self) -> dict[str, Any]:
         return {
-            "isolation_level": None,  # transactions begin explicitly, not where the driver guesses
+            "isolation_level": None,  # the driver must not begin transactions, because they begin explicitly
             "check_same_thread": False,
             "timeout": self._busy_timeout_seconds,
         }
@@ -216,11 +224,11 @@ class Database(SqlDatabase):
 
         def begin(connection: Connection) -> None:
             driver: Any = connection.connection.dbapi_connection  # the driver's own call saves 35 µs for each commit
-            # Immediately, because a transaction that reads first may get SQLITE_BUSY without a wait when it writes.
+            # BEGIN IMMEDIATE, because a transaction that reads first may get SQLITE_BUSY without waiting when it writes.
             driver.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
             if read_only:
                 until = time.monotonic() + self._read_seconds
-                # SQLite has no limit on the time of a statement.
+                # SQLite has no time limit for statements.
                 driver.set_progress_handler(lambda: time.monotonic() > until, PROGRESS_STEPS)
 
         event.listen(engine, "connect", prepare)
@@ -228,7 +236,7 @@ class Database(SqlDatabase):
         return engine
 
     def _write_ahead(self, connection: Connection) -> None:
-        """Switch the file to WAL, with retries, because SQLite does not wait for another server that does the same."""
+        """Switch the file to WAL. Retry, because SQLite does not wait if another server switches at the same time."""
         driver: Any = connection.connection.dbapi_connection
         until = time.monotonic() + self._busy_timeout_seconds
         while True:
@@ -247,44 +255,49 @@ class Database(SqlDatabase):
 
 
 def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
-    connection.execute("PRAGMA trusted_schema=OFF")  # a file from elsewhere may name functions in its indexes
-    # With NORMAL, a power failure may lose the last commits of a WAL, but answered rollouts must be stored.
+    connection.execute("PRAGMA trusted_schema=OFF")  # the indexes of a file from another source may call functions
+    # With NORMAL, a power failure may lose the last commits, but a rollout must be stored once it was answered.
     connection.execute("PRAGMA synchronous=FULL")
-    # 64 MiB; otherwise the log keeps the size of the largest transaction forever.
+    # 64 MiB. Without this limit, the log never shrinks after a large transaction.
     connection.execute("PRAGMA journal_size_limit=67108864")
     if read_only:
         connection.execute("PRAGMA query_only=ON")
 
 
 def _created(path: Path) -> tuple[int, int]:
-    """Create missing directories (mode 700) and the file (mode 600), flush its entry; return (device, inode)."""
+    """Create the file (mode 600) and missing directories (mode 700), and flush the file's directory entry.
+
+    Return the device and the inode of the file.
+    """
     if path.is_dir():
-        raise StoreError(f"The store {path} is a directory.", hint=f"Name a file, for example {path / 'rollouts.db'}.")
+        raise StoreError(
+            f"The store {path} is a directory.", hint=f"Use the path of a file, for example {path / 'rollouts.db'}."
+        )
     make_private_folder(path.parent)
     descriptor = open_private(path)
     try:
         found = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    # The name of a new file survives a power failure only if its directory was flushed.
+    # A new file survives a power failure only if its directory was flushed.
     flush(path.parent)
     return found.st_dev, found.st_ino
 
 
 _SENTENCES = (
     ("SQLITE_FULL", "the disk is full", "Free some space, or use a store on another disk."),
-    ("SQLITE_BUSY", "another process has held the write lock for too long", "Look for a process that uses the file."),
-    ("SQLITE_LOCKED", "another process has held the write lock for too long", "Look for a process that uses the file."),
-    ("SQLITE_READONLY", "it is read-only", "Make the file and its directory writable, or name another path."),
-    ("SQLITE_CANTOPEN", "it cannot be opened", "Make the file and its directory writable, or name another path."),
+    ("SQLITE_BUSY", "another process has held the write lock for too long", "Find the process that uses the file."),
+    ("SQLITE_LOCKED", "another process has held the write lock for too long", "Find the process that uses the file."),
+    ("SQLITE_READONLY", "the file is read-only", "Make the file and its directory writable, or use another path."),
+    ("SQLITE_CANTOPEN", "the file cannot be opened", "Make the file and its directory writable, or use another path."),
     (
         "SQLITE_INTERRUPT",
         "the read took too long",
-        "Read less. A file from elsewhere may have been made to cause this.",
+        "Read fewer rollouts. If the file comes from another source, it may have been crafted to cause this.",
     ),
-    ("SQLITE_PERM", "access to it is not permitted", "Make the file and its directory writable."),
-    ("SQLITE_NOTADB", "the file is not a SQLite database", "Name another file for the store."),
-    ("SQLITE_CORRUPT", "the file is damaged", "Restore it from a backup, or name another file."),
+    ("SQLITE_PERM", "access to the file is not permitted", "Make the file and its directory writable."),
+    ("SQLITE_NOTADB", "the file is not a SQLite database", "Use another file for the store."),
+    ("SQLITE_CORRUPT", "the file is damaged", "Restore it from a backup, or use another file."),
     ("SQLITE_IOERR", "the disk reported an error", "Check the disk's space, quota and health."),
     (
         "SQLITE_TOOBIG",
@@ -295,15 +308,15 @@ _SENTENCES = (
 
 
 def explain(fault: Exception, place: str, doing: str) -> StoreError:
-    """Return the StoreError for an exception while `doing` (open, read, write) the store at `place`."""
+    """Return a StoreError for an exception of the store at `place`. doing: What failed: open, read or write."""
     origin = getattr(fault, "orig", None) or fault
     if isinstance(origin, OSError):
         return StoreError(
             f"could not {doing} the store {place}: {origin.strerror or type(origin).__name__}.",
-            hint="Create the directory and make it writable, free some space, or name another path (or none).",
+            hint="Create the directory and make it writable, free some space, or use another path (or none).",
         )
     name = getattr(origin, "sqlite_errorname", "") or type(origin).__name__
-    # One rollout is too large; the store accepts others.
+    # Only this rollout is too large. The store can still accept others.
     kind = StoreRefusal if name == "SQLITE_TOOBIG" else StoreError
     for beginning, reason, hint in _SENTENCES:
         if name.startswith(beginning):

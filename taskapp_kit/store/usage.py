@@ -1,4 +1,4 @@
-"""The space in a store, by environment and by kind."""
+"""The space that a store uses, by environment and by kind of data."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from taskapp_kit.store.database import SqlDatabase
 from taskapp_kit.store.schema import BLOBS, IDEMPOTENCY_KEYS, ROLLOUTS, SCORES
 
 _TEXTS = ("config", "policy", "scorecard", "failure", "timing", "private", "blob_hashes")
-"""The JSON columns of `rollouts`; its other columns are a few bytes each."""
+"""The JSON columns of `rollouts`. Each of the other columns uses only a few bytes."""
 
 
 @dataclass(slots=True)
 class EnvironmentUsage:
-    """The rollouts of one environment. All sizes are in bytes as stored, so compressed for events.
+    """The space that the rollouts of one environment use. Sizes are in bytes as stored, so events are compressed.
 
-    columns: the size of the other JSON columns. pictures: the different images in its rollouts, including images that
-    another environment also shows.
+    Attributes:
+        events_bytes: The size of the events.
+        columns_bytes: The size of the other JSON columns.
+        pictures: The number of distinct images in the rollouts, including images that another environment also shows.
+        pictures_bytes: The size of these images.
     """
 
     app: str
@@ -32,11 +35,14 @@ class EnvironmentUsage:
 
 @dataclass(slots=True)
 class StoreUsage:
-    """The sizes in a store, in bytes.
+    """The space that a store uses. Sizes are in bytes.
 
-    pictures: each image once. records: idempotency records with their answers. scores: scores of other versions of a scorer
-    (`taskapp rescore`). size_bytes: the file and its write-ahead log, or the tables with their indexes; 0 in memory. It is
-    more than the sum of the kinds, because of indexes, numbers and free pages.
+    Attributes:
+        pictures: The number of images. Each image is counted once.
+        records: The number of idempotency records. Their size includes the stored answers.
+        scores: The number of scores by other versions of a scorer (`taskapp rescore`).
+        size_bytes: The size of the file and its write-ahead log, or of the tables with their indexes. 0 for a store in
+            memory. It exceeds the sum of all kinds, because it includes indexes, numbers and free pages.
     """
 
     environments: list[EnvironmentUsage] = field(default_factory=list)
@@ -50,7 +56,7 @@ class StoreUsage:
 
     @property
     def rollouts(self) -> int:
-        """Return the number of rollouts of all environments."""
+        """Return the number of rollouts in all environments."""
         return sum(item.rollouts for item in self.environments)
 
     @property
@@ -65,13 +71,13 @@ class StoreUsage:
 
     @property
     def other_bytes(self) -> int:
-        """Return the rest of `size_bytes`: indexes, numbers, free pages."""
+        """Return the part of `size_bytes` for indexes, numbers and free pages."""
         known = self.events_bytes + self.columns_bytes + self.pictures_bytes + self.records_bytes + self.scores_bytes
         return max(0, self.size_bytes - known)
 
 
 def usage_of(database: SqlDatabase, connection: Connection) -> StoreUsage:
-    """Measure the tables. Reads every row, but only the lengths of events and images."""
+    """Measure the tables. Every row is read, but for events and images only their lengths."""
 
     def octets(column: ColumnElement[object]) -> ColumnElement[int]:
         return func.coalesce(func.sum(database.octets(column)), literal(0))

@@ -147,7 +147,7 @@ def test_a_place_that_cannot_be_written_to_is_told_with_its_path_and_what_to_do(
     for line, name in zip(lines, ("new.db", "sub/new.db", "old.db"), strict=False):
         assert f"could not open the store {directory / name}: Permission denied." in line
         assert "make it writable" in line
-    assert f"The store {directory} is a directory. Name a file, for example" in lines[3]
+    assert f"The store {directory} is a directory. Use the path of a file, for example" in lines[3]
 
 
 def test_a_program_that_forgets_to_close_still_ends(tmp_path: Path) -> None:

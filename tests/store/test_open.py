@@ -58,7 +58,7 @@ async def test_memory(url: str) -> None:
             "No store supports addresses that begin with redis://. Use one of: sqlite:///PATH",
         ),
         ("sqlite://rollouts.db", "three slashes"),
-        ("sqlite:///rollouts.db?mode=ro", "cannot have options"),
+        ("sqlite:///rollouts.db?mode=ro", "cannot contain options"),
     ],
 )
 def test_invalid_store_address_is_a_config_error(url: str, sentence: str) -> None:

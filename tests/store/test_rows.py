@@ -83,7 +83,7 @@ class Colour(Enum):
         ({"events": ()}, "events is tuple"),
         ({"config": []}, "config is list"),
         ({"config": {"colour": Colour.RED}}, "config"),
-        ({"blobs": {"0" * 64: b"x"}}, "another SHA-256"),
+        ({"blobs": {"0" * 64: b"x"}}, "does not match its bytes"),
         ({"blobs": {hashlib.sha256(b"x").hexdigest(): bytearray(b"x")}}, "expected bytes"),
     ],
 )

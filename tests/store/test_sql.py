@@ -88,8 +88,8 @@ async def test_one_refusal_in_a_batch_touches_no_other_and_leaves_no_picture(sto
     outcomes = await asyncio.gather(*(store.save(one) for one in batch), return_exceptions=True)
     assert [index for index, outcome in enumerate(outcomes) if outcome is not None] == [3, 7, 11]
     assert "config" in str(outcomes[3])
-    assert "other content" in str(outcomes[7])
-    assert "bytes are neither in `blobs` nor in the store" in str(outcomes[11])
+    assert "A different rollout" in str(outcomes[7])
+    assert "are neither in `blobs` nor in the store" in str(outcomes[11])
     found = await store.check()
     assert (found.rollouts, found.blobs, found.ok) == (18, 0, True)
 
