@@ -23,8 +23,9 @@ store = "sqlite:///.taskapp/rollouts.db"
 max_concurrent = 64
 ```
 
-- A value is taken from the first of: flag, process environment, `--env-file` (a later file wins), `.env` in the working
-  directory, `taskapp.toml` there, default. `taskapp serve APP --show-config` prints where each value came from.
+- The sources of a value, in order of precedence, are the flag, the process environment, `--env-file` (later files take
+  precedence), `.env` and `taskapp.toml` in the working directory, and the default. `taskapp serve APP --show-config` prints
+  the source of each value.
 - A setting's name in `taskapp.toml` is the first column; its flag is `--` and the name with dashes, on the
   [commands](cli.md) that use it. Keys are only read from variables and env files.
 - Lists are separated by commas; in `taskapp.toml` they may be arrays. Switches are `1`, `true`, `yes`, `on` or `0`,

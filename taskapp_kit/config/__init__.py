@@ -1,8 +1,9 @@
-"""Settings. Only this package reads the process environment.
+"""The settings of servers and commands. Only this package reads the process environment.
 
-Precedence, from highest to lowest: flag, process environment, `--env-file` (a later file wins), `.env` in the working
-directory, `taskapp.toml` in the working directory, default. Each value records its source. `--show-config` prints
-`Settings.shown()`. Secrets and their lengths never appear there, in a repr or in an error.
+The sources of a setting, in order of precedence, are the flag, the process environment, `--env-file` (later files take
+precedence), `.env` in the working directory, `taskapp.toml` in the working directory, and the default. The source of each
+value is stored. `--show-config` prints `Settings.shown()`. Secrets and their lengths never appear in its output, in a repr or
+in an error.
 """
 
 from __future__ import annotations
@@ -44,67 +45,70 @@ PYTHON_PATH, SAFE_PATH = "PYTHONPATH", "PYTHONSAFEPATH"
 _for_children: dict[str, str] = {}
 
 CALLS_PER_ANSWER = 64
-"""Default limit on executed tool calls per model reply. All calls beyond it count as one refusal."""
+"""The default limit on executed tool calls per model reply. All further calls together count as one refusal."""
 SESSION_IDLE_SECONDS = 900.0
-"""Default idle time after which a session is closed. It is long because a model may take minutes."""
+"""The default idle time after which a session is closed, in seconds. It is long, because a model may take minutes."""
 DEADLINE_SECONDS = 3600.0
-"""Default time limit of a rollout."""
+"""The default time limit of a rollout, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The validated settings of a server. `load()` and `from_environment()` create it; tests may create it directly.
+    """The validated settings of a server. Use `load()` or `from_environment()` to create an object.
 
-    docs/reference/settings.md is made from these descriptions.
+    docs/reference/settings.md is generated from these descriptions.
 
     Attributes:
         environment_api_key: The key that callers must send.
-        environment_api_key_aliases: Additional keys.
-        dev_environment_api_key: An additional key, for development.
-        keys_file: A file with one key per line; the server reads it again when it changes.
-        store: The address of the store, or `none`. If not set, the command chooses.
-        store_keep: Which rollouts the server keeps in the store: `30d` for days, or the number of the newest rollouts. If
-            not set, it keeps all.
-        max_concurrent: The maximum number of rollouts that run at the same time.
-        workers: Worker processes that run environments; 0 runs them in threads of the server.
-        grace_seconds: How long rollouts may continue after the signal to stop. Modal kills a container after 30 s.
-        max_time_seconds: The longest time of a rollout.
-        max_calls_per_answer: How many tool calls of an answer are run; the calls after them count as one refusal.
-        session_idle_seconds: A session that was not used for this long is closed.
-        debug_env: Whether `GET /debug/env` exists.
-        cors_origins: Origins of the web pages that may call the server.
-        max_body_bytes: The largest request body.
-        gold: Whether callers may request the policy `gold`. If not set, it is rejected with exposure `public` if it reads
-            the task's row.
-        ui: Whether the viewer is served at `/ui`. If not set, only with exposure `local`.
-        hosts: Names under which the server may be called, in addition to the address that it is bound to and, with exposure
-            `local`, loopback names. If not set, exposure `public` accepts every name.
-        ui_hosts: Additional names, for the viewer only.
-        protocols: Further protocols to serve, such as `openenv` and `mcp`; `all` serves every protocol.
-        max_connections: The maximum number of open connections; at most three quarters of the process's file descriptors.
-        stalled_seconds: How long a client may read nothing of its answer.
-        max_buffered_bytes: The memory for unsent answers, all connections together.
+        environment_api_key_aliases: Additional keys that the server accepts.
+        dev_environment_api_key: An additional key for development.
+        keys_file: A file with one key per line. The server reads the file again when it changes.
+        store: The address of the store, or `none`. If not set, the command chooses the store.
+        store_keep: Which rollouts the server keeps in the store: those of the last days, such as `30d`, or a number of the
+            newest rollouts. If not set, the server keeps all rollouts.
+        max_concurrent: The maximum number of concurrent rollouts.
+        workers: The number of worker processes that run environments. With 0, threads of the server run them.
+        grace_seconds: How long rollouts may continue after the server receives the signal to stop. Modal kills a container
+            after 30 s.
+        max_time_seconds: The maximum duration of a rollout.
+        max_calls_per_answer: How many tool calls of one model reply are executed. All further calls together count as one
+            refusal.
+        session_idle_seconds: After how many seconds without use a session is closed.
+        debug_env: Whether `GET /debug/env` is served.
+        cors_origins: The origins of web pages that may call the server.
+        max_body_bytes: The maximum size of a request body.
+        gold: Whether callers may request the policy `gold`. If not set, `gold` is rejected with exposure `public` if it
+            reads the task's row.
+        ui: Whether the viewer is served at `/ui`. If not set, the viewer is served only with exposure `local`.
+        hosts: Host names that requests may use, in addition to the address that the server is bound to and, with exposure
+            `local`, loopback names. If not set, every name is accepted with exposure `public`.
+        ui_hosts: Additional host names that only requests to the viewer may use.
+        protocols: Additional protocols to serve, such as `openenv` and `mcp`. `all` serves every protocol.
+        max_connections: The maximum number of open connections. It is at most three quarters of the process's limit on file
+            descriptors.
+        stalled_seconds: For how long a client may stop reading its response before the connection is closed.
+        max_buffered_bytes: The maximum memory for unsent responses of all connections together.
         host: The address to listen on.
         port: The port to listen on.
         log_format: The format of log lines.
         trace_content: Whether traces include observations and messages.
-        allow_weak_sandbox: Whether untrusted code may run on a machine that cannot confine it.
-        inference_allow: Hosts and networks where models may be called although they are not public.
-        inference_keys_for: `HOST=VARIABLE`: the server sends the key in VARIABLE to HOST.
-        models_file: A file that gives names to models, with addresses and prices.
+        allow_weak_sandbox: Whether untrusted code may run on a machine that cannot fully confine the code.
+        inference_allow: Private hosts and networks at which models may be called.
+        inference_keys_for: Entries `HOST=VARIABLE`. In calls to HOST, the server sends the key that VARIABLE contains.
+        models_file: A file with the names, addresses and prices of models.
         models: The directory of base models and trained models.
-        model_aliases: `NAME=MODEL`: the local model that is used when a job names NAME.
-        vllm: Where training jobs find vLLM: the directory of a virtual environment, or the address of a server.
-        cache: The directory of cached model answers. If not set, nothing is cached.
-        sources: For each setting, where its value came from, as text.
-        variables: The variables of the process environment and the env files; not in `repr`.
+        model_aliases: Entries `NAME=MODEL`. If a job names NAME, the local model MODEL is used.
+        vllm: The vLLM that training jobs use: the directory of a virtual environment, or the address of a server.
+        cache: The directory of cached model responses. If not set, nothing is cached.
+        sources: The source of each setting's value, as text.
+        variables: The variables of the process environment and the env files. `repr` omits them.
     """
 
     environment_api_key: str | None = field(default=None, repr=False)
     environment_api_key_aliases: tuple[str, ...] = field(default=(), repr=False)
     dev_environment_api_key: str | None = field(default=None, repr=False)
     keys_file: Path | None = None
-    store: str | None = field(default=None, repr=False)  # a database URL may contain a password
+    store: str | None = field(default=None, repr=False)  # the address of a database may contain a password
     store_keep: str | None = None
     max_concurrent: int = 1024
     workers: int = 0
@@ -140,15 +144,15 @@ class Settings:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The local models by alias."""
+        """Return the local models by alias."""
         return {name: model for name, _, model in (entry.partition("=") for entry in self.model_aliases)}
 
     def variable(self, name: str) -> str | None:
-        """Return a variable from the process environment or an env file, such as a vendor's key, or None if empty."""
+        """Return a variable from the process environment or an env file, or None if it is not set or empty."""
         return self.variables.get(name) or None
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """Return (setting, value, source) for each setting. Values of secrets are replaced by a fixed text."""
+        """Return (setting, value, source) for each setting. The values of secrets are replaced with a fixed text."""
         rows = []
         for setting in SETTINGS:
             value = getattr(self, setting.name)
@@ -166,7 +170,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its name (here, in `taskapp.toml` and as a flag), environment variable and parser."""
+    """A setting: its name in `Settings`, in `taskapp.toml` and as a flag, its environment variable, and its parser."""
 
     name: str
     variable: str
@@ -223,13 +227,13 @@ def load(
     """Load the settings of a command.
 
     Args:
-        flags: Values from the command line by setting. None means that the flag is absent.
-        env_files: Paths from `--env-file`.
-        folder: Directory of `.env` and `taskapp.toml`. Defaults to the working directory.
-        environ: Environment variables. Defaults to the process environment.
+        flags: The values from the command line by setting. None means that the flag is absent.
+        env_files: The paths from `--env-file`.
+        folder: The directory of `.env` and `taskapp.toml`. Defaults to the working directory.
+        environ: The environment variables. Defaults to the process environment.
 
     Raises:
-        ConfigError: A setting is invalid. The message names the setting, its source and what was expected.
+        ConfigError: A setting is invalid. The message contains the setting, its source and what was expected.
     """
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else Path(folder)
@@ -240,22 +244,23 @@ def load(
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
-    """Load settings from the process environment only, for an app that uvicorn, TestClient or Modal runs."""
+    """Load settings only from the process environment, for an app that uvicorn, TestClient or Modal runs."""
     return _settle({}, os.environ if environ is None else environ, [], {})
 
 
 def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """Return a variable of the process environment, or None if it is empty.
+    """Return a variable of the process environment, or None if it is not set or empty.
 
-    Clients use it for defaults. It reads no env files, because a library uses the environment of the program that calls it.
+    Clients use this function for defaults. It does not read env files, because a library uses the environment of the program
+    that calls the library.
     """
     return ((os.environ if environ is None else environ).get(name) or "").strip() or None
 
 
 def export(settings: Settings) -> list[str]:
-    """Add missing variables of the env files to the process environment, and return their sorted names.
+    """Add variables of the env files that are missing in the process environment, and return their sorted names.
 
-    Environments of authors, and the libraries that they use, read variables from the process environment.
+    This is necessary because authors' environments and their libraries read variables from the process environment.
     """
     added = sorted(name for name in settings.variables if name not in os.environ)
     for name in added:
@@ -264,12 +269,13 @@ def export(settings: Settings) -> list[str]:
 
 
 def hand_over(settings: Settings, **more: str) -> None:
-    """Write every setting to its variable in the process environment, and the variables in `more`.
+    """Set the variable of every setting in the process environment, and also the variables in `more`.
 
-    A child process that calls `from_environment()` then has the same settings, including keys.
+    A child process that calls `from_environment()` then loads the same settings, including keys.
     """
     export(settings)
-    os.environ[SAFE_PATH] = "1"  # so that `python -c` of multiprocessing does not import from the working directory
+    # With this variable, the `python -c` that multiprocessing starts does not import from the working directory.
+    os.environ[SAFE_PATH] = "1"
     for setting in SETTINGS:
         value = getattr(settings, setting.name)
         if value is None or value == ():
@@ -280,19 +286,19 @@ def hand_over(settings: Settings, **more: str) -> None:
 
 
 def disable_ray_usage_statistics() -> None:
-    """Stop Ray clusters that this process starts from sending usage statistics, unless Ray's variable is already set."""
+    """Disable usage statistics in Ray clusters that this process starts, unless Ray's variable is already set."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def set_child_logging(*, log_format: str, log_level: str) -> None:
-    """Set the log format and level of worker processes that are started later."""
+    """Set the log format and level of worker processes that this process starts later."""
     _for_children.update({LOG_FORMAT: log_format, LOG_LEVEL: log_level})
 
 
 def take_parent_logging(environ: MutableMapping[str, str] | None = None) -> tuple[Literal["text", "json"], str]:
-    """Remove the log format and level from a worker's environment and return them.
+    """Remove the log format and level from a worker's environment, and return them.
 
-    Missing or unknown values become `text` and `info`.
+    The defaults for missing or unknown values are `text` and `info`.
     """
     environ = os.environ if environ is None else environ
     log_format, level = (environ.pop(name, "").strip().lower() for name in (LOG_FORMAT, LOG_LEVEL))
@@ -300,23 +306,26 @@ def take_parent_logging(environ: MutableMapping[str, str] | None = None) -> tupl
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment for a child that runs author code, without the server's keys and store address."""
+    """Return the environment variables for a child that runs author code.
+
+    The server's keys and the store's address are removed.
+    """
     environ = {**os.environ, **_for_children} if environ is None else environ
     passed = {name: value for name, value in environ.items() if not _server_only(name)}
-    if PYTHON_PATH in passed:  # an empty entry, as in `:$DIRECTORY`, would mean the working directory
+    if PYTHON_PATH in passed:  # Python treats an empty entry, as in `:$DIRECTORY`, as the working directory
         passed[PYTHON_PATH] = os.pathsep.join(filter(None, passed[PYTHON_PATH].split(os.pathsep)))
     return passed
 
 
 def server_only_names() -> list[str]:
-    """Return the names of this process's variables that `child_environment` removes."""
+    """Return the names of the variables that `child_environment` removes from this process's environment."""
     return [name for name in os.environ if _server_only(name)]
 
 
 def keep_from_authors() -> None:
-    """Remove the server's variables from the process environment, because environments on threads could read them.
+    """Remove the server's variables from the process environment, so that environments on threads cannot read them.
 
-    Only for programs that are nothing but a server, after settings are loaded.
+    Call this function only in programs that are just a server, and only after settings are loaded.
     """
     for name in server_only_names():
         del os.environ[name]
@@ -324,7 +333,10 @@ def keep_from_authors() -> None:
 
 @contextmanager
 def hidden_from_authors() -> Iterator[None]:
-    """Remove the server's variables during the block, while a program imports author code before it loads settings."""
+    """Remove the server's variables from the process environment while the block runs.
+
+    Programs use this when they import author code before they load settings.
+    """
     hidden = {name: os.environ.pop(name) for name in server_only_names()}
     try:
         yield
@@ -333,7 +345,7 @@ def hidden_from_authors() -> Iterator[None]:
 
 
 def _server_only(name: str) -> bool:
-    # the keys of judges and simulated users, which only the server calls
+    # the keys of judges and simulated users, whose models only the server calls
     role_key = name.startswith("TASKAPP_") and name.endswith("_KEY")
     return name.startswith(SERVER_ONLY) or role_key or name in ("TASKAPP_KEYS_FILE", "TASKAPP_STORE")
 
@@ -358,15 +370,15 @@ def _settle(
         layers.append((f"{CONFIG_FILE}, {setting.name}", config_file.get(setting.name)))
         for source, value in layers:
             if value is None or (isinstance(value, str) and not value.strip()):
-                continue  # shells and compose files set an empty variable for "not set"
+                continue  # shells and compose files set a variable to an empty string if it is not set
             try:
                 values[setting.name] = setting.read(value)
             except UnusableValue as expected:
-                hint = f"Change it there, or set {option} or {setting.variable}."
-                if setting.secret:  # secrets have no flags, because every user can read command lines
-                    hint = f"Change {setting.variable} there."
+                hint = f"Correct this value, or set {option} or {setting.variable}."
+                if setting.secret:  # secrets have no flags, because all users can read command lines
+                    hint = f"Correct {setting.variable}."
                 raise ConfigError(
-                    f"The setting {setting.name} ({source}) is invalid: expected {expected}.", hint=hint
+                    f"The setting {setting.name} ({source}) is invalid. Expected {expected}.", hint=hint
                 ) from None
             sources[setting.name] = source
             break
@@ -386,7 +398,7 @@ def _env_file(path: Path) -> dict[str, str]:
         if binding.error:
             raise ConfigError(
                 f"{path}:{binding.original.line} is not a setting.",
-                hint="Expected NAME=value, a comment that starts with #, or an empty line.",
+                hint="Write NAME=value, a comment that begins with #, or an empty line.",
             )
         if binding.key is not None and binding.value is not None:
             values[binding.key] = binding.value
@@ -398,17 +410,17 @@ def _config_file(path: Path) -> Mapping[str, Any]:
         return {}
     import tomllib
 
-    text = _text_of(path, "Fix it or move it away.", "Save it as UTF-8.")
+    text = _text_of(path, "Make the file readable, or remove it.", "Save the file as UTF-8.")
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.", hint="Fix that line.") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}.", hint="Correct this line.") from None
     open_names = {setting.name for setting in SETTINGS if not setting.secret}
     for name in content:
         if any(setting.name == name for setting in SETTINGS if setting.secret):
             raise ConfigError(
-                f"{path} contains the key {name}. The file must not contain keys, because it is meant to be committed.",
-                hint="Put keys into the process environment, an env file, or the file named by keys_file.",
+                f"{path} contains the API key {name}. It must not contain API keys, because it is meant to be committed.",
+                hint="Move the key to the process environment, an env file, or the file that the setting keys_file names.",
             )
         if name not in open_names:
             raise ConfigError(f"The setting {name!r} in {path} does not exist.", hint=_suggestion(name, open_names))
@@ -416,9 +428,9 @@ def _config_file(path: Path) -> Mapping[str, Any]:
 
 
 def _text_of(path: Path, unreadable: str, not_utf8: str) -> str:
-    """Return the text of a file. Raises ConfigError with one of the two hints."""
+    """Return the text of a file. Raises ConfigError, with one of the two hints, if it cannot be read or is not UTF-8."""
     try:
-        return path.read_text("utf-8-sig")  # Windows editors write a byte order mark
+        return path.read_text("utf-8-sig")  # Windows editors may write a byte order mark
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}).", hint=unreadable) from None
     except UnicodeDecodeError:
@@ -427,17 +439,17 @@ def _text_of(path: Path, unreadable: str, not_utf8: str) -> str:
 
 def _suggestion(name: str, known: set[str]) -> str:
     near = closest(name, sorted(known))
-    return f"Did you mean {near}?" if near else "Known settings: " + ", ".join(sorted(known)) + "."
+    return f"Did you mean {near}?" if near else "The settings are: " + ", ".join(sorted(known)) + "."
 
 
 def _without_password(url: str) -> str:
-    """Return the URL without user name, password and options. A URL that parsers may read differently is hidden entirely."""
+    """Return the URL without user name, password and options. If parsers may disagree on the URL, hide all of it."""
     scheme, separator, rest = url.partition("://")
     if not separator:  # a path, or libpq's key=value syntax
         return "(hidden)" if re.search(r"^postgres\w*(\+\w+)?:|password\s*=", url, re.IGNORECASE) else url
     authority, path, options = re.fullmatch(r"([^/?#]*)([^?#]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     if authority.count("@") > 1 or (authority and "@" in path + options):
-        # with an unescaped / ? # or @ in the password, a part of it would look like host or path
+        # if the password contains an unescaped / ? # or @, a part of it would look like the host or path
         return f"{scheme}://… (rest hidden)"
     if "@" not in authority and not options:
         return url

@@ -1,4 +1,4 @@
-"""Parsers of settings. Each raises UnusableValue, whose message is what was expected."""
+"""Parsers of settings. Each parser raises UnusableValue for an invalid value."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from urllib.parse import urlsplit
 
 MAX_KEY_BYTES = 512
 SERVER_ONLY = ("ENVIRONMENT_API_KEY", "DEV_ENVIRONMENT_API_KEY", "SYNTH_API_KEY")
-"""Prefixes of variables with the server's own keys, which processes that run environments do not need."""
+"""Prefixes of the variables that contain the server's keys. Processes that run environments do not need them."""
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 class UnusableValue(ValueError):
-    """A value is invalid. The message states what was expected, and never contains the value."""
+    """Raised if a value is invalid. The message states what was expected, and never contains the value."""
 
 
 def read_key(value: Any) -> str:
-    """Read one key."""
+    """Parse one API key."""
     text = read_text(value)
     if "," in text:
-        raise UnusableValue("one key without commas (use ENVIRONMENT_API_KEY_ALIASES for several keys)")
+        raise UnusableValue("a key without commas (use ENVIRONMENT_API_KEY_ALIASES for additional keys)")
     if len(text.encode("utf-8", "replace")) > MAX_KEY_BYTES:
         raise UnusableValue(f"a key of at most {MAX_KEY_BYTES} bytes")
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise UnusableValue("a key without control characters and line breaks")
+        raise UnusableValue("a key without control characters or line breaks")
     return text
 
 
@@ -36,31 +36,31 @@ def _parts(value: Any) -> list[Any]:
 
 
 def read_keys(value: Any) -> tuple[str, ...]:
-    """Read a comma-separated list of keys."""
+    """Parse a comma-separated list of API keys."""
     return tuple(map(read_key, _parts(value)))
 
 
 def read_list(value: Any) -> tuple[str, ...]:
-    """Read a comma-separated list."""
+    """Parse a comma-separated list of strings."""
     return tuple(map(read_text, _parts(value)))
 
 
 def read_keys_for(value: Any) -> tuple[str, ...]:
-    """Read which host receives the key in which variable."""
+    """Parse a list of HOST=VARIABLE, which states which host receives the key in which variable."""
     entries = read_list(value)
     for entry in entries:
         host, _, variable = entry.rpartition("=")
         if not host or not variable.isidentifier() or variable != variable.upper():
             raise UnusableValue(
-                "a comma-separated list of HOST=VARIABLE, where VARIABLE is the name of a variable and not the key"
+                "a comma-separated list of HOST=VARIABLE, where VARIABLE is the name of an environment variable, not a key"
             )
         if variable.startswith(SERVER_ONLY):
-            raise UnusableValue("HOST=VARIABLE with a vendor's key, because this server's own keys are never sent")
+            raise UnusableValue("HOST=VARIABLE with a provider's key, because this server's own keys are never sent")
     return entries
 
 
 def read_aliases(value: Any) -> tuple[str, ...]:
-    """Read the local models by alias."""
+    """Parse a list of NAME=MODEL, which contains local models by alias."""
     entries = read_list(value)
     if any(not name or not model for name, _, model in (entry.partition("=") for entry in entries)):
         raise UnusableValue("a comma-separated list of NAME=MODEL, such as Qwen/Qwen3-0.6B=tiny")
@@ -68,28 +68,28 @@ def read_aliases(value: Any) -> tuple[str, ...]:
 
 
 def read_text(value: Any) -> str:
-    """Read a string."""
+    """Parse a string that is not empty."""
     if not isinstance(value, str):
         raise UnusableValue("text")
     return value.strip()
 
 
 def read_store_keep(value: Any) -> str:
-    """Read which rollouts the store keeps."""
+    """Parse which rollouts the store keeps: a number of days, or a number of rollouts."""
     text = str(value).strip().lower() if not isinstance(value, bool) else ""
     number = text.removesuffix("d")
     if not number.isascii() or not number.isdigit() or len(number) > 9 or int(number) < 1:
-        raise UnusableValue("a number of days such as 30d, or the number of newest rollouts to keep, at least 1")
+        raise UnusableValue("a number of days such as 30d, or a number of rollouts to keep, at least 1")
     return text
 
 
 def read_path(value: Any) -> Path:
-    """Read a path, with `~` for the home directory."""
+    """Parse a path. `~` is replaced with the home directory."""
     return value if isinstance(value, Path) else Path(read_text(value)).expanduser()
 
 
 def integer(low: int, high: int) -> Callable[[Any], int]:
-    """Return a reader of integers within these bounds."""
+    """Return a parser of integers from `low` to `high`."""
 
     def read(value: Any) -> int:
         expected = f"an integer from {low} to {high}"
@@ -104,7 +104,7 @@ def integer(low: int, high: int) -> Callable[[Any], int]:
 
 
 def read_seconds(value: Any) -> float:
-    """Read a duration in seconds."""
+    """Parse a duration in seconds."""
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
@@ -115,7 +115,7 @@ def read_seconds(value: Any) -> float:
 
 
 def read_switch(value: Any) -> bool:
-    """Read a boolean."""
+    """Parse a boolean."""
     switch = value if isinstance(value, bool) else BOOLEANS.get(str(value).strip().lower())
     if switch is None:
         raise UnusableValue("one of " + ", ".join(BOOLEANS))
@@ -123,14 +123,14 @@ def read_switch(value: Any) -> bool:
 
 
 def read_log_format(value: Any) -> str:
-    """Read the format of log records."""
+    """Parse the format of log records."""
     if (log_format := str(value).strip().lower()) not in ("text", "json"):
         raise UnusableValue("text or json")
     return log_format
 
 
 def read_origins(value: Any) -> tuple[str, ...]:
-    """Read the origins of web pages, without trailing slashes."""
+    """Parse the origins of web pages. Trailing slashes are removed."""
     origins = tuple(str(part).strip().rstrip("/") for part in _parts(value))
     for origin in origins:
         address = urlsplit(origin)

@@ -1,1 +1,1 @@
-"""Operating system utilities: child processes, private files, programs that end with their parent."""
+"""Operating system utilities: child processes, private files, and programs that end with their parent."""

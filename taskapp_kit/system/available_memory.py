@@ -1,4 +1,4 @@
-"""The memory that a new process can have, in bytes."""
+"""The memory that is available to a new process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the available memory of the machine or the rest of this container's limit, whichever is smaller.
+    """Return the available memory in bytes.
 
-    Cached pages of files count as available, because the kernel can drop them. Without Linux's files, as on macOS, this is
-    all memory of the machine, or None if that is also unknown.
+    This is the available memory of the machine, or the unused part of this container's limit if that is smaller. Cached pages
+    of files count as available, because the kernel can drop them. On systems without /proc and /sys, such as macOS, this is
+    the machine's total memory, or None if it is unknown.
     """
     values = [value for value in (_of_machine(root), _of_container(root)) if value is not None]
     if values:
@@ -31,7 +32,7 @@ def _of_machine(root: Path) -> int | None:
 
 
 def _of_container(root: Path) -> int | None:
-    """Return what is left of the limit of control groups (version 2 or 1), or None without a limit."""
+    """Return the unused part of the control group's memory limit (version 2 or 1), or None if there is no limit."""
     for folder, limit, used, inactive in (
         ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -1,4 +1,4 @@
-"""A child process that ends with this process, and whose last lines of output explain its end.
+"""A child process that ends with this process. Its last lines of output explain why it ended.
 
 Rollout workers and the sandbox do not use this class, because they exchange frames and restrict their children.
 """
@@ -25,35 +25,36 @@ from taskapp_kit.system.child_python import python_command
 Ready = TypeVar("Ready")
 
 END_SECONDS = 5.0
-"""Time between the request to end and SIGKILL."""
+"""The time between the request to end and SIGKILL, in seconds."""
 LOOK_SECONDS = 0.05
 KEPT_LINES, QUOTED_LINES, LINE_CHARACTERS = 20, 6, 300
-"""Output lines that are stored, output lines that messages quote, and the length to which each line is truncated."""
+"""How many output lines are stored, how many of them messages quote, and the maximum length of each line."""
 LONGEST_LINE = 2**16
-"""Maximum bytes of a line. The rest of a longer line is skipped, because a child may print endlessly."""
+"""The maximum size of a line in bytes. The rest of a longer line is skipped, because a child may never end a line."""
 
 
 class OwnedProcess(Generic[Ready]):
-    """A running child process in a new session. `with` ends it and its descendants.
+    """A running child process in a new session. As a context manager, it ends the child and its descendants.
 
     The child never outlives this process. A child with `input` must end when its standard input ends. Other children are
-    killed by the kernel (Linux) and when the interpreter exits. When the child ends, the rest of its process group is
-    killed.
+    killed by the kernel (Linux), and when the interpreter exits. When the child ends, the remaining processes of its process
+    group are killed.
 
     Args:
-        command: Absolute path of the program, then its arguments. Must not contain keys, because all users can read it.
+        command: The absolute path of the program, followed by its arguments. It must not contain keys, because all users
+            can read it.
         env: The child's complete environment.
-        name: Name of the threads that wait for the child and read its output.
-        cwd: Working directory. Defaults to this process's.
+        name: The name of the threads that wait for the child and read its output.
+        cwd: The working directory. Defaults to the working directory of this process.
         input: Data for standard input, which stays open until `close`. None means no standard input.
-        reads: Which output is read. With `stdout`, standard error is inherited; with `stderr`, standard output is discarded.
-        pass_fds: Descriptors that the child inherits.
-        clean: Function that removes keys from a line. It is applied before any other use of the line.
-        ready: Function called with each line until it returns a value other than None, which `wait_ready` returns. That
-            line is not stored.
-        on_line: Function called on a thread with each line that is not blank.
-        on_exit: Function called on a thread with the exit status, after all output has been read.
-        end_seconds: Seconds that `close` waits before it kills the child.
+        reads: Which output is read. With `stdout`, standard error is inherited. With `stderr`, standard output is discarded.
+        pass_fds: File descriptors that the child inherits.
+        clean: A function that removes keys from a line. It is applied before any other use of the line.
+        ready: A function that is called with each line until it returns a value other than None. `wait_ready` returns this
+            value, and the line is not stored.
+        on_line: A function that is called on a thread with each line that is not blank.
+        on_exit: A function that is called on a thread with the exit status, after all output has been read.
+        end_seconds: How long `close` waits before it kills the child, in seconds.
 
     Raises:
         OSError: The process cannot be started.
@@ -76,7 +77,7 @@ class OwnedProcess(Generic[Ready]):
         end_seconds: float = END_SECONDS,
     ) -> None:
         self.status: int | None = None
-        """The exit status once it has ended, negative for a signal as in `subprocess`."""
+        """The exit status, or None while the child is running. As in `subprocess`, it is negative for a signal."""
         self.ended = threading.Event()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._answer: Ready | None = None
@@ -97,17 +98,17 @@ class OwnedProcess(Generic[Ready]):
                 stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
                 stdout=subprocess.DEVNULL if reads == "stderr" else subprocess.PIPE,
                 stderr={"stdout": None, "stderr": subprocess.PIPE, "both": subprocess.STDOUT}[reads],
-                start_new_session=True,  # Ctrl-C reaches this process only, and a signal reaches all descendants
+                start_new_session=True,  # Ctrl-C reaches only this process, and `signal` reaches all descendants
             )
 
-        # the waiting thread starts the process, because the kernel kills a process when the thread that started it ends
+        # the waiting thread starts the child, because the kernel kills the child when the thread that started it ends
         self._thread = threading.Thread(target=self._run, args=(start, input), name=name, daemon=True)
         self._starting.acquire()
         try:
             self._thread.start()
             with self._starting:
                 pass
-        except BaseException:  # Ctrl-C, possibly just before the process is started
+        except BaseException:  # Ctrl-C, possibly just before the child is started
             self._starting.acquire(timeout=END_SECONDS)
             self.close()
             raise
@@ -116,25 +117,25 @@ class OwnedProcess(Generic[Ready]):
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
         assert self._process is not None, "it was started"
         return self._process.pid
 
     @property
     def lines(self) -> list[str]:
-        """The last lines of the output, cleaned and truncated."""
+        """Return the last lines of the output. They are cleaned and truncated."""
         return list(self._lines)
 
     @property
     def end(self) -> str:
-        """How the process ended, with its last lines. Empty while it is running."""
+        """Describe how the process ended, with its last lines. The text is empty while the process is running."""
         if self.status is None:
             return ""
         lines = " | ".join(self.lines[-QUOTED_LINES:])
         return death(self.status) + (f"; its last lines: {lines}" if lines else "")
 
     def wait_ready(self, seconds: float, leave: threading.Event | None = None) -> Ready | None:
-        """Return the value of `ready`, or None if the child ends, the time is up, or `leave` is set."""
+        """Wait for the value of `ready` and return it. Return None if the child ends, the time is up, or `leave` is set."""
         last = time.monotonic() + seconds
         while not self._settled.wait(LOOK_SECONDS) and time.monotonic() < last:
             if leave is not None and leave.is_set():
@@ -142,14 +143,20 @@ class OwnedProcess(Generic[Ready]):
         return self._answer
 
     def signal(self, number: int, *, group: bool = True) -> None:
-        """Send a signal to the process group, or only to the process, if it is still running."""
+        """Send a signal to the child's process group, or only to the child if `group` is false.
+
+        Do nothing if the child has ended.
+        """
         process = self._process
-        if process is not None and process.returncode is None:  # afterwards, another process may have the id
+        if process is not None and process.returncode is None:  # later, another process may have its id
             with suppress(ProcessLookupError, PermissionError):
                 (os.killpg if group else os.kill)(process.pid, number)
 
     def close(self) -> None:
-        """End the child by closing its input or, without input, by SIGTERM; then by SIGKILL. Further calls do nothing."""
+        """End the child: close its input, or send SIGTERM if it has no input, and later send SIGKILL.
+
+        Further calls do nothing.
+        """
         process = self._process
         if process is None:  # the process could not be started
             return
@@ -164,7 +171,7 @@ class OwnedProcess(Generic[Ready]):
             self.kill()
 
     def kill(self) -> None:
-        """Kill the child and its descendants, and wait for its end."""
+        """Kill the child and its descendants, and wait until the child has ended."""
         self.signal(signal.SIGKILL)
         self._thread.join(END_SECONDS)
 
@@ -181,8 +188,10 @@ class OwnedProcess(Generic[Ready]):
     def _run(self, start: Callable[[], subprocess.Popen[bytes]], given_input: bytes | None) -> None:
         try:
             self._process = process = start()
-            at_exit = weakref.finalize(self, _kill_group, process)  # for systems whose kernel does not kill it
-            at_exit.atexit = given_input is None  # the end of input ends the child and its processes in other groups
+            # For systems on which the kernel does not kill the child. A child with input ends when its input is closed, and
+            # ends its processes in other groups.
+            at_exit = weakref.finalize(self, _kill_group, process)
+            at_exit.atexit = given_input is None
         except Exception as error:  # raised in the waiting caller
             self._error = error
             return
@@ -197,7 +206,7 @@ class OwnedProcess(Generic[Ready]):
                 process.stdin.write(given_input or b"")
                 process.stdin.flush()
         status = process.wait()
-        _kill_group(process)  # descendants may hold its output open
+        _kill_group(process)  # descendants may keep the output open
         reader.join(END_SECONDS)
         at_exit.detach()
         self.status = status
@@ -231,7 +240,10 @@ class OwnedProcess(Generic[Ready]):
 
 
 def end_with_input() -> None:
-    """Make this process, a child with `input`, exit when its standard input ends, for example because its parent died."""
+    """Make this process exit when its standard input ends, for example because its parent died.
+
+    Children with `input` call this function.
+    """
 
     def wait() -> None:
         sys.stdin.buffer.read()
@@ -241,7 +253,7 @@ def end_with_input() -> None:
 
 
 def signal_name(status: int | None) -> str | None:
-    """Return the name of the signal that ended a process with this exit status, or None."""
+    """Return the name of the signal that ended a process with this exit status, or None if no signal ended it."""
     if status is None or status >= 0:
         return None
     try:
@@ -251,12 +263,12 @@ def signal_name(status: int | None) -> str | None:
 
 
 def death(status: int) -> str:
-    """Describe how a process with this exit status ended."""
+    """Describe as text how a process with this exit status ended."""
     name = signal_name(status)
     if name is None:
         return f"exited {status}"
     if name == "SIGKILL":
-        return "killed by SIGKILL from outside, as the kernel does when memory runs out"
+        return "killed by SIGKILL, which the kernel sends when memory runs out"
     return f"{(signal.strsignal(-status) or name).lower()} ({name})"
 
 

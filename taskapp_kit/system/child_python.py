@@ -1,8 +1,8 @@
 """Command lines and import paths of child Python processes.
 
-`python -m MODULE` and `python -c` put the working directory before the standard library: a `random.py` there would replace
-Python's module, in a process that may hold keys. So children are started with `-P` and this file as the program:
-`python -P child_python.py MODULE ARGUMENT…`. They import the same kit as their parent and add nothing else to the path.
+`python -m MODULE` and `python -c` put the working directory before the standard library in the import path. A file `random.py`
+in the working directory would then replace Python's module, in a process that may contain keys. Therefore children are started
+as `python -P child_python.py MODULE ARGUMENT…`. They import the same kit as their parent, and add nothing else to the path.
 
 This file does not import the kit at module level, because in a child it runs before the kit is importable.
 """
@@ -18,14 +18,15 @@ _PR_SET_DUMPABLE = 4
 
 
 def python_command(program: str | Path, *arguments: str) -> list[str]:
-    """Return the command that runs `program` with this interpreter. Every Python process of the kit uses it.
+    """Return the command that runs `program` with this interpreter. The kit starts all Python processes with it.
 
-    It also calls `hide_memory`. `config.child_environment()` returns the environment for a child that runs author code.
+    The function also calls `hide_memory`. If the child runs author code, pass `config.child_environment()` as its
+    environment.
 
     Args:
-        program: Name of a module, to run like `python -m`, or a file that needs only the standard library, to run without
-            installed packages and Python's environment variables.
-        arguments: Arguments of the program.
+        program: The name of a module, which runs like with `python -m`. Or the path of a file that needs only the standard
+            library, which runs without installed packages and without Python's environment variables.
+        arguments: The arguments of the program.
     """
     hide_memory()
     if isinstance(program, Path):
@@ -43,18 +44,18 @@ def add_import_folder(folder: str) -> None:
 
 
 def leave_working_directory() -> None:
-    """Remove the working directory, which `python -m` adds, from the import path. The kit remains importable."""
+    """Remove the working directory, which `python -m` adds, from the import path. The kit can still be imported."""
     if not sys.flags.safe_path:
         del sys.path[0]
         add_import_folder(_KIT_PARENT)
 
 
 def hide_memory() -> None:
-    """Make this process's memory and environment (`/proc/PID/mem`, `/proc/PID/environ`) unreadable for its own user.
+    """Make this process's memory and environment (`/proc/PID/mem`, `/proc/PID/environ`) unreadable for its user.
 
-    This process may hold keys, and a child that runs author code has the same user id. Processes with CAP_SYS_PTRACE,
-    CAP_SYS_ADMIN or CAP_PERFMON (root, unless a container drops them) can still read both. Only Linux supports this; on
-    other systems the function does nothing.
+    This process may contain keys, and a child that runs author code has the same user id. Processes with CAP_SYS_PTRACE,
+    CAP_SYS_ADMIN or CAP_PERFMON can still read both. Root has these capabilities, unless a container drops them. The
+    function does nothing on systems other than Linux.
     """
     if sys.platform == "linux":
         import ctypes
@@ -63,7 +64,7 @@ def hide_memory() -> None:
 
 
 def _end_of_standard_library() -> int:
-    """Return the index in `sys.path` after the last entry of the standard library."""
+    """Return the index in `sys.path` that follows the last entry of the standard library."""
     library = os.path.realpath(os.path.dirname(os.__file__))  # noqa: PTH120
     for index in range(len(sys.path) - 1, -1, -1):
         entry = os.path.realpath(sys.path[index])
@@ -73,7 +74,7 @@ def _end_of_standard_library() -> int:
 
 
 def main() -> None:
-    """Run the module that the first argument names, with the remaining arguments. This is the child's entry point."""
+    """Run the module that the first argument names with the remaining arguments. A child process starts here."""
     import runpy
 
     del sys.argv[0]

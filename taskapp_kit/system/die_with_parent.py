@@ -1,8 +1,8 @@
 """A program that runs another program until the parent process ends: `python die_with_parent.py PARENT_PID PROGRAM ARGUMENT…`.
 
-This is a separate program so that no code of the kit runs between fork and exec in a process with threads. Only Linux has a
-parent-death signal; on other systems the program just runs. The kernel watches the *thread* that started the program, so
-that thread must live as long as the program should.
+This is a separate program, so that no code of the kit runs between fork and exec in a process with threads. Only Linux has a
+parent-death signal. On other systems, the other program runs without it. The kernel sends the signal when the *thread* that
+started the program ends, so this thread must live as long as the program should run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Replace this process by the program. Returns only on failure; 127 means that the program cannot be run."""
+    """Replace this process with the program. Return only on failure: 127 if the program cannot be run, otherwise 1."""
     parent, command = int(arguments[0]), arguments[1:]
     if sys.platform == "linux":
         import ctypes

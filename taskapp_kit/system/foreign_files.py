@@ -1,7 +1,7 @@
-"""Safe reading of directories that others wrote, such as a task, an app or an evaluation.
+"""Functions that safely read directories from other users, such as tasks, apps and evaluations.
 
-Only regular files whose real path is inside the directory are read. A link in such a directory may lead to any file that
-this process can read, reading a FIFO blocks, and a file may have any size.
+They read only regular files whose real path is inside the directory, because a link in the directory may point to any file
+that this process can read, and reading a FIFO would block. They also limit the size, because a file may have any size.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from pathlib import Path
 
 
 class ForeignFileRefused(OSError):
-    """A file leads outside its directory, is not a regular file, or is too large. `filename` is its relative path."""
+    """Raised if a file is outside its directory, is not a regular file, changes while it is read, or is too large.
+
+    `filename` is the file's relative path.
+    """
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a regular file of a directory. Raises ForeignFileRefused, OSError."""
+    """Return the real path of a regular file in a directory. Raises ForeignFileRefused, and OSError if it is missing."""
     real = _inside(folder, name)
     if not stat.S_ISREG(real.stat().st_mode):
         raise ForeignFileRefused(errno.EINVAL, "is not a regular file", name)
@@ -25,7 +28,10 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
-    """Return the content of a file of a directory. Raises ForeignFileRefused, OSError."""
+    """Return the content of a file in a directory.
+
+    Raises ForeignFileRefused, also if the file has more than `most_bytes`, and OSError if it cannot be read.
+    """
     real = inside(folder, name)
     with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
         if not os.path.samestat(os.fstat(file.fileno()), inside(folder, name).stat()):
@@ -40,7 +46,7 @@ def files_inside(folder: Path, most: int) -> list[str]:
     """Return the sorted relative paths of all files in a directory tree. Links within the tree are followed.
 
     Raises:
-        ForeignFileRefused: There are more than `most` files and directories, or `inside` raises it for one of the files.
+        ForeignFileRefused: There are more than `most` files and directories, or `inside` rejects one of the files.
         OSError: The tree cannot be read.
     """
 

@@ -1,9 +1,9 @@
 """A program that runs another program and its children until standard input ends.
 
-Usage: `python group_with_parent.py FOLDER PROGRAM ARGUMENT…`. Standard input ends when the process at its other end closes
-it or dies. Then the program's process group gets SIGTERM and later SIGKILL, whereas `die_with_parent.py` ends only a single
-process. FOLDER is a directory of the program that is removed at the end. The exit status is the program's, 128 + the number
-of the signal that ended it, or 127 if it cannot be run.
+Usage: `python group_with_parent.py FOLDER PROGRAM ARGUMENT…`. Standard input ends when the process at its other end closes it
+or dies. PROGRAM's process group then receives SIGTERM and later SIGKILL, whereas `die_with_parent.py` ends only one process.
+At the end, the directory FOLDER, which belongs to PROGRAM, is removed. The exit status is the status of PROGRAM, 128 plus the
+number of the signal that ended PROGRAM, or 127 if PROGRAM cannot be run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import threading
 from contextlib import suppress
 
 END_SECONDS = 10.0
-"""Time between SIGTERM and SIGKILL."""
+"""The time between SIGTERM and SIGKILL, in seconds."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the program and return the exit status."""
+    """Run the program and return its exit status."""
     folder, command = arguments[0], arguments[1:]
     for number in (signal.SIGINT, signal.SIGTERM):  # ignored, because only the end of standard input ends the program
         signal.signal(number, lambda *_: None)
@@ -34,13 +34,13 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_end_with_input, args=(program,), daemon=True).start()
     code = program.wait()
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(program.pid, signal.SIGKILL)  # children that outlived it
+        os.killpg(program.pid, signal.SIGKILL)  # children that are still running
     shutil.rmtree(folder, ignore_errors=True)
     return code if code >= 0 else 128 - code
 
 
 def _end_with_input(program: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 1024):  # not sys.stdin, whose lock this thread would hold when the process exits
+    while os.read(0, 1024):  # not sys.stdin, because this thread would still hold its lock when the process exits
         pass
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):

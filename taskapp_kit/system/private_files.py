@@ -1,6 +1,7 @@
-"""Files and directories that only their owner can read, regardless of the umask, because results contain conversations.
+"""Functions for files and directories that only their owner can read, regardless of the umask.
 
-Files are replaced atomically and durably, and locks exclude other processes.
+They are private because results contain conversations. Files are replaced atomically and durably. Locks exclude other
+processes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ LOOK_SECONDS = 0.01
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a directory and its missing parents with mode 700. Existing directories are unchanged. Raises OSError."""
+    """Create a directory and its missing parents with mode 700. Existing directories are not changed. Raises OSError."""
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, flags: int = os.O_RDWR) -> int:
-    """Open a file and return its descriptor. A new file has mode 600, an existing file keeps its mode. Raises OSError."""
+    """Open a file and return its descriptor. A new file has mode 600. The mode of an existing file is not changed.
+
+    Raises OSError if the file cannot be opened.
+    """
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
@@ -38,10 +42,10 @@ def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) ->
 
 @contextmanager
 def replaced(path: Path) -> Generator[Path]:
-    """Yield a new file with mode 600 in the same directory, which replaces `path` at the end of the block.
+    """Yield the path of a new file with mode 600 in the same directory. At the end of the block, it replaces `path`.
 
-    Readers see either the old or the new content, also after a power failure. If the block raises, the new file is removed.
-    Raises OSError.
+    Readers see either the old or the new content, even after a power failure. If the block raises an exception, the new file
+    is removed. Raises OSError if the file cannot be written.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     os.close(descriptor)
@@ -57,7 +61,7 @@ def replaced(path: Path) -> Generator[Path]:
 
 
 def write_durable(path: Path, content: bytes) -> None:
-    """Replace a file's content as `replaced` does, with mode 600. Raises OSError."""
+    """Replace a file's content atomically and durably, with mode 600. Raises OSError."""
     with replaced(path) as new:
         new.write_bytes(content)
 
@@ -91,7 +95,7 @@ def lock(descriptor: int, seconds: float = 0.0) -> None:
 
 @contextmanager
 def locked(path: Path, seconds: float = 0.0) -> Generator[None]:
-    """Lock a directory, or a file that is created if it is missing, during the block. Raises the errors of `lock`."""
+    """Lock a directory or a file during the block. A missing file is created. Raises the errors of `lock`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path.is_dir() else open_private(path)
     try:
         lock(descriptor, seconds)

@@ -73,7 +73,7 @@ def test_the_root_says_what_each_command_says_of_itself() -> None:
         (["info", "--prompt"], 2, "Pass an APP or a URL"),
         (["rollout", ADDER, "--seed", "-1"], 2, "is not a valid seed"),
         (["rollout", ADDER, "--seed", str(2**63)], 2, "is not a valid seed"),
-        (["rollout", ADDER, "--config", "{low: 3}"], 2, "expected a JSON object such as"),
+        (["rollout", ADDER, "--config", "{low: 3}"], 2, "Quote it for the shell"),
         (["rollout", ADDER, "--action", "{add: 3}"], 2, """Quote it for the shell: '{"add": {"amount": 3}}'"""),
         (["rollout", ADDER, "--config", "[1]"], 2, "expected a JSON object"),
         (["rollout", ADDER, "--config", '{"low": NaN}'], 2, "NaN is not a JSON number"),

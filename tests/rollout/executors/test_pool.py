@@ -408,7 +408,7 @@ async def test_error_of_a_killed_child_mentions_memory(made: ProcessPool) -> Non
     job = asyncio.create_task(run(made, "hang", on_frame=told))
     await told.first.wait()
     os.kill(told.frames[0]["pid"], signal.SIGKILL)
-    with pytest.raises(WorkerDied, match="SIGKILL from outside, as the kernel does when memory runs out"):
+    with pytest.raises(WorkerDied, match="SIGKILL, which the kernel sends when memory runs out"):
         await job
     assert made.counters()["killed"] == 0
     assert (await run(made, "echo"))[0]["echo"] is None
