@@ -1,6 +1,6 @@
-"""Compares policies on the rollouts that both played, paired by environment, split, seed and sample.
+"""Compares policies on rollouts that both have, paired by environment, split, seed and sample.
 
-Pairs with a failed rollout or an undefined score are counted separately, and are in no difference.
+Pairs with a failed rollout or an undefined score are counted separately and excluded from every difference.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUMBERS: Mapping[str, Callable[[RolloutRow], float | None]] = {
     "cost": lambda row: row.cost,
     "seconds": lambda row: row.seconds,
 }
-"""Numbers of a rollout for which more is neither better nor worse."""
+"""Numbers of a rollout for which a higher value is neither better nor worse."""
 
 
 @dataclass(slots=True)
@@ -47,14 +47,14 @@ class Side:
     """The rollouts of one policy in one source.
 
     Attributes:
-        place: The source, as the caller named it.
+        place: The source, as the caller wrote it.
         policy: The name of the policy or of the model.
         name: A name that is unique among the compared sides.
         rows: The newest rollout of each key.
         replaced: The number of older rollouts of the same keys.
-        spec_hashes: The known hashes of the declarations.
-        configuration: The configuration by dotted name.
-        ranges: The ranges of reward and criteria.
+        spec_hashes: The hashes of the app's declarations, as far as they are known.
+        configuration: The configuration, by dotted name.
+        ranges: The possible values of the reward and the criteria.
     """
 
     place: str
@@ -69,14 +69,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of two policies, over the pairs in which both have it.
+    """One number of two policies, over the pairs in which both rollouts have this number.
 
     Attributes:
         name: The name of the number.
-        of: `reward` or `criterion`, for which more is better, or `number`.
-        baseline: The baseline's mean over the pairs.
-        other: The other policy's mean over the pairs.
-        undefined: The pairs without a failure in which a rollout lacks the number.
+        of: The type of number: `reward` or `criterion`, for which higher is better, or `number`.
+        baseline: The baseline's mean over these pairs.
+        other: The other policy's mean over these pairs.
+        undefined: How many pairs without a failure lack the number in at least one rollout.
         difference: The paired difference.
     """
 
@@ -101,11 +101,11 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A pair of rollouts whose rewards differ, or of which one failed.
+    """A pair of rollouts whose rewards differ, or in which one rollout failed.
 
     Attributes:
-        kind: `gained` or `lost` if the reward crossed `pass_at`, else `higher` or `lower`; `failed` if only the other
-            rollout failed, `recovered` if only the baseline's did.
+        kind: `gained` or `lost` if only one reward reaches `pass_at`, and otherwise `higher` or `lower`. `failed` if
+            only the other rollout failed, and `recovered` if only the baseline's rollout failed.
         baseline: The baseline's rollout.
         other: The other rollout.
     """
@@ -136,12 +136,12 @@ class Comparison:
         baseline: The baseline.
         other: The other policy.
         pairs: The number of pairs without a failure.
-        failed: The number of pairs by which rollout failed (baseline, other, both).
+        failed: The number of pairs with a failure, by the rollout that failed (baseline, other or both).
         unpaired: The number of rollouts without a partner, for each side.
-        measures: The reward, then criteria, then numbers.
-        breakdowns: By field, the reward for each value.
-        changes: Lost and gained first, then failures, then by size.
-        configuration: The differences by name, as (baseline, other).
+        measures: The reward, followed by the criteria and the numbers.
+        breakdowns: The reward for each value of a field, by field.
+        changes: The changes: `lost` and `gained` first, then failures, then the rest by size.
+        configuration: The settings that differ, by name, each as (baseline, other).
     """
 
     baseline: Side
@@ -161,9 +161,9 @@ class Comparison:
 
     @property
     def more_seeds(self) -> int | None:
-        """The number of further seeds that would decide a reward difference of this size; 0 if it is decided.
+        """How many more seeds are needed to show that a reward difference of this size is not chance.
 
-        None if there is no difference, or fewer than two seeds are shared.
+        0 if the shared seeds already show it. None if there is no difference, or fewer than two seeds are shared.
         """
         difference = self.reward.difference
         if difference.decided:
@@ -191,14 +191,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
-    """How sides are compared.
+    """The settings of a comparison.
 
     Attributes:
         method: The method of the intervals.
         confidence: The probability that an interval contains the true difference.
         pass_at: The lowest reward of a pass.
-        by: Fields of a task's row, `tag` or `seed`, by which the reward is broken down.
-        force: Whether to compare rollouts of different declarations.
+        by: What the reward is broken down by: fields of a task's row, `tag` or `seed`.
+        force: Whether to compare rollouts that were played with different declarations.
     """
 
     method: IntervalMethod = "bootstrap"
@@ -209,9 +209,11 @@ class ComparisonSettings:
 
 
 async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery | None = None) -> list[Side]:
-    """Return the policies of a source, in the order of its configuration, or else of their first rollouts.
+    """Return one side for each policy in a source.
 
-    wanted: selects rollouts. Raises StoreError, TaskAppError.
+    The order is the order in the source's configuration. A source without a configuration is ordered by first rollout.
+
+    wanted: Selects the rollouts. Raises StoreError or TaskAppError if the source cannot be read.
     """
     of_policy: dict[str, list[RolloutRow]] = {}
     async for row in source.rows(wanted):
@@ -231,27 +233,32 @@ async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery 
 
 
 def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str | None = None) -> list[Side]:
-    """Return the sides with this policy (None is any), sides of policy `baseline` first. Raises ConfigError without one."""
+    """Return the sides with `policy` (None for any), with the sides of the policy `baseline` first.
+
+    Raises ConfigError if there is no side with one of these policies.
+    """
     found = [side for side in sides if policy in (None, side.policy)]
     for name, among in ((policy, sides), (baseline, found)):
         known = {side.policy for side in among}
         if name is not None and name not in known:
             raise ConfigError(
-                f"No rollout was played by {name[:80]!r}.", hint=f"The policies are {', '.join(sorted(known))}."
+                f"The policy {name[:80]!r} has no rollouts.", hint=f"The policies are {', '.join(sorted(known))}."
             )
     return sorted(found, key=lambda side: baseline not in (None, side.policy))
 
 
 def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -> list[Comparison]:
-    """Compare each further side with the first, the baseline.
+    """Compare the first side, the baseline, with each other side.
 
-    Raises ConfigError for fewer than two sides, different declarations (spec hashes) without `force`, no shared rollout, or a
-    field of `by` that no row has.
+    Raises ConfigError if there are fewer than two sides, if two sides share no rollout, if the declarations (spec
+    hashes) differ without `force`, or if no row has a field in `by`.
     """
     settings = settings or ComparisonSettings()
     if len(sides) < 2:
-        only = f"{sides[0].place} has only the rollouts of {sides[0].policy}" if sides else "no rollout was found"
-        raise ConfigError(f"Nothing can be compared: {only}.", hint="Pass two evaluations, or one of several policies.")
+        only = f"{sides[0].place} only has rollouts of {sides[0].policy}" if sides else "no rollout was found"
+        raise ConfigError(
+            f"Nothing can be compared: {only}.", hint="Pass two evaluations, or one evaluation with several policies."
+        )
     _name(sides)
     if not settings.force:
         _check_declarations(sides)
@@ -264,8 +271,8 @@ def _compared(baseline: Side, other: Side, settings: ComparisonSettings) -> Comp
     keys = [key for key in baseline.rows if key in other.rows]
     if not keys:
         raise ConfigError(
-            f"{baseline.name} and {other.name} share no rollout with the same environment, split, seed and sample.",
-            hint="Play both on the same seeds.",
+            f"{baseline.name} and {other.name} have no rollouts with the same environment, split, seed and sample.",
+            hint="Evaluate both on the same seeds.",
         )
     pairs = [(key, baseline.rows[key], other.rows[key]) for key in sorted(keys)]
     played = [pair for pair in pairs if not (pair[1].failed or pair[2].failed)]
@@ -304,7 +311,7 @@ def _criterion(name: str) -> Callable[[RolloutRow], float | None]:
 
 
 def _differences(baseline: Range, other: Range) -> Range:
-    """Return the range of other − baseline."""
+    """Return the possible values of other − baseline."""
     return other[0] - baseline[1], other[1] - baseline[0]
 
 
@@ -332,7 +339,10 @@ def _measure(
 
 
 def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bounds: Range) -> list[Measure]:
-    """Return the reward of each group of rows, numbers first. A rollout is in the groups of all its tags."""
+    """Return the reward for each value of `by`, with numbers first.
+
+    With `tag`, a rollout counts for each of its tags.
+    """
     groups: dict[str, list[Pair]] = {}
     order: dict[str, Json] = {}
     for pair in pairs:
@@ -347,7 +357,7 @@ def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bou
 
 
 _RANKS = {"lost": 0, "gained": 1, "failed": 2, "recovered": 3, "lower": 4, "higher": 4}
-"""The order of changes in a list."""
+"""The order of a list of changes."""
 
 
 def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
@@ -374,7 +384,10 @@ def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
 
 
 def _policy_of(row: RolloutRow) -> str:
-    """Return the rollout's name in the evaluation, else the name of its language model, else of its policy."""
+    """Return the rollout's policy name in the evaluation.
+
+    Without one, return its language model's name or its policy's name.
+    """
     return row.name or (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
 
 
@@ -390,7 +403,7 @@ def _by_key(rows: Sequence[RolloutRow]) -> tuple[dict[PairKey, RolloutRow], int]
 
 
 async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow]) -> Mapping[str, Json]:
-    """Return the configuration of a store's newest rollout."""
+    """Return the configuration of the newest rollout in a store."""
     newest = max(rows.values(), key=lambda row: row.created_at or 0.0)
     stored = await source.load(newest.rollout_id)
     known = {
@@ -407,7 +420,7 @@ async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow])
 
 
 def _flat(members: Mapping[str, Any], above: str = "", leave_out: Sequence[str] = ()) -> dict[str, Json]:
-    """Return the members by dotted name."""
+    """Flatten nested members. Return them by dotted name."""
     found: dict[str, Json] = {}
     for name, value in members.items():
         if name in leave_out:
@@ -420,7 +433,7 @@ def _flat(members: Mapping[str, Any], above: str = "", leave_out: Sequence[str] 
 
 
 def _name(sides: Sequence[Side]) -> None:
-    """Give each side a unique name: the policy's, with the source and a number if needed."""
+    """Give each side a unique name: the policy's name, followed by the source and a number if needed."""
     for naming in (
         lambda number, side: side.policy,
         lambda number, side: f"{side.policy} ({side.place})",
@@ -433,21 +446,22 @@ def _name(sides: Sequence[Side]) -> None:
 
 
 def _check_declarations(sides: Sequence[Side]) -> None:
-    """Raise ConfigError if the sides are known to be played with different declarations."""
+    """Raise ConfigError if the sides are known to have different declarations."""
     hashes = {spec_hash: side for side in reversed(sides) for spec_hash in sorted(side.spec_hashes, reverse=True)}
     if len(hashes) < 2:
         return
     (one, first), (two, second) = list(hashes.items())[:2]
     where = first.name if first is second else f"{second.name} and {first.name}"
     raise ConfigError(
-        f"{where} were played with different declarations of the app (spec hashes {one[:12]} and {two[:12]}), so their "
+        f"{where} were played with different versions of the app's declarations (spec hashes {one[:12]} and "
+        f"{two[:12]}), so their "
         "rewards may have different meanings.",
-        hint="Play one of them again with the same app, or compare them anyway with --force.",
+        hint="Evaluate one of them again with the other's version of the app, or compare them anyway with --force.",
     )
 
 
 def _resolve_splits(sides: Sequence[Side]) -> None:
-    """Set the split of failed rollouts without one, if all other rollouts of the seed have the same split."""
+    """Set the split of failed rollouts that have none, if all other rollouts with the same seed have the same split."""
     splits: dict[tuple[str, int, int | str], set[str]] = {}
     for side in sides:
         for environment, split, seed, sample in side.rows:

@@ -1,4 +1,4 @@
-"""Resumes a stored evaluation from its directory alone. Keys are not stored, so they come from the environment."""
+"""Resumes a stored evaluation, using only its directory. Keys are not stored, so they come from the environment."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ NAMES_IN_FILE = "models"
 
 
 def is_evaluation(path: str) -> bool:
-    """Whether the path is the directory of an evaluation."""
+    """Return whether the path is an evaluation's directory."""
     return (Path(path) / CONFIG).is_file()
 
 
 def policies_to_store(
     policies: Mapping[str, Mapping[str, Any]], in_models_file: Mapping[str, str]
 ) -> dict[str, dict[str, Json]]:
-    """Return the members of a configuration's `options` from which `policies_again` restores keys and addresses.
+    """Return the fields of a configuration's `options` that `policies_again` needs to restore keys and addresses.
 
-    in_models_file: maps a policy's name to its model in models.toml, or on a backend.
+    in_models_file: Maps a policy's name to its model in models.toml or on a backend.
     """
     not_stored: dict[str, Json] = {}
     for name, config in policies.items():
@@ -53,10 +53,11 @@ def policies_to_store(
 def policies_again(
     config: Mapping[str, Any], model_named: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return `policy.config` of each policy of a stored evaluation, with its key.
+    """Return `policy.config` for each policy of a stored evaluation, including the policy's key.
 
-    model_named: returns the address, name and key of a model in models.toml. Raises ConfigError if an option of the
-    evaluation was not stored.
+    model_named: Returns the address, the name and the key of a model in models.toml.
+
+    Raises ConfigError if an option of the evaluation was not stored.
     """
     options = config.get("options", {})
     found: dict[str, dict[str, Any]] = {}
@@ -65,7 +66,8 @@ def policies_again(
         lost = [*again.pop("others", []), *options.get(NOT_STORED, {}).get(name, [])]
         if lost:
             raise ConfigError(
-                f"The policy {name} was played with {', '.join(map(str, lost))}, which is not stored.",
+                f"The policy {name} cannot be restored, because these settings were not stored: "
+                f"{', '.join(map(str, lost))}.",
                 hint="Repeat the command with --resume, or add the model and its key to models.toml.",
             )
         alias = options.get(NAMES_IN_FILE, {}).get(name)
@@ -74,10 +76,11 @@ def policies_again(
 
 
 def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | None:
-    """Compute the summary of a finished evaluation again from its lines, without opening its app.
+    """Recompute the summary of a finished evaluation from its result lines, without opening its app.
 
-    The app's aggregates come from `summary.json`. Returns None if rollouts or `summary.json` are missing, or the lines lack
-    a field by which `options` groups. Raises ConfigError, StoreError.
+    The app's aggregates are copied from `summary.json`. Returns None if `summary.json` or a rollout is missing, or if
+    the lines lack a field by which `options` groups. Raises ConfigError or StoreError if a file of the evaluation is
+    invalid.
     """
     config = read_config(path)
     plan = EvalPlan.of_stored(config["asked"])
@@ -104,7 +107,7 @@ def summarise_again(path: Path, options: SummaryOptions) -> dict[str, Any] | Non
 
 
 def _have_rows(directory: Directory, options: SummaryOptions) -> bool:
-    """Whether each field by which `options` groups is in at least one line."""
+    """Return whether each field by which `options` groups is in at least one line."""
     missing = {"tags" if by == TAG else by for by in options.by if by != SEED}
     for result in directory.results() if missing else ():
         missing -= result.row.keys()
@@ -114,7 +117,7 @@ def _have_rows(directory: Directory, options: SummaryOptions) -> bool:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-    """Read `summary.json`; None if it is missing or damaged."""
+    """Read `summary.json`. Return None if it is missing or invalid."""
     try:
         summary = orjson.loads(read_inside(path, SUMMARY, MAX_CONFIG_BYTES))
     except (OSError, orjson.JSONDecodeError):

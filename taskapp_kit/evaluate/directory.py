@@ -3,10 +3,10 @@
     config.json     the requested rollouts, written before the first one
     results.jsonl   one line per rollout, appended and flushed to disk
     summary.json    written atomically when every rollout has a line
-    report.html     the same with plots, written atomically when the command ends
+    report.html     the summary with plots, written atomically when the command ends
 
-A running evaluation holds a lock on `results.jsonl`, which the system releases when the process ends in any way. A killed
-process leaves at most a partial last line, which resuming cuts off.
+A running evaluation has a lock on `results.jsonl`, which the operating system releases when the process ends, even if
+it is killed. A killed process may leave a partial last line, which is removed when the evaluation is resumed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ MAX_CONFIG_BYTES = 64 * 2**20
 FORMAT, SCHEMA_VERSION = "taskapp-eval", 1
 NOTHING = -1
 LONGEST_VALUE = 70
-"""The most characters of a configuration's value in a message."""
+"""How many characters of a configuration value a message shows."""
 EVALS = Path(".taskapp") / "evals"
-"""The default parent of evaluation directories."""
+"""The default parent directory of evaluations."""
 
 
 def new_path(app: str, names: Sequence[str]) -> Path:
@@ -53,18 +53,19 @@ def new_path(app: str, names: Sequence[str]) -> Path:
     path = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     others = (
         path.with_name(f"{path.name}-{number}") for number in itertools.count(2)
-    )  # if one was started in the same second
+    )  # if another evaluation was started in the same second
     return next(one for one in itertools.chain([path], others) if not one.exists())
 
 
 class Directory:
-    """An evaluation's open and locked directory; `close` releases it.
+    """The directory of an evaluation, open and locked. `close` releases the lock.
 
-    Only the offset of each rollout's line is in memory, 8 bytes per rollout. spent: the tokens and cost of all lines.
+    Only the offset of each rollout's line is kept in memory, which takes 8 bytes per rollout. spent: The tokens and the
+    cost of all lines.
     """
 
     def __init__(self, path: Path, plan: EvalPlan) -> None:
-        """Create the directory if needed. Raises ConfigError if another process uses it, or it cannot be written."""
+        """Create the directory if needed. Raises ConfigError if another process uses it, or if it is not writable."""
         self.path = path
         self._plan = plan
         self._offsets = array("q", [NOTHING]) * len(plan)
@@ -81,26 +82,28 @@ class Directory:
         except OSError:
             os.close(self._file)
             raise ConfigError(
-                f"Another evaluation is running in {path}.", hint="Wait for it, or pass another --out."
+                f"Another evaluation is running in {path}.", hint="Wait until it ends, or pass another --out."
             ) from None
         self._size = os.fstat(self._file).st_size
 
     def close(self) -> None:
-        """Release the directory."""
+        """Close the files and release the lock."""
         os.close(self._file)
 
     # -- configuration --------------------------------------------------------------------------------------------
 
     def begin(self, config: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
-        """Start or resume the evaluation; return the configuration in effect.
+        """Start or resume the evaluation, and return the configuration in effect.
 
-        config: `asked` must match the stored configuration, whose other members stay. resume: whether an existing evaluation
-        may be continued. Raises ConfigError, and StoreError for damaged files.
+        config: The configuration. When resuming, its `asked` must equal the stored `asked`, and the other stored fields
+        stay. resume: Whether an existing evaluation may be resumed.
+
+        Raises ConfigError if the directory has another evaluation, and StoreError if its files are damaged.
         """
         before = read_config(self.path) if (self.path / CONFIG).exists() else None
         if before is None and self._size:
             raise ConfigError(
-                f"{self.path} has a {RESULTS} but no {CONFIG}, so the evaluation is unknown.",
+                f"{self.path} has a {RESULTS} but no {CONFIG}, so the evaluation cannot be identified.",
                 hint="Pass another --out.",
             )
         changed = [] if before is None else differing(before["asked"], config["asked"])
@@ -111,7 +114,7 @@ class Directory:
         if not resume:
             raise ConfigError(
                 f"{self.path} already contains an evaluation.",
-                hint="Continue it with --resume, or pass another --out." if not changed else "Pass another --out.",
+                hint="Pass --resume to continue it, or pass another --out." if not changed else "Pass another --out.",
             )
         if changed:
             raise ConfigError(
@@ -124,14 +127,14 @@ class Directory:
     # -- results --------------------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Find the line of each rollout, and cut off a partial last line."""
+        """Find the line of each rollout, and remove a partial last line."""
         end = 0
         with os.fdopen(os.dup(self._file), "rb") as lines:
             lines.seek(0)
             for line in whole_lines(lines, self.path / RESULTS):
                 self._take(line.entry, line.offset, line.number)
                 end = line.end
-        # A process that was killed during a write leaves a partial last line, whose rollout is played again. Any other
+        # A process that is killed during a write leaves a partial last line, and its rollout is played again. Any other
         # damage is an error, because a silently lost result would change the summary.
         if end < self._size:
             os.ftruncate(self._file, end)
@@ -141,13 +144,13 @@ class Directory:
     def _take(self, entry: dict[str, Any], offset: int, number: int) -> None:
         position = self._plan.position(entry.get("key"))
         if position is None:
-            raise damaged(self.path / RESULTS, number, "contains a rollout that was not requested")
+            raise damaged(self.path / RESULTS, number, "contains a rollout that is not in the evaluation's plan")
         try:
             result = row_of_line(entry)
         except (KeyError, TypeError):
-            raise damaged(self.path / RESULTS, number, "is not a result of this release") from None
+            raise damaged(self.path / RESULTS, number, "is not a result that this release can read") from None
         if self._offsets[position] != NOTHING and position not in self._failed:
-            raise damaged(self.path / RESULTS, number, "repeats the result of another line")
+            raise damaged(self.path / RESULTS, number, "is a duplicate of another line's result")
         self._note(position, offset, result)
 
     def _note(self, position: int, offset: int, result: RolloutRow) -> None:
@@ -161,7 +164,7 @@ class Directory:
             self._failed.pop(position, None)
 
     def missing(self, *, retry_failed: bool) -> Iterator[tuple[int, int]]:
-        """Yield (position, failures so far) of each rollout to play, in the plan's order."""
+        """Yield each rollout that must be played, as (position, failures so far), in the plan's order."""
         for position in range(len(self._offsets)):
             failures = self._failed.get(position, 0)
             if self._offsets[position] == NOTHING or (retry_failed and failures):
@@ -174,13 +177,14 @@ class Directory:
 
     @property
     def unscored(self) -> int:
-        """The number of rollouts that failed in scoring, after their episode had ended."""
+        """The number of rollouts whose episode ended but whose scoring failed."""
         return sum(result.boundary == "scoring" for result in self.results()) if self.failed else 0
 
     def append(self, results: list[tuple[int, RolloutRow]]) -> None:
-        """Write the lines of results and flush them to disk. Blocks. Raises StoreError, and then none is written.
+        """Append result lines and flush them to disk. Blocks the calling thread.
 
-        A later line of a failed rollout replaces its earlier line.
+        A later line for a failed rollout replaces its earlier line. Raises StoreError if the lines cannot be written.
+        In that case none of them is written.
         """
         lines = [line_of(result, self._plan.key(position).to_json()) for position, result in results]
         data = memoryview(b"".join(lines))
@@ -197,11 +201,11 @@ class Directory:
             self._size += len(line)
 
     def results(self) -> Iterator[RolloutRow]:
-        """Yield the current result of each rollout that has a result, in the plan's order."""
+        """Yield the current result of each rollout that has one, in the plan's order."""
         return (result for _, result in self.placed_results())
 
     def placed_results(self) -> Iterator[tuple[int, RolloutRow]]:
-        """Yield (position, result) in the order of `results`."""
+        """Yield the same results as `results`, each as (position, result)."""
         with os.fdopen(os.dup(self._file), "rb") as lines:
             for position, offset in enumerate(self._offsets):
                 if offset != NOTHING:
@@ -210,15 +214,18 @@ class Directory:
     # -- summary --------------------------------------------------------------------------------------------------
 
     def write_summary(self, summary: Mapping[str, Json]) -> None:
-        """Write `summary.json` atomically. Raises StoreError."""
+        """Write `summary.json` atomically. Raises StoreError if it cannot be written."""
         self._write(SUMMARY, _json(summary))
 
     def write_report(self, text: str) -> None:
-        """Write `report.html` atomically. Raises StoreError."""
+        """Write `report.html` atomically. Raises StoreError if it cannot be written."""
         self._write(REPORT, text.encode())
 
     def drop_summary(self) -> None:
-        """Remove the summary of an earlier run, because more results follow. Raises StoreError."""
+        """Remove the summary of an earlier run, because more results follow.
+
+        Raises StoreError if it cannot be removed.
+        """
         try:
             (self.path / SUMMARY).unlink(missing_ok=True)
         except OSError as error:
@@ -232,7 +239,10 @@ class Directory:
 
 
 class Line(NamedTuple):
-    """A line of `results.jsonl`. number: counted from 1. offset, end: positions in bytes."""
+    """A line of `results.jsonl`.
+
+    number: The line number, from 1. offset, end: The first byte, and the byte after the line.
+    """
 
     number: int
     offset: int
@@ -241,9 +251,9 @@ class Line(NamedTuple):
 
 
 def whole_lines(lines: BinaryIO, path: Path) -> Iterator[Line]:
-    """Yield the lines up to a partial last line, which a process is writing, or was writing when it was killed.
+    """Yield all complete lines. A partial last line is ignored, because a process may still be writing it.
 
-    Raises StoreError if another line is not a JSON object.
+    Raises StoreError if a complete line is not a JSON object.
     """
     offset = 0
     for number, line in enumerate(iter(partial(lines.readline, MAX_LINE_BYTES), b""), start=1):
@@ -264,7 +274,7 @@ def whole_lines(lines: BinaryIO, path: Path) -> Iterator[Line]:
 
 
 def line_at(lines: BinaryIO, offset: int) -> dict[str, Any]:
-    """Return the line at the offset of a `Line`."""
+    """Return the JSON object at the offset of a `Line`."""
     lines.seek(offset)
     entry: dict[str, Any] = orjson.loads(lines.readline())
     return entry
@@ -282,7 +292,7 @@ def _json(body: Mapping[str, Json]) -> bytes:
 def read_config(path: Path) -> dict[str, Any]:
     """Read the `config.json` of an evaluation's directory.
 
-    Raises ConfigError if the file is missing or invalid, or if a link leads out of the directory.
+    Raises ConfigError if the file is missing or invalid, or if a link points outside of the directory.
     """
     try:
         text = read_inside(path, CONFIG, MAX_CONFIG_BYTES)
@@ -290,11 +300,13 @@ def read_config(path: Path) -> dict[str, Any]:
             if os.path.lexists(path / name):
                 inside(path, name)
     except FileNotFoundError:
-        raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Pass its directory.") from None
+        raise ConfigError(
+            f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Pass an evaluation's directory."
+        ) from None
     except ForeignFileRefused as error:
         raise ConfigError(
             f"{path / error.filename} {error.strerror}. Expected a regular file in the directory.",
-            hint="Copy the link's target into the directory.",
+            hint="Replace the link with a copy of its target.",
         ) from None
     except OSError as error:
         raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.") from None
@@ -309,13 +321,16 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ConfigError(
-        f"{path / CONFIG} is not the configuration of an evaluation of this release.",
-        hint="Pass another directory.",
+        f"{path / CONFIG} is not an evaluation's configuration that this release can read.",
+        hint="Pass an evaluation's directory.",
     )
 
 
 def store_address(reference: str) -> str:
-    """Return a store's address: `rollouts.db` in an evaluation's directory, else `reference` itself. Raises ConfigError."""
+    """Return a store's address. For an evaluation's directory it is `rollouts.db` in it, otherwise `reference` itself.
+
+    Raises ConfigError if the directory has no `rollouts.db`.
+    """
     path = Path(reference)
     if not path.is_dir():
         return reference
@@ -324,13 +339,13 @@ def store_address(reference: str) -> str:
     if not database.is_file():
         raise ConfigError(
             f"{path} has no {DATABASE}, because its rollouts are stored elsewhere or not at all.",
-            hint="Pass their store: sqlite:///PATH or postgresql://…",
+            hint="Pass the store that contains them: sqlite:///PATH or postgresql://…",
         )
     return str(database)
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
-    """Describe each member that differs: `seeds was 0-9, is 0-19`."""
+    """Describe each field that differs, for example `seeds was 0-9, is 0-19`."""
     differences: list[str] = []
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name), now.get(name)

@@ -1,6 +1,6 @@
-"""Reads people's labels of answers, plays the answers, and asks an app's judges about them.
+"""Reads people's labels of answers, plays the answers, and has an app's judges score them.
 
-A line of the file is `{"seed": 0, "answer": "…", "label": 0.5}`; `taskapp judge calibrate --help` describes its members.
+A line of the file is `{"seed": 0, "answer": "…", "label": 0.5}`; `taskapp judge calibrate --help` describes the fields.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ KNOWN_MEMBERS = frozenset(
     )
 )  # fmt: skip
 DEADLINE_SECONDS = 24 * 3600.0
-"""The deadline of the calls of one case."""
+"""The deadline for all judge calls of one case, in seconds."""
 
 
 async def judge_labels(
     app: TaskApp, name: str, text: bytes, settings: Settings, store: Store | None, *, repeats: int, concurrency: int
 ) -> list[CaseResult]:
-    """Ask the judges about every labelled answer of a file, in its order.
+    """Have the judges score every labelled answer in a file. Results are in the order of the lines.
 
-    name, text: the file's name and content. store: the store of the rollouts that labels name by id, which is not closed.
-    repeats: the calls per answer. concurrency: the answers judged concurrently. Raises ConfigError for an invalid line,
-    Unavailable without a model.
+    Args:
+        app: The app with the judges.
+        name: The file's name, for messages.
+        text: The file's content.
+        settings: The settings, with the judges' models.
+        store: The store of the rollouts that labels name by id. It is not closed.
+        repeats: The number of judge calls per answer.
+        concurrency: How many answers are judged concurrently.
+
+    Raises:
+        ConfigError: A line is invalid.
+        Unavailable: A judge has no model.
     """
     spec = app.freeze()
     access = model_access(settings, "local", SystemClock())
@@ -64,25 +73,26 @@ async def judge_labels(
 
 
 async def annotated_labels(app: TaskApp, store: Store) -> bytes:
-    """Return the annotations of an app's judges in a store, as a file of labels.
+    """Return people's annotations for an app's judges in a store, in the format of a label file.
 
-    Raises Unavailable, StoreError, and ConfigError without any.
+    Raises Unavailable if the store has no annotations, StoreError if it fails, and ConfigError if no annotation is for
+    a judge of this app.
     """
     if not isinstance(store, QueryableStore):
-        raise Unavailable("This store has no annotations.", hint="Use a store of taskapp-kit.")
+        raise Unavailable("This store does not support annotations.", hint="Use a store of taskapp-kit.")
     judges = {judge.name for judge in app.freeze().judges if not judge.group}
     found = [item for item in await store.annotations(app=app.name) if item.criterion in judges]
     if not found:
         raise ConfigError(
-            f"The store has no annotation of a judge of {app.name!r}.",
-            hint="Score rollouts in the viewer: /ui/annotate, or taskapp view.",
+            f"The store has no annotations for a judge of {app.name!r}.",
+            hint="Score rollouts in the viewer: open /ui/annotate, or run taskapp view.",
         )
     lines = ({"judge": item.criterion, "rollout_id": item.rollout_id, "label": item.score} for item in found)
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
 class _LabelReader:
-    """Reads labels: plays each answer, or loads its rollout from the store. Calls no judge."""
+    """Reads labels. Each answer is played, or its rollout is loaded from the store. No judge is called."""
 
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
 
@@ -93,7 +103,7 @@ class _LabelReader:
         self._place = ""
 
     async def read(self, name: str, text: bytes) -> list[Case]:
-        """Return the cases of a file. Raises ConfigError, which names the line."""
+        """Return the cases in a file. Raises ConfigError if a line is invalid. The message names the line."""
 
         cases = []
         for at, line in enumerate(text.splitlines(), start=1):
@@ -108,32 +118,34 @@ class _LabelReader:
                 raise self._wrong("is not a JSON object")
             cases.append(await self._case(members))
         if not cases:
-            raise ConfigError(f"{name} has no labels.", hint='A line is {"seed": 0, "answer": "…", "label": 0.5}.')
+            raise ConfigError(
+                f"{name} has no labels.", hint='Write lines such as {"seed": 0, "answer": "…", "label": 0.5}.'
+            )
         return cases
 
     async def _case(self, members: dict[str, Any]) -> Case:
 
         unknown = sorted(set(members) - KNOWN_MEMBERS)
         if unknown:
-            raise self._wrong(f"has the unknown member {unknown[0]!r}; expected {', '.join(sorted(KNOWN_MEMBERS))}")
+            raise self._wrong(f"has the unknown field {unknown[0]!r}; expected {', '.join(sorted(KNOWN_MEMBERS))}")
         judge = self._judge(members.get("judge"))
         many = "s" if judge.group else ""
         sources = [name for name in (f"answer{many}", f"rollout_id{many}") if name in members]
         label = members.get(f"label{many}")
         if len(sources) != 1 or label is None:
             raise self._wrong(
-                f"of judge {judge.name!r} needs label{many}, and one of answer{many} and rollout_id{many}"
+                f"is for judge {judge.name!r}, so it must have label{many}, and either answer{many} or rollout_id{many}"
             )
         given, labels = (members[sources[0]], label) if judge.group else ([members[sources[0]]], [label])
         if not isinstance(given, list) or not isinstance(labels, list) or len(given) != len(labels) or not given:
-            raise self._wrong("needs as many labels as answers")
+            raise self._wrong("must have as many labels as answers")
         if judge.group and len(given) < 2:
-            raise self._wrong("needs at least two answers to compare")
+            raise self._wrong("must have at least two answers to compare")
         read = self._stored if sources[0].startswith("rollout") else self._played
         trajectories = [await read(item, members) for item in given]
         first = trajectories[0]
         if not judge.applies_to(first.environment):
-            raise self._wrong(f"is of environment {first.environment!r}, to which judge {judge.name!r} does not apply")
+            raise self._wrong(f"is for environment {first.environment!r}, to which judge {judge.name!r} does not apply")
         if any(
             (one.environment, one.split, one.seed) != (first.environment, first.split, first.seed)
             for one in trajectories
@@ -147,7 +159,7 @@ class _LabelReader:
         judges = [judge for judge in self._spec.judges if name is None or judge.name == name]
         if len(judges) != 1:
             known = ", ".join(judge.name for judge in self._spec.judges)
-            found = "names none of several judges" if name is None else f"has judge {str(name)[:80]!r}"
+            found = "names no judge, but the app has several" if name is None else f"has judge {str(name)[:80]!r}"
             raise self._wrong(f"{found}; the judges are {known}")
         return judges[0]
 

@@ -1,4 +1,4 @@
-"""Reasons to stop an evaluation early: limits, and failures that further rollouts would probably share."""
+"""Decides when an evaluation stops early: at a limit, or when further rollouts would probably fail the same way."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalLimits:
-    """The limits of one evaluation. None means no limit.
+    """The limits of an evaluation. None means no limit.
 
     Attributes:
-        max_failures: The number of failed rollouts in this run.
-        max_cost: The cost of all models with known prices in US dollars, over all runs.
-        max_total_tokens: The policies' prompt and completion tokens, over all runs.
+        max_failures: The limit on failed rollouts in this run.
+        max_cost: The limit on the cost of all models with known prices, over all runs, in US dollars.
+        max_total_tokens: The limit on the policies' prompt and completion tokens, over all runs.
     """
 
     max_failures: int | None = None
@@ -32,21 +32,21 @@ class EvalLimits:
 
 @dataclass(slots=True)
 class Spending:
-    """The usage of all lines of a directory, including replaced failures. cost: in US dollars."""
+    """The usage of all result lines in a directory, including lines that were replaced. cost: In US dollars."""
 
     tokens: float = 0.0
     cost: float = 0.0
 
     def add(self, result: RolloutRow) -> None:
-        """Add one line."""
+        """Add the usage of one line."""
         self.tokens += tokens_of(result.usage)
         self.cost += (result.policy_cost or 0.0) + (result.other_cost or 0.0)
 
 
 class EvalBudget:
-    """The remaining budget of an evaluation. before: the usage of earlier runs. progress: the live usage of this run.
+    """Compares the usage of an evaluation with its limits. before: The usage of earlier runs. progress: This run's usage.
 
-    At a limit no further rollout starts. Running rollouts end, so the usage may exceed a limit by their rest.
+    At a limit, no new rollouts are started. Running rollouts continue, so the final usage may exceed the limit.
     """
 
     def __init__(self, limits: EvalLimits, before: Spending, progress: Progress) -> None:
@@ -63,7 +63,7 @@ class EvalBudget:
             self._without_price = model
 
     def reached(self) -> EvaluationLimitReached | None:
-        """Return the error for the limit that was reached; None if no limit was reached."""
+        """Return the error for the limit that was reached, or None if no limit was reached."""
         limits, tokens = self._limits, self._before.tokens + self._progress.tokens
         cost = self._before.cost + (self._progress.cost or 0.0)
         if limits.max_failures is not None and self._failures >= limits.max_failures:
@@ -71,12 +71,12 @@ class EvalBudget:
             return EvaluationLimitReached(f"{failed} failed, and --max-failures is {limits.max_failures}.")
         if limits.max_cost is not None and cost >= limits.max_cost:
             return EvaluationLimitReached(
-                f"The models' answers have cost {dollars(cost)}, and --max-cost is {limits.max_cost:g}."
+                f"The models have cost {dollars(cost)} so far, and --max-cost is {limits.max_cost:g}."
             )
         if self._without_price is not None:
             return EvaluationLimitReached(
                 f"The price of {self._without_price} is unknown, so --max-cost cannot be enforced.",
-                hint="Add its prices to models.toml, or use --max-total-tokens.",
+                hint="Add the model's prices to models.toml, or use --max-total-tokens.",
             )
         if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
             return EvaluationLimitReached(
@@ -92,19 +92,24 @@ SHARED_CODES = frozenset(
         "auxiliary_model_not_configured",
     }
 )  # fmt: skip
-"""Codes of failures that the next rollout of any policy would probably share. They are counted over all policies."""
+"""Codes of failures that the next rollout of any policy would probably share.
+
+These failures are counted over all policies.
+"""
 GONE_CODES = SHARED_CODES | {
     "model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused", "deadline",
 }  # fmt: skip
-"""Also the codes of failures that the next rollout of the same policy would probably share. A model, judge or simulator that
-never answers causes `deadline`."""
+"""The same, plus codes of failures that the next rollout of the same policy would probably share.
+
+`deadline` is included because a model, judge or simulator that never responds causes it.
+"""
 MAX_CONSECUTIVE_FAILURES = 8
 
 
 class ModelFailures:
-    """Counts failures with GONE_CODES per cause since the last success that excludes the cause.
+    """Counts failures with one of GONE_CODES, for each code and policy, since the last success.
 
-    limit: the number of failures with one cause that stops the evaluation; 0 never stops it.
+    limit: The evaluation stops after this many failures with the same code. With 0, it never stops for this reason.
     """
 
     def __init__(self, limit: int = MAX_CONSECUTIVE_FAILURES) -> None:
@@ -112,7 +117,7 @@ class ModelFailures:
         self._counts: dict[str | None, Counter[str]] = {}
 
     def see(self, model: str, result: RolloutRow) -> None:
-        """Count an ended rollout of `model`. Raises EvaluationStopped at the limit."""
+        """Count an ended rollout of `model`. Raises EvaluationStopped when the limit is reached."""
         if not result.failed:
             self._counts.pop(model, None)
             self._counts.pop(None, None)
@@ -125,6 +130,7 @@ class ModelFailures:
         if self._limit and counts[result.code] >= self._limit:
             of_model = "" if whose is None else f" of {whose}"
             raise EvaluationStopped(
-                f"{counts[result.code]} rollouts{of_model} failed with {result.code}, and none succeeded in the meantime: "
+                f"{counts[result.code]} rollouts{of_model} failed with {result.code}, and none succeeded in the "
+                "meantime: "
                 f"{(result.message or '').rstrip('.')}."
             )

@@ -1,7 +1,7 @@
-"""Records of the evaluation directories that this user made on this machine, in the user's state directory.
+"""Remembers, in the user's state directory, which evaluation directories this user created on this machine.
 
-The config.json of a directory names an app, addresses and models, which another person may have chosen. So its app is only
-imported, and keys are only sent to its addresses, if the record of the same path contains the same values.
+The config.json in a directory names an app, addresses and models. Another person may have written it. So the app is only
+imported, and keys are only sent to the addresses, if this user's record for the same path has the same values.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ STATE_HOME = "XDG_STATE_HOME"
 
 
 def remember(directory: Path, config: Mapping[str, Any]) -> None:
-    """Record that this user evaluates here, with this app and these addresses. Raises OSError.
+    """Record that this user evaluates in `directory`, with this app and these addresses.
 
-    config: the configuration of the running command, not a configuration that it read from the directory.
+    config: The configuration of the running command. Never pass a configuration that was read from the directory.
+
+    Raises OSError if the record cannot be written.
     """
     place = _record_of(directory)
     make_private_folder(place.parent)
@@ -36,7 +38,7 @@ def remember(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def is_own(directory: Path, config: Mapping[str, Any]) -> bool:
-    """Whether this user made the directory here, and its config.json still names the same app, addresses and models."""
+    """Return whether this user created the directory here, with the app, addresses and models that `config` names."""
     try:
         recorded = orjson.loads(_record_of(directory).read_bytes())
     except (OSError, orjson.JSONDecodeError):
@@ -47,21 +49,22 @@ def is_own(directory: Path, config: Mapping[str, Any]) -> bool:
 def check_own(directory: Path, config: Mapping[str, Any], command: list[str]) -> None:
     """Raise ConfigError unless the directory `is_own`.
 
-    command: the command for the hint, in which the user names the app and the addresses.
+    command: The command for the hint. In it, the user names the app and the addresses.
     """
     if is_own(directory, config):
         return
     named = [config.get("app_reference"), config.get("options", {}).get("url")]
     words = " and ".join(str(name) for name in named if name)
     raise ConfigError(
-        f"You did not create {directory} on this machine, so its app was not imported and its addresses got no key"
+        f"You did not create {directory} on this machine, so its app was not imported and no key was sent to its "
+        "addresses"
         f"{f': {words}' if words else ''}.",
-        hint=f"If you trust it, name them yourself: {shlex.join(command)}",
+        hint=f"If you trust its app and addresses, run: {shlex.join(command)}",
     )
 
 
 def model_addresses(config: Mapping[str, Any]) -> list[str]:
-    """Return the models' addresses in a directory's `config.json`, without the models of models.toml."""
+    """Return the addresses of models in an evaluation's configuration, except models from models.toml."""
     aliases = config.get("options", {}).get("models", {})
     policies = stored_policies(config["asked"]).items()
     return list(
@@ -86,11 +89,11 @@ def policy_flags(config: Mapping[str, Any]) -> list[str]:
 
 
 def _record_of(directory: Path) -> Path:
-    """Return the path of a directory's record. Raises OSError without a state directory that only this user can write."""
+    """Return the path of a directory's record. Raises OSError if other users can write to the state directory."""
     chosen = Path(process_variable(STATE_HOME) or "")
     try:
         state = chosen if chosen.is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError:  # no HOME, and a user without an entry
+    except RuntimeError:  # HOME is not set, and the user has no entry in the user database
         raise FileNotFoundError(errno.ENOENT, "no home directory") from None
     for folder in (state / "taskapp-kit", state / "taskapp-kit" / "evaluations"):
         if folder.exists() and (folder.stat().st_uid != os.geteuid() or folder.stat().st_mode & OTHERS_WRITE):
@@ -100,7 +103,7 @@ def _record_of(directory: Path) -> Path:
 
 
 def _recorded(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a directory may later decide because it was decided here: code, addresses and models."""
+    """Return the values that a directory's `config.json` must equal to be trusted: the app, addresses and models."""
     options = config.get("options", {})
     return {
         "directory": str(directory.resolve()),

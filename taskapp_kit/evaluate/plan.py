@@ -18,7 +18,10 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 @dataclass(frozen=True, slots=True)
 class RolloutKey:
-    """The key of a rollout. policy: its name. split: the requested split; None is the split of the seed."""
+    """Identifies a rollout in a plan.
+
+    policy: The policy's name. split: The requested split, or None for the seed's split.
+    """
 
     policy: str
     split: str | None
@@ -26,33 +29,34 @@ class RolloutKey:
     sample: int
 
     def to_json(self) -> dict[str, Json]:
-        """Return the key as a result line contains it."""
+        """Return the key as JSON for a result line."""
         return {"policy": self.policy, "split": self.split, "seed": self.seed, "sample": self.sample}
 
 
 @dataclass(frozen=True)
 class EvalPlan:
-    """The rollouts of one evaluation: for each seed, ascending, and for each policy the samples 0 to repeats − 1.
+    """The rollouts of one evaluation: for each seed and each policy, the samples 0 to repeats − 1.
 
-    All policies play a seed before the next seed begins, so that the policies of a stopped evaluation can be compared.
+    Seeds are in ascending order. All policies play a seed before the next seed begins, so that the policies can be
+    compared even if the evaluation is stopped.
 
     Attributes:
         seeds: The seeds.
-        policies: `policy.config` of each policy with its keys, which `to_json()` leaves out.
-        names: Unique names of the policies. Defaults to `policy_name` of each.
-        environment: The environment; None for the app's default.
-        split: The split; None for the app's default.
-        repeats: The number of samples of each seed.
-        output_mode: How a model answers.
+        policies: `policy.config` of each policy, including API keys, which `to_json()` omits.
+        names: Unique names of the policies. Each defaults to `policy_name(config)`.
+        environment: The environment, or None for the app's default.
+        split: The split, or None for the app's default.
+        repeats: The number of samples per seed.
+        output_mode: The format of a model's replies.
         config: `env.config` of every episode.
-        ops: The number of turns after which an episode is cut; 0 for no limit.
+        ops: The number of turns after which an episode is truncated, or 0 for no limit.
         max_time_seconds: The deadline of each rollout.
-        skip_judges: Whether to call no judge.
-        max_refusals: The limit of each rollout on rejected answers in a row.
-        max_rollout_tokens: The limit of each rollout on tokens.
+        skip_judges: Whether to skip all judges.
+        max_refusals: The limit on consecutive rejected replies in each rollout.
+        max_rollout_tokens: The limit on tokens in each rollout.
         difficulty: The difficulties by which the rows of `seeds` were selected.
         tags: The tags by which the rows of `seeds` were selected.
-        only: The (seed, sample) pairs to play, ascending; empty for all.
+        only: The (seed, sample) pairs to play, in ascending order. Empty for all.
 
     Raises:
         ConfigError: Two policies have the same name.
@@ -98,7 +102,7 @@ class EvalPlan:
         return RolloutKey(self.names[policy], self.split, self.seeds.at(index), sample)
 
     def position(self, key: Any) -> int | None:
-        """Return the position of a rollout by its key from a result line; None if it is not in the plan."""
+        """Return the position of a rollout, given its key from a result line, or None if it is not in the plan."""
         try:
             seed, sample = key["seed"], key["sample"]
             if key["policy"] not in self.names or key["split"] != self.split:
@@ -121,15 +125,18 @@ class EvalPlan:
         return position // (1 if self.only else self.repeats) % len(self.policies)
 
     def first(self, index: int, policy: int) -> int:
-        """Return the position of the first rollout of a seed and a policy, both by index."""
+        """Return the position of the first rollout of a seed and a policy, which are given by index."""
         if self.only:
             return bisect_left(self.only, (self.seeds.at(index), 0)) * len(self.policies) + policy
         return (index * len(self.policies) + policy) * self.repeats
 
     def request(self, position: int, run_id: str) -> RolloutRequest:
-        """Return the request for the rollout at a position. run_id: the label of all rollouts."""
+        """Return the request for the rollout at a position.
+
+        run_id: The label that all rollouts of the evaluation share.
+        """
         key, policy = self.key(position), self.policies[self.policy_of(position)]
-        policy_config = sorted({**policy, "sample": key.sample}.items())  # a repeated request has the same bytes
+        policy_config = sorted({**policy, "sample": key.sample}.items())  # a repeated request must have the same bytes
         config = dict(self.config) if self.split is None else {**self.config, "split": self.split}
         return RolloutRequest.model_validate(
             {
@@ -148,9 +155,9 @@ class EvalPlan:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return the stored form of the plan, without keys. It must match when the evaluation is resumed.
+        """Return the plan as it is stored, without API keys. It must match when the evaluation is resumed.
 
-        One policy is `policy`, several are `policies` by name.
+        A single policy is stored as `policy`. Several policies are stored as `policies`, by name.
         """
         stored = {name: stored_policy(config) for name, config in zip(self.names, self.policies, strict=True)}
         return {
@@ -171,7 +178,7 @@ class EvalPlan:
         }
 
     def _limits(self) -> dict[str, int]:
-        """Return the limits that are set, as members of `safety`."""
+        """Return the limits that are set, as fields of `safety`."""
         limits = {"max_refusals": self.max_refusals, "max_rollout_tokens": self.max_rollout_tokens}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -181,8 +188,10 @@ class EvalPlan:
     ) -> EvalPlan:
         """Return the plan of a stored evaluation.
 
-        policies: the policies by name with their keys; by default the stored policies without keys. changed: members that
-        replace stored members. Raises ConfigError if `asked` is not a stored plan.
+        policies: The policies by name, with their API keys. Defaults to the stored policies, which have no keys.
+        changed: Fields that replace stored fields.
+
+        Raises ConfigError if `asked` is not a stored plan.
         """
         try:
             given = stored_policies(asked) if policies is None else policies
@@ -195,9 +204,9 @@ class EvalPlan:
                 only=tuple((seed, sample) for seed, sample in asked.get("only", ())),
                 **{**known, **changed},
             )
-            len(plan), plan.to_json()  # raises for members of the wrong type
+            len(plan), plan.to_json()  # raises an exception if a field has the wrong type
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ConfigError("The evaluation's configuration is not from a supported release.") from None
+            raise ConfigError("The evaluation's configuration cannot be read by this release.") from None
         else:
             return plan
 
@@ -207,16 +216,19 @@ AS_STORED = tuple(
     for member in fields(EvalPlan)
     if member.name not in ("seeds", "policies", "names", "skip_judges", "only")
 )
-"""The members of a plan that `to_json` returns unchanged."""
+"""The fields of a plan that `to_json` returns unchanged."""
 
 
 def policy_name(config: Mapping[str, Any]) -> str:
-    """Return a policy's name: the policy, else the model, else `model`."""
+    """Return a policy's name: its `policy` if set, otherwise its `model` if set, otherwise "model"."""
     return str(config.get("policy") or config.get("model") or "model")
 
 
 def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
-    """Return `policy.config` without keys. Members that may be stored have values; the others are named in `others`."""
+    """Return `policy.config` for the store.
+
+    Fields that must not be stored, such as keys, are only named in `others`.
+    """
     stored: dict[str, Json] = {name: config[name] for name in STORED_CONFIG if name in config}
     url = config.get("inference_url")
     if isinstance(url, str):
@@ -228,7 +240,10 @@ def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def stored_policies(asked: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the policies of a stored plan by name, in order. Raises KeyError, TypeError, ValueError, AttributeError."""
+    """Return the policies of a stored plan by name, in order.
+
+    Raises KeyError, TypeError, ValueError or AttributeError if the plan is malformed.
+    """
     found = dict(asked["policies"]) if "policies" in asked else {policy_name(asked["policy"]): asked["policy"]}
     for config in found.values():
         if not all(isinstance(config.get(name), str | None) for name in ("policy", "model", "inference_url")):

@@ -1,4 +1,4 @@
-"""The turns, tokens and cost of an evaluation so far, including running rollouts."""
+"""Counts the turns, the tokens and the cost of an evaluation so far, including running rollouts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from taskapp_kit.records.scorecard import tokens_of
 
 
 class Progress:
-    """The counts of this run. The counts of a rollout on a server are added when it ends.
+    """The counts of this run. A rollout on a server is counted when it ends.
 
     Attributes:
         under_way: The number of running rollouts.
         turns: The number of decisions of policies.
         tokens: Prompt and completion tokens, as counted by the endpoint.
-        cost: The cost of calls with a known price in US dollars; None without any.
+        cost: The cost of calls with a known price in US dollars, or None if there are none.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def count_event(self, event: Event) -> None:
-        """Count one event of a running rollout. Called from any thread."""
+        """Count one event of a running rollout. May be called from any thread."""
         if isinstance(event, Answered) and not event.scripted:
             details = event.answer.details
             cost = details.get("cost")
@@ -40,7 +40,7 @@ class Progress:
                 self._calls.append(float(seconds) if isinstance(seconds, int | float) else 0.0)  # atomic
 
     def add(self, turns: int, usage: Mapping[str, float], cost: float | None = None) -> None:
-        """Add turns with their usage."""
+        """Add turns with their usage and cost."""
         with self._lock:
             self.turns += turns
             self.tokens += tokens_of(usage)
@@ -48,15 +48,15 @@ class Progress:
                 self.cost = (self.cost or 0.0) + cost
 
     def new_calls(self) -> list[float]:
-        """Return the seconds of each model answer since the last call, without the answers on a server.
+        """Return how many seconds each model call took that ended since the last call of this method.
 
-        The first call starts the recording and returns nothing.
+        Model calls on a server are not included. The first call starts the recording and returns an empty list.
         """
         taken, self._calls = self._calls, []
         return taken or []
 
     def see_congestion(self, signs: int) -> None:
-        """Record the number of signs of congestion at the models' hosts so far."""
+        """Record how many signs of congestion the models' hosts have shown so far."""
         self._congested |= signs > self._signs
         self._signs = signs
 

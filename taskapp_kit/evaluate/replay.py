@@ -1,4 +1,4 @@
-"""Replays stored rollouts from their recorded answers, and compares them with the originals."""
+"""Replays stored rollouts with the recorded replies of their policies, and compares the results with the originals."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Compared:
 
     Attributes:
         rollout_id: The stored rollout's id.
-        environment: Its environment.
-        split: Its split.
-        seed: Its seed.
-        digest: Its digest.
-        played_digest: The replay's digest; None if it failed.
+        environment: The stored rollout's environment.
+        split: The stored rollout's split.
+        seed: The stored rollout's seed.
+        digest: The stored rollout's digest.
+        played_digest: The replay's digest, or None if the replay failed.
         observation_digest: The stored rollout's digest of observations.
-        played_observation_digest: The replay's digest of observations; None if it failed.
-        difference: The first difference; None if both are equal.
-        problem: A sentence about a failure of only one of the two, or about different failures.
-        failed: A sentence about a failure that both have.
+        played_observation_digest: The replay's digest of observations, or None if the replay failed.
+        difference: The first difference, or None if both are equal.
+        problem: A sentence that describes the failure if only one of the two failed, or both failures if they differ.
+        failed: A sentence that describes the failure if both failed in the same way.
     """
 
     rollout_id: str
@@ -60,7 +60,10 @@ class Compared:
 
 
 async def stored_ids(store: Store, app: str) -> list[str]:
-    """Return the ids of an app's rollouts that can be compared, oldest first. Raises Unavailable, StoreError."""
+    """Return the ids of an app's rollouts that can be compared, oldest first.
+
+    Raises Unavailable if the store cannot list rollouts, and StoreError if it fails.
+    """
     if not isinstance(store, QueryableStore):
         raise Unavailable("This store cannot list rollouts.", hint="Pass the rollout's id.")
     found: list[str] = []
@@ -80,10 +83,11 @@ async def replay_all(
     request_of: Callable[[str], RolloutRequest],
     on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
 ) -> AsyncIterator[Compared]:
-    """Replay one stored rollout of the service's app or, without an id, all that did not fail, oldest first.
+    """Replay one stored rollout. If `rollout_id` is None, replay all rollouts that did not fail, oldest first.
 
-    request_of: returns the request for an id. on_failure: see `replay`. Raises ConfigError if the rollout does not exist, or
-    its failure cannot be reproduced.
+    request_of: Returns the request for an id. on_failure: See `replay`.
+
+    Raises ConfigError if the rollout does not exist or its failure cannot be reproduced.
     """
     app = service.app.name
     for name in [rollout_id] if rollout_id is not None else await stored_ids(store, app):
@@ -109,10 +113,12 @@ async def replay(
     requested: RolloutRequest,
     on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
 ) -> Compared:
-    """Play a rollout of `store` again in `service`, and compare both.
+    """Play a rollout of `store` again in `service`, and compare the two.
 
-    requested: the caller's description of the episode, which must match. on_failure: called if the replay fails at another
-    boundary than `policy`. Raises RequestError `replay_differs`.
+    requested: The caller's description of the episode, which must match the stored rollout. on_failure: Called if the replay
+    fails at a boundary other than `policy`.
+
+    Raises RequestError with the code `replay_differs` if the request does not match.
     """
     was = await load_trajectory(store, stored)
     request = as_stored(requested, stored, service.spec).model_copy(update={"ops": _ops(stored, was)})
@@ -123,7 +129,7 @@ async def replay(
         played = await service.rollout(request, policy=policy, listener=events.append)
         digest, observation_digest, now = played.digest, played.observation_digest, played.trajectory
         if stored.failure is not None:
-            problem = f"The stored rollout failed at {_place(stored.failure)}; the replay did not."
+            problem = f"The stored rollout failed at {_place(stored.failure)}, but the replay did not fail."
     except RolloutFailed as failed:
         now = fold(events) if events else was
         place = _place(asdict(failed.failure))
@@ -135,9 +141,7 @@ async def replay(
         elif place == _place(stored.failure):
             how = f"failed at {place}: {failed.message}"
         elif past_its_end:
-            problem = (
-                f"The stored rollout failed at {_place(stored.failure)}; the replay continued beyond its last answer."
-            )
+            problem = f"The stored rollout failed at {_place(stored.failure)}, but the replay continued."
         else:
             problem = f"The stored rollout failed at {_place(stored.failure)}, the replay at {place}: {failed.message}"
     difference = None
@@ -165,12 +169,12 @@ async def replay(
 
 
 def _place(failure: Mapping[str, Any]) -> str:
-    """Return a place such as `boundary environment (environment_raised)`."""
+    """Describe where a rollout failed, such as `boundary environment (environment_raised)`."""
     return f"boundary {failure.get('boundary')} ({failure.get('code')})"
 
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
-    """Return `ops` that script the same actions; empty without scripted actions, so that the policy ends the episode."""
+    """Return `ops` that script the same actions. It is empty if there are none, so that the policy ends the episode."""
     recorded = EpisodeRecord.of(stored.events).turns
     if not any(turn.scripted for turn in recorded):
         return []

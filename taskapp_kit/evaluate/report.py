@@ -1,4 +1,4 @@
-"""Writes `report.html` of an evaluation: its table and plots in one file, light and dark, without scripts."""
+"""Writes an evaluation's `report.html`: a table and plots in one file, light and dark, without scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIFFICULTY = "difficulty"
 
 @dataclass
 class _OfPolicy:
-    """The data for the plots of one policy, in 24 bytes per rollout that did not fail."""
+    """The data for one policy's plots. It takes 24 bytes for each rollout that did not fail."""
 
     options: SummaryOptions
     rewards: array[float] = field(default_factory=lambda: array("d"))
@@ -47,7 +47,7 @@ class _OfPolicy:
                 self.length_of_reward.append(result.reward)
 
     def results(self, reward: Bar) -> PolicyResults:
-        """Return the results for the plots. reward: the mean."""
+        """Return the results for the plots. reward: The mean reward, with its interval."""
         criteria = []
         for name, column in self.criteria.items():
             scale = self.options.ranges.criteria.get(name, UNBOUNDED)
@@ -59,7 +59,7 @@ class _OfPolicy:
 
 @dataclass
 class _Failures:
-    """The failures with one boundary and code. message: the first failure's."""
+    """The failures with the same boundary and code. message: The message of the first failure."""
 
     boundary: str
     code: str
@@ -76,9 +76,11 @@ def write_report(
     *,
     created_at: str = "",
 ) -> None:
-    """Write `report.html` from a summary and the lines, even for an unfinished evaluation. Raises StoreError.
+    """Write `report.html` from a summary and the result lines. The evaluation may be unfinished.
 
-    options: the summary's options. created_at: the start in ISO 8601, UTC.
+    options: The summary's options. created_at: When the evaluation started, in ISO 8601 and UTC.
+
+    Raises StoreError if the report cannot be written.
     """
     found = {name: _OfPolicy(options) for name in plan.names}
     failures: dict[tuple[str, str], _Failures] = {}
@@ -122,7 +124,7 @@ def _plots(
     found: Mapping[str, _OfPolicy],
     failures: Mapping[tuple[str, str], _Failures],
 ) -> list[CaptionedPlot]:
-    """Return the plots with data, with captions: first the plots of every run, then the plots of an evaluation."""
+    """Return the plots that have data, with captions. Plots that every run has come first."""
     boundaries = Counter[str]()
     for item in failures.values():
         boundaries[shown(item.boundary)] += item.count

@@ -1,4 +1,4 @@
-"""Scores stored rollouts with the current rubrics and judges. No policy plays, and the original scores stay."""
+"""Scores stored rollouts with the current rubrics and judges. Nothing is played again, and the original scores stay."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from taskapp_kit.rollout.source import RolloutSource, load_trajectory
 from taskapp_kit.version import __version__
 
 ANSWERED = "answered"
-"""The name of the scores that a rollout got when it was played."""
+"""The name of the original scores, from when a rollout was played."""
 SCORED_LATER = ("scoring", "timeout")
-"""Boundaries of failures whose episode may have ended normally. It did if the rollout has a digest."""
+"""Failures with these boundaries may have happened after the episode ended. It ended if the rollout has a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringInputs:
-    """The row and the parsed config of a stored rollout for scoring, including private fields."""
+    """The row and the parsed config of a stored rollout, including private fields, which scoring needs."""
 
     task: Any
     arguments: Mapping[str, Json]
@@ -50,10 +50,10 @@ class Rescored:
 
     Attributes:
         row: The rollout.
-        scores: Its scores; None if it cannot be scored.
-        refusal: Why it cannot be scored.
+        scores: The new scores, or None if the rollout cannot be scored.
+        refusal: Why the rollout cannot be scored.
         new: Whether the scores were computed now.
-        before: The versions and the formula of the original scores, by name.
+        before: The versions and the formula that the original scores were computed with, by name.
         unplayed: Whether the episode failed, so that there is nothing to score.
     """
 
@@ -72,11 +72,11 @@ class RescoreReport:
     Attributes:
         scorer: The version of the scorer.
         rollouts: The rollouts whose episode ended.
-        unplayed: The number of rollouts whose episode failed, which have nothing to score.
+        unplayed: The number of rollouts whose episode failed. They have nothing to score.
         ready: The number of rollouts to score.
-        judge_calls: The expected number of calls by role.
-        call_costs: The costs of the recorded calls at current prices in US dollars, by role, if prices are known.
-        dry: Whether nothing was computed.
+        judge_calls: The expected number of calls, by role.
+        call_costs: The costs of recorded calls in US dollars at current prices, by role, if the prices are known.
+        dry: Whether this was a dry run, which computes no scores.
     """
 
     scorer: str
@@ -99,7 +99,10 @@ class RescoreReport:
 
     @property
     def judge_costs(self) -> dict[str, float | None]:
-        """The estimated cost of the expected calls by role in US dollars; None without a price or a recorded call."""
+        """The estimated cost of the expected calls in US dollars, by role.
+
+        None if a role has no price or no recorded call.
+        """
         costs = self.call_costs
         return {role: fmean(costs[role]) * many if role in costs else None for role, many in self.judge_calls.items()}
 
@@ -135,10 +138,10 @@ def _named(one: Rescored, problem: Json) -> dict[str, Json]:
 
 
 def scorer_version(spec: AppSpec, file: Path, judges: Mapping[str, Json], *, skip_judges: bool = False) -> str:
-    """Return a name for the current scorer, which changes with its inputs.
+    """Return the version of the current scorer: a name that changes when one of the scorer's inputs changes.
 
     The inputs are the app's version and declarations, the files with its rubrics, judges and metrics, the judges' models, and
-    the kit's release. Changes in modules that these files import are not detected. file: the app's file. judges: the result
+    the kit's release. Changes in modules that these files import are not detected. file: The app's file. judges: The result
     of `judge_models`.
     """
     declared = [item.place for some in (spec.criteria, spec.judges, spec.metrics) for item in some]
@@ -149,9 +152,9 @@ def scorer_version(spec: AppSpec, file: Path, judges: Mapping[str, Json], *, ski
 
 
 class Rescorer:
-    """Scores the rollouts of a source with the rubrics and judges of a service's app.
+    """Scores the rollouts in a source with the rubrics and judges of a service's app.
 
-    scorer: the version under which scores are stored. concurrency: the number of concurrent rollouts.
+    scorer: The version under which the scores are stored. concurrency: How many rollouts are scored concurrently.
     """
 
     def __init__(self, service: Service, source: RolloutSource, scorer: str, *, concurrency: int = 1) -> None:
@@ -165,10 +168,17 @@ class Rescorer:
     async def run(
         self, wanted: RolloutQuery, *, dry: bool = False, watch: Callable[[Rescored], None] | None = None
     ) -> RescoreReport:
-        """Score the matching rollouts whose episode ended and that this version has not scored. Each is stored immediately.
+        """Score the matching rollouts that ended and were not yet scored by this version. Store each score immediately.
 
-        dry: computes and stores nothing. watch: called with each rollout that was scored or cannot be scored. Raises
-        ConfigError if no rollout matches, StoreError, and EvaluationStopped if the judges' models are gone.
+        Args:
+            wanted: Selects the rollouts.
+            dry: Whether to compute and store nothing.
+            watch: Called with each rollout that was scored or cannot be scored.
+
+        Raises:
+            ConfigError: No rollout matches.
+            StoreError: The store failed.
+            EvaluationStopped: The judges' models are not available.
         """
         report = RescoreReport(self._scorer, [], dry=dry)
         known = await self._store.scores(self._scorer)
@@ -181,7 +191,7 @@ class Rescorer:
                 continue
             waiting.append(Rescored(row, known.get(row.rollout_id)))
         if not rows:
-            raise ConfigError(f"{self._source.place} has no rollout that matches.")
+            raise ConfigError(f"{self._source.place} has no rollouts that match the filters.")
         left = iter(waiting)
         tasks = [asyncio.create_task(self._work(left, report, watch)) for _ in range(self._concurrency)]
         try:
@@ -245,14 +255,19 @@ class Rescorer:
                 costs.setdefault(call["role"], []).append(cost)
 
     def _inputs(self, stored: StoredRollout) -> ScoringInputs:
-        """Return the inputs for scoring. Raises RequestError if the app no longer has the played row or environment."""
+        """Return the inputs for scoring.
+
+        Raises RequestError if the app no longer has the rollout's row or environment.
+        """
         spec = self._service.spec
         if stored.app != spec.name:
             raise RequestError(f"it is a rollout of the app {stored.app}, not {spec.name}.")
         environment = find_environment(spec, stored.environment)
         instance = self._service.planner.instance(stored.environment, stored.split, stored.seed)
         if (None if instance.task is None else row_hash(instance.task)) != stored.row_hash:
-            raise RequestError(f"the row of split {stored.split}, seed {stored.seed} has changed since.")
+            raise RequestError(
+                f"the row of split {stored.split}, seed {stored.seed} has changed since the rollout was played."
+            )
         return ScoringInputs(instance.task, read_config(environment, stored.config).arguments)
 
     async def _scored(self, stored: StoredRollout, inputs: ScoringInputs) -> StoredScores:
@@ -310,7 +325,7 @@ _FAILURE = ("boundary", "code", "message", "error_id")
 
 
 def _versions(stored: StoredRollout) -> dict[str, Json]:
-    """Return the recorded versions of the original scorer."""
+    """Return the versions that were recorded with the original scores."""
     formula = (stored.scorecard or {}).get("formula")
     return {
         "app_version": stored.app_version,
@@ -321,7 +336,7 @@ def _versions(stored: StoredRollout) -> dict[str, Json]:
 
 
 def compared_scores(report: RescoreReport, spec: AppSpec, place: str) -> Comparison | None:
-    """Compare the original scores with the new ones, rollout by rollout; None without new scores."""
+    """Compare the original scores with the new scores, rollout by rollout. Return None if there are no new scores."""
     scored = [one for one in report.rollouts if one.scores is not None]
     if not scored:
         return None
@@ -358,5 +373,5 @@ def _all(scored: Sequence[Rescored]) -> dict[str, list[Json]]:
 
 
 def _joined(values: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
-    """Return a single value unchanged, and several values as a string."""
+    """Return a single value unchanged. Join several values to one string."""
     return {name: some[0] if len(some) == 1 else ", ".join(map(str, some)) for name, some in values.items() if some}

@@ -1,4 +1,4 @@
-"""The rows of evaluated rollouts, and their lines in `results.jsonl`, without observations and messages."""
+"""Converts evaluated rollouts to rows, and rows to lines in `results.jsonl`, without observations and messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from taskapp_kit.records.scorecard import TOKEN_COUNTS, known_sum
 
 MESSAGE_LENGTH = 400
 LONGEST_WORD = 1000
-"""The longest id or name from a server, because each result line contains them."""
+"""The maximum length of an id or name from a server, because each result line contains them."""
 
 
 def row_of_answer(body: Mapping[str, Any], *, seed: int) -> RolloutRow:
-    """Return the row of a response of `POST /rollout`. Raises KeyError, TypeError or ValueError for anything else."""
+    """Return the row of a response to `POST /rollout`. Raises KeyError, TypeError or ValueError if it is malformed."""
     metrics, card = body["metrics"], body["scorecard"]
     details = dict(metrics["details"])
     if details.pop("seed") != seed:
@@ -55,7 +55,7 @@ def row_of_answer(body: Mapping[str, Any], *, seed: int) -> RolloutRow:
 def row_of_failure(
     failure: Failure, *, seed: int, rollout_id: str, seconds: float | None, played: Rollout | None = None
 ) -> RolloutRow:
-    """Return the row of a rollout that failed here. played: the rollout until its failure."""
+    """Return the row of a rollout that failed in this process. played: The rollout until its failure."""
     row = RolloutRow("failed", rollout_id, seed=seed) if played is None else played.row()
     return replace(
         row,
@@ -85,11 +85,11 @@ _LINE = {
         "seconds", "cost", "other_cost", "models", "row", "created_at",
     )
 } | {"returned": "total_reward", "cost": "policy_cost"}  # fmt: skip
-"""Maps the members of a line, in order, to the members of a row."""
+"""Maps the fields of a line, in order, to the fields of a row."""
 
 
 def line_of(row: RolloutRow, key: Mapping[str, Json]) -> bytes:
-    """Return the row's line, including its newline. key: identifies the rollout."""
+    """Return the row's line, including the newline. key: Identifies the rollout."""
     entry: dict[str, Any] = {"key": dict(key)}
     entry.update((name, getattr(row, member)) for name, member in _LINE.items())
     entry["returned"] = None if row.failed else row.total_reward
@@ -98,7 +98,10 @@ def line_of(row: RolloutRow, key: Mapping[str, Json]) -> bytes:
 
 
 def row_of_line(entry: Mapping[str, Any]) -> RolloutRow:
-    """Return the row of a line's JSON, of this or an earlier release. Raises KeyError, TypeError."""
+    """Return the row of a line's JSON, which this or an earlier release wrote.
+
+    Raises KeyError or TypeError if the line is malformed.
+    """
     members = {member: entry[name] for name, member in _LINE.items() if entry.get(name) is not None}
     members |= {"status": entry["status"], "rollout_id": entry["rollout_id"], "seed": entry["key"]["seed"]}
     check_types(RolloutRow, members)
@@ -108,7 +111,7 @@ def row_of_line(entry: Mapping[str, Any]) -> RolloutRow:
 
 
 def add_sums(row: RolloutRow) -> None:
-    """Set the row's tokens and cost to the sums of its usage and of the parts of its cost."""
+    """Set the row's tokens and cost to the sums of their parts."""
     counts = [row.usage[name] for name in TOKEN_COUNTS if name in row.usage]
     row.tokens = int(sum(counts)) if counts else None
     row.cost = known_sum((row.policy_cost, row.other_cost))
@@ -125,7 +128,7 @@ def _some_number(value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a server's value is a finite number."""
+    """Return whether a server's value is a finite number."""
     return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
 
 

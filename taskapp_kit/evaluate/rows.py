@@ -11,7 +11,7 @@ from taskapp_kit.errors import ConfigError, closest
 from taskapp_kit.records.content import Json
 
 LONGEST_TEXT = 100
-"""Longer strings are questions or answers, and useless for grouping."""
+"""The maximum length of a string. Longer strings are questions or answers, which are useless for grouping."""
 LARGEST = 2**53
 MOST_WORDS = 32
 MOST_FIELDS = 32
@@ -41,14 +41,14 @@ def _is_short(value: Any) -> bool:
 
 
 class RowFields:
-    """The short fields of an app's rows, by environment, split and seed. The split None is the first."""
+    """The short fields of an app's rows, by environment, split and seed. A split of None is the first split."""
 
     def __init__(self, spec: AppSpec) -> None:
         self._spec = spec
         self.of = lru_cache(maxsize=ROWS_REMEMBERED)(self._of)
 
     def _of(self, environment: str, split: str | None, seed: int) -> dict[str, Json]:
-        """Return the fields; empty for an environment without rows, and for a seed without a row."""
+        """Return the fields of a row. The result is empty if the environment has no rows or the seed has no row."""
         spec = self._spec.environments[environment]
         if spec.tasks is None:
             return {}
@@ -57,7 +57,7 @@ class RowFields:
 
 
 def chosen(row: Mapping[str, Json], difficulty: Sequence[str], tags: Sequence[str]) -> bool:
-    """Whether a row has one of these difficulties and all of these tags. An empty list matches every row."""
+    """Return whether a row has one of these difficulties and all of these tags. An empty list matches every row."""
     return (not difficulty or str(row.get("difficulty")) in difficulty) and set(tags) <= set(tags_of(row))
 
 
@@ -68,7 +68,10 @@ def tags_of(row: Mapping[str, Json]) -> list[str]:
 
 
 def groups_of(by: str, row: Mapping[str, Json], seed: int) -> list[Json]:
-    """Return the values of the groups of a rollout: one value, or each tag for `tag`; [None] without a value."""
+    """Return the groups of a rollout: the value of the field `by`, or all tags if `by` is `tag`.
+
+    [None] if it has no value.
+    """
     if by == SEED:
         return [seed]
     if by == TAG:
@@ -78,7 +81,7 @@ def groups_of(by: str, row: Mapping[str, Json], seed: int) -> list[Json]:
 
 
 def check_by(by: Iterable[str], rows: Iterable[Mapping[str, Json]]) -> None:
-    """Raise ConfigError for a `--by` that no row has. Reads no rows for `seed`."""
+    """Raise ConfigError if no row has one of the fields of `--by`. For `seed`, no rows are read."""
     missing = {"tags" if name == TAG else name: name for name in by if name != SEED}
     known: dict[str, None] = {}
     for row in rows if missing else ():
@@ -89,6 +92,6 @@ def check_by(by: Iterable[str], rows: Iterable[Mapping[str, Json]]) -> None:
     for field, name in missing.items():
         close = closest(field, known)
         raise ConfigError(
-            f"--by {name[:80]}: no row of these seeds has a short public field {field[:80]!r}.",
+            f"--by {name[:80]} is invalid: no row of these seeds has a short public field {field[:80]!r}.",
             hint=f"Did you mean {close!r}?" if close else f"The fields are {', '.join([*known, SEED])}.",
         )

@@ -26,27 +26,31 @@ from taskapp_kit.rollout.score.scoring import ScoringFailed, aggregates
 MOST_AT_ONCE = 256
 FIRST_AT_ONCE = 8
 FEWEST_ANSWERS = 8
-"""The lowest number of answers before the number of concurrent rollouts changes."""
+"""How many model calls must end before the number of concurrent rollouts changes."""
 SLOWER = 2.0
-"""If the median seconds of an answer exceed the first median by this factor, more concurrency only adds waiting."""
+"""If the median duration of calls exceeds the first median by this factor, more concurrency only adds waiting."""
 
 
 class Concurrency:
-    """A constant number of concurrent rollouts. limit: the current most."""
+    """A constant number of concurrent rollouts. limit: How many rollouts may run now."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
     def see(self, seconds: float, *, congested: bool) -> None:
-        """Count a model's answer, or a turn of another policy. congested: an endpoint returned 429 or was overloaded."""
+        """Count a model call, or a turn of another policy.
+
+        seconds: How long it took. congested: Whether an endpoint returned 429 or was overloaded.
+        """
 
 
 class AutoConcurrency(Concurrency):
-    """Doubles the number until an endpoint is congested or answers take twice as long as at first; at most MOST_AT_ONCE.
+    """Doubles the limit until an endpoint is congested or calls take twice as long as at first.
 
-    It then returns to the previous number and stays there. From then on the models' client (rollout/models/attempts.py)
-    limits the concurrent calls of a host. A number is judged by the median of as many answers as there are concurrent
-    rollouts, without the answers that began before it. A 429 stops the growth immediately.
+    The limit is at most MOST_AT_ONCE. After congestion it returns to the previous value and stays there. From then on,
+    the models' client (rollout/models/attempts.py) limits the concurrent calls per host. A limit is judged by the
+    median duration of as many calls as there are concurrent rollouts. Calls that began under an earlier limit are
+    ignored. A 429 stops the growth immediately.
     """
 
     def __init__(self) -> None:
@@ -58,7 +62,7 @@ class AutoConcurrency(Concurrency):
         self._at_first: float | None = None
 
     def see(self, seconds: float, *, congested: bool) -> None:
-        """See Concurrency."""
+        """See `Concurrency.see`."""
         if not self._growing:
             return
         if congested:
@@ -87,17 +91,17 @@ class AutoConcurrency(Concurrency):
 MODEL_RATE_LIMITED = "model_rate_limited"
 NO_LIMITS = EvalLimits()
 TICK_SECONDS = 10.0
-"""The interval at which an observer receives the progress."""
+"""How often an observer receives the progress, in seconds."""
 
 
 class EvalObserver(Protocol):
     """An observer of an evaluation. Its methods run on the event loop and must not raise."""
 
     def begin(self, *, asked: int, done: int) -> None:
-        """Called first. asked: the number of requested rollouts. done: how many of them exist already."""
+        """Called first. asked: The number of requested rollouts. done: How many of them already exist."""
 
     def result(self, result: RolloutRow, policy: str) -> None:
-        """Called when a result has been written to disk. policy: its name in the plan."""
+        """Called when a result was written to disk. policy: The policy's name in the plan."""
 
     def tick(self, progress: Progress) -> None:
         """Called every TICK_SECONDS."""
@@ -110,10 +114,10 @@ def configuration(
     app_reference: str | None = None,
     options: Mapping[str, Json] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of `config.json`. Only `asked` must match when the evaluation is resumed.
+    """Return the content of `config.json`. Only the field `asked` must match when the evaluation is resumed.
 
-    app_reference: the app's reference for `find_app`; None if only its address is known. options: the command's other
-    options, which allow resuming it without flags.
+    app_reference: The app's reference for `find_app`, or None if only the app's address is known. options: The
+    command's other options, with which the evaluation can be resumed without flags.
     """
     return {
         "asked": {
@@ -147,13 +151,16 @@ async def evaluate(
     watch: EvalObserver | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> None:
-    """Play every rollout that the directory lacks. Every result that `watch` received is on disk, however this ends.
+    """Play every rollout that has no result in the directory.
 
-    max_consecutive_failures: see ModelFailures.
+    Every result that was passed to `watch` is on disk, even if this function fails. `max_consecutive_failures` is the limit
+    of ModelFailures.
 
-    Raises EvaluationLimitReached at one of `limits` after the running rollouts have ended. Cancels running rollouts and
-    raises EvaluationStopped if the remaining rollouts would fail the same way, StoreError if results cannot be written, and
-    any error of `Runner.play`.
+    Raises:
+        EvaluationLimitReached: One of `limits` was reached. The running rollouts have ended.
+        EvaluationStopped: The remaining rollouts would probably fail the same way. Running rollouts were cancelled.
+        StoreError: Results cannot be written. Running rollouts were cancelled.
+        KitError: `Runner.play` raised it. Running rollouts were cancelled.
     """
     writer = _Writer(directory)
     todo = _Todo(directory.missing(retry_failed=retry_failed))
@@ -209,7 +216,7 @@ async def evaluate(
 
 
 class _Todo:
-    """The remaining rollouts as (position, failures so far); false if none is left."""
+    """The remaining rollouts, each as (position, failures so far). The object is false if no rollout remains."""
 
     def __init__(self, items: Iterator[tuple[int, int]]) -> None:
         self._items = items
@@ -219,7 +226,7 @@ class _Todo:
         return self._next is not None
 
     def take(self) -> tuple[int, int]:
-        """Remove and return the next rollout, which must exist."""
+        """Remove and return the next rollout. There must be one."""
         taken, self._next = self._next, next(self._items, None)
         assert taken is not None, "the caller checks first"
         return taken
@@ -228,7 +235,10 @@ class _Todo:
 async def _play_all(
     todo: _Todo, play: Callable[[int, int], Awaitable[None]], at_once: Concurrency, budget: EvalBudget
 ) -> None:
-    """Play up to `at_once.limit` rollouts concurrently until none is left or the budget is spent. An error cancels all."""
+    """Play up to `at_once.limit` rollouts concurrently until none is left or the budget is spent.
+
+    If a rollout raises an error, all running rollouts are cancelled.
+    """
     workers: set[asyncio.Task[None]] = set()
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -264,7 +274,7 @@ async def _play_all(
 
 
 def _see(at_once: Concurrency, progress: Progress, result: RolloutRow) -> None:
-    """Report the seconds of the models' calls or, if they are unknown, of the rollout's turns."""
+    """Report the durations of the model calls. If they are unknown, report the durations of the rollout's turns."""
     calls = progress.new_calls()
     if not calls and not result.failed and result.seconds is not None:
         calls = [result.seconds / max(1.0, result.metrics.get("turns", 1.0))]
@@ -275,7 +285,7 @@ def _see(at_once: Concurrency, progress: Progress, result: RolloutRow) -> None:
 
 
 class _Writer:
-    """Writes results in the order of their arrival. Results that arrive during a write share the next flush."""
+    """Writes results in the order in which they arrive. Results that arrive during a write share the next flush."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -283,7 +293,7 @@ class _Writer:
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, position: int, result: RolloutRow) -> None:
-        """Write the result to disk. Raises StoreError."""
+        """Write the result to disk. Raises StoreError if it cannot be written."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((position, result, written))
         if self._task is None:
@@ -323,10 +333,10 @@ def summarise(
     of_app: Sequence[Mapping[str, Any]] | None = None,
     rows: Mapping[int, Mapping[str, Json]] | None = None,
 ) -> dict[str, Any]:
-    """Compute the summary from all results on disk, in the plan's order, and write it once every rollout has a line.
+    """Compute the summary of all results on disk, in the plan's order. If every rollout has a line, write the summary.
 
-    Equal evaluations differ only in `timing`, even if one was interrupted. With several policies, `by_policy` has the
-    numbers of each.
+    The summaries of equal evaluations differ only in `timing`, even if one evaluation was interrupted. If there are
+    several policies, `by_policy` has the numbers of each policy.
 
     Args:
         plan: The plan of the evaluation.
@@ -334,8 +344,8 @@ def summarise(
         about: The app.
         spec: The app's declarations, whose aggregates are computed.
         options: How to summarize.
-        of_app: Without `spec`, each policy's aggregates from an earlier summary.
-        rows: Fields of rows by seed, for lines without fields.
+        of_app: Each policy's aggregates from an earlier summary, used if `spec` is None.
+        rows: The fields of rows, by seed, for lines that have no fields.
     """
     policies = [EvalStatistics(options) for _ in plan.policies]
     whole = EvalStatistics(SummaryOptions(interval="t")) if len(policies) > 1 else policies[0]
@@ -378,13 +388,13 @@ def summarise(
 OF_ALL_POLICIES = (
     "rollouts", "failures", "stop_reasons", "usage", "cost", "models", "digest", "observation_digest", "timing",
 )  # fmt: skip
-"""The members of a summary that are meaningful for several policies together."""
+"""The fields of a summary that are meaningful for several policies together."""
 OF_THE_APP = ("aggregates", "aggregates_problem", "published")
-"""The members of a summary that the app's code computes."""
+"""The fields of a summary that the app's code computes."""
 
 
 def _aggregates(spec: AppSpec | None, numbers: list[RolloutRow]) -> dict[str, Any]:
-    """Return the summary's members about the app's aggregates over these rollouts."""
+    """Return the summary's fields with the app's aggregates over these rollouts."""
     computed: dict[str, Any] | None = None
     problem = None
     if spec is not None and numbers:
@@ -396,7 +406,7 @@ def _aggregates(spec: AppSpec | None, numbers: list[RolloutRow]) -> dict[str, An
 
 
 def published(spec: AppSpec | None, aggregates: Any) -> dict[str, Json]:
-    """Return the published figures for each computed aggregate: heading to name to number."""
+    """Return the published figures for each computed aggregate, by heading and name."""
     if spec is None or not aggregates:
         return {}
     return {

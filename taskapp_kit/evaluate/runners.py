@@ -1,4 +1,4 @@
-"""Runners of an evaluation's rollouts: a service in this process, or a task app at an address."""
+"""Runners, which play an evaluation's rollouts with a service in this process or with a task app at an address."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 DECLARED = ("task", "environment", "dataset", "rubric", "action_space", "config_schema", "reward", "version")
-"""The members of `/task_info` that describe a task app's declarations."""
+"""The fields of `/task_info` that describe a task app's declarations."""
 SEEDS_A_REQUEST = 200
-"""The number of seeds per request of rows, because the seeds are part of the address."""
+"""How many seeds one request for rows contains. The limit exists because the seeds are part of the address."""
 NEWEST_FAILED = 50
-"""The number of failed rollouts to list when looking for a recent one."""
+"""How many failed rollouts are listed to find a recent one."""
 PATIENCE_SECONDS = 600.0
-"""Time beyond a rollout's deadline for a saturated server and the transfer of the response."""
+"""Extra seconds after a rollout's deadline, for a saturated server and the transfer of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class EvaluatedApp:
     Attributes:
         app: The app's name.
         version: The app's version.
-        spec_hash: The hash of the declarations. For a server, of the declarations in its `/task_info`.
+        spec_hash: The hash of the declarations. For a server, the hash of the declarations in its `/task_info`.
         environment: The environment.
-        splits: The seeds of each split, the default split first; empty if a server does not report them.
-        formula: The reward's formula as text.
-        ranges: The ranges of reward and criteria.
+        splits: The seeds of each split, with the default split first. Empty if a server does not report them.
+        formula: The reward's formula as a string.
+        ranges: The possible values of the reward and the criteria.
         kit_version: The kit's version.
-        models: The judges' models by role, as far as they are known here.
-        git: The commit of the app's checkout.
+        models: The judges' models by role, as far as this process knows them.
+        git: The commit of the repository that contains the app.
         has_rows: Whether the environment has rows.
     """
 
@@ -84,7 +84,7 @@ class EvaluatedApp:
 
 
 def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
-    """Return the judges' models by role, as configured by the settings, without keys."""
+    """Return the judges' models that the settings configure, by role, without keys."""
     found: dict[str, Json] = {}
     for need in needed_roles(spec):
         endpoint = role_endpoint(settings, need.role) if need.judges else None
@@ -94,11 +94,11 @@ def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
 
 
 class Runner(Protocol):
-    """Plays rollouts on one event loop. Call `about` and `check`, then `open`, and always `close`."""
+    """Plays rollouts on one event loop. Call `about` and `check`, then `open`, and at the end always `close`."""
 
     @property
     def spec(self) -> AppSpec | None:
-        """The app's declarations, whose aggregates are computed; None if they are not available here."""
+        """The app's declarations, whose aggregates are computed, or None if this process does not have them."""
         ...
 
     async def about(self, environment: str | None) -> EvaluatedApp:
@@ -106,7 +106,10 @@ class Runner(Protocol):
         ...
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
-        """Return the short public fields of each seed's row (`rows.short_fields`), {} without a row. Raises KitError."""
+        """Return the short public fields of each seed's row (`rows.short_fields`), or {} for a seed without a row.
+
+        Raises KitError if the rows cannot be read.
+        """
         ...
 
     async def check(self, plan: EvalPlan) -> None:
@@ -114,14 +117,15 @@ class Runner(Protocol):
         ...
 
     async def open(self) -> None:
-        """Prepare to play. Raises KitError."""
+        """Prepare to play. Raises KitError if that is not possible."""
         ...
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
-        """Play one rollout, which may fail.
+        """Play one rollout and return its row. The rollout may have failed.
 
-        key: a repeated call with the same key returns the same episode. progress: receives turns and tokens. Raises KitError
-        if no rollout can be played, for example because the request is invalid or the server is gone.
+        key: A repeated call with the same key returns the same episode. progress: Receives turns and tokens.
+
+        Raises KitError if no rollout can be played, for example because the request is invalid or the server is down.
         """
         ...
 
@@ -131,19 +135,19 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """An app in this process or its worker processes.
+    """Plays the rollouts of an app in this process or in worker processes.
 
     Args:
         app: The app.
         settings: The models of judges and environments.
-        store: Opens the store for whole rollouts; None stores nothing.
+        store: Opens the store for full rollouts. With None, nothing is stored.
         concurrency: The number of concurrent rollouts.
-        workers: The number of processes that play; 0 plays in threads.
-        max_time_seconds: The longest time of a rollout.
-        skip_judges: Whether to call no judge.
+        workers: The number of worker processes. With 0, rollouts run in threads.
+        max_time_seconds: The longest deadline of a rollout.
+        skip_judges: Whether to skip all judges.
 
     Attributes:
-        warnings: Maps an environment to a warning that playing it found.
+        warnings: A warning about each environment in which playing revealed a problem.
 
     Raises:
         DeclarationError: The app's declarations are invalid.
@@ -198,7 +202,7 @@ class LocalRunner:
         return [self._rows.of(name, split, seed) for seed in seeds]
 
     async def check(self, plan: EvalPlan) -> None:
-        """Plan the first and the last rollout of each range of seeds, and check that judges have models; see Runner.
+        """Check the requests for the first and the last seed of each range, and the judges' models. See Runner.
 
         Also raises Unavailable if a judge with a weight has no model.
         """
@@ -210,7 +214,7 @@ class LocalRunner:
                 planner.plan(plan.request(plan.first(index, policy), "check"))
 
     async def open(self) -> None:
-        """See Runner. Raises Unavailable, StoreError, ConfigError."""
+        """See Runner. Raises Unavailable, StoreError or ConfigError."""
         self._service = Service.of(
             self._app,
             self._settings,
@@ -230,7 +234,10 @@ class LocalRunner:
             self._ended[rollout.rollout_id] = result
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
-        """See Runner. Warns if a rollout changes global random state, which is only visible without concurrency."""
+        """See Runner.
+
+        Adds a warning if a rollout changes the global random state. Concurrent rollouts are not checked.
+        """
         assert self._service is not None, "open() comes first"
         environment, seed = find_environment(self.spec, request.env.env_name).name, request.env.seed or 0
         watch = global_random.GlobalRandomWatch() if self._alone and environment not in self.warnings else None
@@ -240,7 +247,9 @@ class LocalRunner:
             admitted = await self._service.admit(request)
             rollout_id = admitted.rollout_id
             self._ended[rollout_id] = None
-            prompt = admitted.plan.endpoint is not None  # a model's turn takes long, another policy's may be too short
+            prompt = (
+                admitted.plan.endpoint is not None
+            )  # a model's turn takes long, but another policy's turn may be too short
             rollout = await self._service.run(admitted, listener=progress.count_event, prompt=prompt)
             result = rollout.row()
         except RolloutFailed as failed:
@@ -269,10 +278,10 @@ class LocalRunner:
 
 
 class RemoteRunner:
-    """A task app at its address.
+    """Plays the rollouts of a task app at an address.
 
-    spec: the declarations of the same app here, whose aggregates are computed; None computes no aggregates. model_names:
-    the source of prices, which responses lack. warnings: empty; see LocalRunner.
+    `spec` contains the declarations of a local copy of the app, whose aggregates are computed. If it is None, no aggregates
+    are computed. `model_names` provides the prices, which responses lack. `warnings` is always empty (see LocalRunner).
     """
 
     def __init__(
@@ -293,7 +302,7 @@ class RemoteRunner:
         self.warnings: dict[str, str] = {}
 
     async def about(self, environment: str | None) -> EvaluatedApp:
-        """See Runner. Also raises ConfigError if the local app is a different one."""
+        """See Runner. Also raises ConfigError if the local app is not the served app."""
         query = {} if environment is None else {"environment": environment}
         info, server = await self._client.task_info((), **query), await self._client.info()
         versions, rubrics = server.get("versions"), server.get("rubrics")
@@ -316,16 +325,16 @@ class RemoteRunner:
         if self.spec is not None and (self.spec.name, self.spec.version) != (about.app, about.version):
             raise ConfigError(
                 f"The server has {about.app} {about.version}, but --app-id is {self.spec.name} {self.spec.version}.",
-                hint="Pass the served app, or omit --app-id to compute no aggregates.",
+                hint="Pass the served app as --app-id, or omit --app-id, and no aggregates are computed.",
             )
         return about
 
     def _name(self, value: Any) -> str:
-        """Return a server's string as one line without control characters and the key; "" for other types."""
+        """Return a server's string as one line, without control characters and the key, or "" if it is not a string."""
         return sentence(value, self._key)
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
-        """See Runner. Later results of these seeds contain the fields."""
+        """See Runner. The fields are added to later results of these seeds."""
         query = {} if environment is None else {"environment": environment}
         query |= {} if split is None else {"split": split}
         unknown = [seed for seed in seeds if (split, seed) not in self._rows]
@@ -351,16 +360,19 @@ class RemoteRunner:
         return self._name(value) if isinstance(value, str) else value
 
     async def check(self, plan: EvalPlan) -> None:
-        """Request the tasks of the first and the last seed of each range; see Runner."""
+        """Request the tasks of the first and the last seed of each range. See Runner."""
         query = {} if plan.environment is None else {"environment": plan.environment}
         query |= {} if plan.split is None else {"split": plan.split}
         await self._client.task_info([plan.seeds.at(index) for index in _ends(plan)][:100], **query)
 
     async def open(self) -> None:
-        """See Runner. Has no effect, because the server is running."""
+        """See Runner. This has no effect, because the server is already running."""
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
-        """See Runner. Waits while the server is saturated, and retries if this cannot duplicate a rollout."""
+        """See Runner.
+
+        Waits while the server is saturated, and retries requests if a retry cannot duplicate a rollout.
+        """
         result = await self._answered(request, key)
         if result.failed and result.rollout_id:
             await self._add_use(request.run_id, result)
@@ -383,7 +395,7 @@ class RemoteRunner:
             answer = await self._client.rollout(request, idempotency_key=key)
         except TaskAppError as error:
             if error.boundary is None and error.status != 500:
-                raise  # not a failed rollout: the server is gone, or rejects the request
+                raise  # this is not a failed rollout: the server is down or rejects the request
             return row_of_error(error, seed=seed, seconds=time.monotonic() - began)
         except JobTimeout as error:
             failure = Failure("timeout", "no_answer", error.message)
@@ -392,14 +404,14 @@ class RemoteRunner:
             return row_of_answer(answer, seed=seed)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise TaskAppError(
-                f"The response of {stored_url(self._url)} is not a rollout of taskapp-kit.",
-                hint="Check that taskapp-kit serves the task app at this address.",
+                f"The response of {stored_url(self._url)} is not a rollout response of taskapp-kit.",
+                hint="Check that a taskapp-kit server runs at this address.",
             ) from None
 
     async def _add_use(self, run_id: str, result: RolloutRow) -> None:
-        """Add the tokens and the cost of a failed rollout from the server's list, because its error response lacks them.
+        """Add the tokens and the cost of a failed rollout, which its error response lacks, from the server's list.
 
-        They remain unknown if the server has no store, or if many rollouts have failed since.
+        They stay unknown if the server has no store, or if many rollouts have failed in the meantime.
         """
         try:
             page = await self._client.rollouts(run_id=run_id, status="failed", limit=NEWEST_FAILED)
@@ -425,7 +437,10 @@ class RemoteRunner:
 
 
 def idempotency_key(eval_id: str, position: int, failures: int) -> str:
-    """Return the same key for a repeated request, and a new key after a failure, which the server would repeat."""
+    """Return an idempotency key, which is the same for a repeated request and different after each failure.
+
+    With the same key, the server would return the failure again.
+    """
     return hashlib.sha256(f"{eval_id}/{position}/{failures}".encode()).hexdigest()
 
 
@@ -440,7 +455,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def _splits(dataset: Any) -> dict[str, range]:
-    """Return the seeds of each split from `/task_info`, without malformed entries."""
+    """Return the seeds of each split in `/task_info`. Malformed entries are ignored."""
     if not isinstance(dataset, Mapping) or not isinstance(dataset.get("seeds"), Mapping):
         return {}
     found = {}

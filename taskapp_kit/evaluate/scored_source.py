@@ -1,4 +1,4 @@
-"""Stored rollouts with the scores of another version of the scorer instead of their original scores."""
+"""Reads stored rollouts with the scores of another scorer version instead of their original scores."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from taskapp_kit.rollout.source import RolloutSource, no_such_rollout
 
 
 async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
-    """Return the rollouts that this version scored, with its scores. Closing the result closes the source.
+    """Return a source of the rollouts that this scorer version scored, with its scores. Closing it closes `source`.
 
-    Raises Unavailable if the source cannot have later scores, ConfigError if it has no scores of this version.
+    Raises Unavailable if `source` does not support later scores, and ConfigError if it has no scores of this version.
     """
     store = source.score_store()
     scores = await store.scores(scorer)
     if not scores:
         known = ", ".join(version.scorer for version in await store.scorers())
         raise ConfigError(
-            f"{source.place} has no scores of the version {scorer[:80]!r}.",
-            hint=f"The versions are {known}." if known else "`taskapp rescore` computes them.",
+            f"{source.place} has no scores of version {scorer[:80]!r}.",
+            hint=f"The versions are {known}." if known else "To compute scores, run taskapp rescore.",
         )
     return ScoredSource(source, store, scores)
 
 
 def scored_row(row: RolloutRow, scores: StoredScores) -> RolloutRow:
-    """Return the row with these scores. If scoring failed, the row has its failure."""
+    """Return the row with these scores. If the scoring failed, the row has the failure."""
     card, failure = scores.scorecard or {}, scores.failure or {}
     criteria = card.get("criteria")
     metrics = card.get("metrics")
@@ -63,7 +63,7 @@ def _text(failure: Mapping[str, Json], name: str) -> str | None:
 
 
 class ScoredSource(RolloutSource):
-    """A source whose rollouts have other scores, without the rollouts that this version did not score."""
+    """A source whose rollouts have the scores of another version. It omits rollouts that this version did not score."""
 
     def __init__(self, source: RolloutSource, store: QueryableStore, scores: dict[str, StoredScores]) -> None:
         self._source, self._store, self._scores = source, store, scores

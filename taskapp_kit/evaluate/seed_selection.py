@@ -1,4 +1,4 @@
-"""Selects the seeds of an evaluation, optionally limited to rows with certain fields."""
+"""Selects the seeds of an evaluation. They may be limited to rows with certain difficulties and tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.seeds import FIRST_SEEDS, Seeds, size
 
 SEEDS_AT_ONCE = 500
-"""The number of seeds whose rows are read together."""
+"""How many rows are read at a time."""
 
 
 async def select_seeds(
@@ -25,20 +25,20 @@ async def select_seeds(
     difficulty: Sequence[str] = (),
     tags: Sequence[str] = (),
 ) -> Seeds:
-    """Return the given seeds or the first FIRST_SEEDS of the split, filtered by difficulties and tags of their rows.
+    """Return the given seeds, or the first FIRST_SEEDS of the split, filtered by the difficulty and tags of their rows.
 
-    A row must have one of the difficulties and all tags. Raises ConfigError if no seeds are known, the environment has no
-    rows, or no row matches.
+    A row must have one of the difficulties and all of the tags. Raises ConfigError if no seeds are known, if the environment
+    has no rows, or if no row matches.
     """
     whole = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
     if given is None and not whole:
-        raise ConfigError("The seeds of the app are unknown. Pass --seeds, such as --seeds 0-99.")
+        raise ConfigError("The app does not report its seeds. Pass --seeds, for example --seeds 0-99.")
     if not difficulty and not tags:
         return given or Seeds(range(seed, seed + 1) for seed in (whole or ())[:FIRST_SEEDS])
     if not about.has_rows:
         raise ConfigError(
             f"--difficulty and --tags select rows, but the environment {about.environment} has no rows.",
-            hint="Omit these options.",
+            hint="Remove these options.",
         )
     if split is not None and not whole:
         raise ConfigError(f"The split {split[:80]!r} does not exist. The splits are {', '.join(about.splits)}.")
@@ -52,12 +52,14 @@ async def select_seeds(
     if not found:
         filters = [f"difficulty {' or '.join(difficulty)}"] if difficulty else []
         filters += [f"tags {', '.join(tags)}"] if tags else []
-        raise ConfigError(f"No row of these seeds has {' and '.join(filters)}.", hint="`taskapp info APP` lists them.")
+        raise ConfigError(
+            f"No row of these seeds has {' and '.join(filters)}.", hint="`taskapp info APP` lists the existing values."
+        )
     return Seeds(range(seed, seed + 1) for seed in found)
 
 
 def unplayed(about: EvaluatedApp, split: str | None, seeds: Seeds) -> str:
-    """Return words that say how to play a whole split of which only `seeds` are; empty if it is played."""
+    """Return a note on how to play the full split, or an empty string if `seeds` contains all of its seeds."""
     whole = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
     if not whole or size(whole) <= len(seeds) or whole.step != 1:
         return ""
@@ -67,7 +69,7 @@ def unplayed(about: EvaluatedApp, split: str | None, seeds: Seeds) -> str:
 async def check_groups(
     runner: Runner, by: Sequence[str], seeds: Seeds, *, environment: str | None, split: str | None
 ) -> None:
-    """Raise ConfigError if `--by` names a field that no row of these seeds has; see `rows.check_by`."""
+    """Raise ConfigError if `--by` names a field that no row of these seeds has. See `rows.check_by`."""
     if any(name != "seed" for name in by):
         check_by(by, [row async for _, row in _rows(runner, environment, split, seeds)])
 

@@ -1,4 +1,4 @@
-"""Stored rollouts in an evaluation's directory, in a store, or at a running task app, opened by `open_source`."""
+"""Sources of stored rollouts: an evaluation's directory, a store, or a running task app. `open_source` opens them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAGE = 500
 
 
 def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
-    """Open stored rollouts without creating anything.
+    """Open a source of stored rollouts. Nothing is created.
 
     Args:
         reference: An evaluation's directory, a store (a path, sqlite:///PATH, postgresql://…) or a task app (http://…).
@@ -49,7 +49,7 @@ def open_source(reference: str, *, key: str | None = None) -> RolloutSource:
         The source. Close it after use.
 
     Raises:
-        ConfigError: The reference is not one of these.
+        ConfigError: The reference is not valid.
         StoreError: The store cannot be opened.
     """
     if reference.startswith(("http://", "https://")):
@@ -127,7 +127,7 @@ class StoreSource(RolloutSource):
 
 
 class DirectorySource(RolloutSource):
-    """The rollouts of an evaluation: its lines, and the whole rollouts in its `rollouts.db`, if it has one."""
+    """The rollouts of an evaluation: the result lines, and the full rollouts in `rollouts.db`, if that file exists."""
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the directory is not an evaluation."""
@@ -139,7 +139,10 @@ class DirectorySource(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource. `key_label` and `group_id` match no rollout of an evaluation."""
+        """See RolloutSource.
+
+        An evaluation's rollouts have no `key_label` and no `group_id`, so these filters match none.
+        """
         path = self.path / RESULTS
         offsets = _current_lines(path)
         known: dict[str, RolloutRow] = {}
@@ -164,12 +167,15 @@ class DirectorySource(RolloutSource):
             return _of_line(entry, stored, self.config)
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
             raise StoreError(
-                f"{self.path / RESULTS} has a line that is not a result of this release ({fault}).",
+                f"{self.path / RESULTS} has a line that is not a result that this release can read ({fault}).",
                 hint="Fix or remove that line, or pass another directory.",
             ) from fault
 
     def _opened(self) -> StoreSource | None:
-        """Return the store in the directory, opened on first use; None without one. Raises StoreError."""
+        """Return the store in the directory, or None if there is none. It is opened on first use.
+
+        Raises StoreError if it cannot be opened.
+        """
         database = self.path / DATABASE
         if self._store is None and database.is_file():
             self._store = StoreSource(open_store(str(database), create=False), self.place)
@@ -177,7 +183,7 @@ class DirectorySource(RolloutSource):
 
     @property
     def _run_id(self) -> str:
-        """The label of all rollouts of the evaluation."""
+        """The label that all rollouts of the evaluation share."""
         return f"eval-{self.config['eval_id'][:12]}"
 
     async def load(self, rollout_id: str) -> StoredRollout:
@@ -185,8 +191,9 @@ class DirectorySource(RolloutSource):
         store = self._opened()
         if store is None:
             raise ConfigError(
-                f"{self.path} has no {DATABASE}, because its whole rollouts are stored elsewhere or not at all.",
-                hint="Pass their store (sqlite:///PATH, postgresql://…), or the URL of the server that played them.",
+                f"{self.path} has no {DATABASE}, because the full rollouts are stored elsewhere or not at all.",
+                hint="Pass the store that contains them (sqlite:///PATH or postgresql://…), or the URL of the server "
+                "that played them.",
             )
         return await store.load(rollout_id)
 
@@ -223,7 +230,10 @@ class DirectorySource(RolloutSource):
 
 
 def _current_lines(path: Path) -> list[int]:
-    """Return the offset of each rollout's last line. A retried rollout has several lines. Raises StoreError."""
+    """Return the offset of each rollout's last line. A retried rollout has several lines.
+
+    Raises StoreError if the file cannot be read or a line is invalid.
+    """
     offsets: dict[bytes, int] = {}
     try:
         with path.open("rb") as lines:
@@ -247,11 +257,11 @@ def _entries(path: Path, offsets: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 _FILTERS = ("environment", "status", "boundary", "run_id", "group_id", "key_label", "reward_above", "reward_below")
-"""The filters of `GET /rollouts`. Its `policy` does not match the names of models."""
+"""The filters that `GET /rollouts` supports. `policy` is not among them, because it does not match models there."""
 
 
 class ServerSource(RolloutSource):
-    """The stored rollouts of a running task app, as far as the key may see them."""
+    """The stored rollouts of a running task app that the key may read."""
 
     def __init__(self, url: str, key: str | None) -> None:
         """Raises ConfigError for an invalid address or key."""
@@ -262,7 +272,7 @@ class ServerSource(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource. Rows lack criteria and the message of a failure, which `load` returns."""
+        """See RolloutSource. Rows lack the criteria and the failure's message. `load` returns both."""
         wanted = query or RolloutQuery()
         found = self._newest(wanted)
         if order is not None and order != "newest":
@@ -329,7 +339,7 @@ def _by_seed(row: RolloutRow) -> tuple[str, str, int, str, int, float, str]:
 
 
 def ordered(rows: Iterator[RolloutRow], order: RowOrder, limit: int | None = None) -> Iterator[RolloutRow]:
-    """Return the first `limit` rows in the order that a store would return; see `RowOrder`."""
+    """Return the first `limit` rows in the order in which a store would return them. See `RowOrder`."""
     if order == "newest":
         newest = sorted(rows, key=lambda row: (row.created_at or 0.0, row.rollout_id), reverse=True)
         return iter(newest[:limit])
@@ -343,7 +353,7 @@ def ordered(rows: Iterator[RolloutRow], order: RowOrder, limit: int | None = Non
 
 
 _rank = itemgetter(0, 1)
-"""The sort key of a rated row, because rows themselves have no order."""
+"""The sort key of a row with a reward, because rows themselves cannot be compared."""
 
 
 async def _sorted(rows: AsyncIterator[RolloutRow], order: RowOrder, limit: int | None) -> AsyncIterator[RolloutRow]:
@@ -356,7 +366,7 @@ async def _sorted(rows: AsyncIterator[RolloutRow], order: RowOrder, limit: int |
 
 
 def fits(row: RolloutRow, query: RolloutQuery) -> bool:
-    """Whether a store would select the row for a query."""
+    """Return whether a store would select the row for a query."""
     names = ("environment", "status", "boundary", "run_id", "group_id")
     if any(getattr(query, name) not in (None, getattr(row, name)) for name in names) or query.key_label is not None:
         return False
@@ -386,13 +396,13 @@ def _of_line(entry: Mapping[str, Any], stored: RolloutRow | None, config: Mappin
 
 
 _STORED = ("environment", "split", "stop_reason", "length", "tokens", "cost", "seconds", "created_at")
-"""Members that lines of earlier releases lack and the store has."""
+"""Fields that the lines of earlier releases lack, but the store has."""
 _CHECKED = ("environment", "split", "sample", "name", "policy", "model", "spec_hash")
-"""Members that come from the key and the configuration."""
+"""Fields that come from the key and the configuration."""
 
 
 def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the policy and the model of a line. A model at two addresses has its name in models.toml."""
+    """Return the policy and the model of a line. If a model has two addresses, return its names in models.toml."""
     name = entry["key"].get("policy")
     policies = stored_policies(asked)
     policy = policies.get(name, {})
@@ -404,17 +414,21 @@ def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None
 
 
 def _row_of_list(listed: Mapping[str, Any]) -> RolloutRow:
-    """Return a row of `GET /rollouts`, ignoring unknown members. Raises KeyError, TypeError."""
+    """Return the row of an entry of `GET /rollouts`. Unknown fields are ignored.
+
+    Raises KeyError or TypeError if the entry is malformed.
+    """
     members: dict[str, Any] = {"rollout_id": listed["id"], **{name: listed.get(name) for name in LISTED}}
     check_types(RolloutRow, members)
     return RolloutRow(**members)
 
 
 def stored_from_answer(body: Mapping[str, Any], row: RolloutRow | None = None) -> StoredRollout:
-    """Return the rollout of a response with events, or of an error response with its `trace`.
+    """Return the rollout in a response with events, or in an error response with a `trace`.
 
-    row: the rollout's row, for members that the response lacks. Members that neither has are empty. `private` contains only
-    the calls of judges and auxiliary models. Raises TaskAppError for an invalid response.
+    Fields that the response lacks are copied from `row`, the rollout's row. Fields that `row` also lacks are empty. The
+    rollout's `private` contains only the calls of judges and auxiliary models. Raises TaskAppError if the response is
+    invalid.
     """
     try:
         return _stored(body, row)

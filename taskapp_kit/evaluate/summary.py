@@ -1,4 +1,4 @@
-"""Statistics of many rollouts. Sums are exact (`math.fsum`), so the order of the rollouts has no influence."""
+"""Statistics of many rollouts. Sums are exact (`math.fsum`), so the order of the rollouts does not matter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERY_K_UP_TO = 8
 
 
 class Column:
-    """One number of each rollout, where present, in 16 bytes per rollout."""
+    """The values of one number, with their seeds. Each value takes 16 bytes."""
 
     __slots__ = ("_seeds", "_values")
 
@@ -39,7 +39,7 @@ class Column:
         self._values, self._seeds = array("d"), array("q")
 
     def add(self, value: float | None, seed: int) -> None:
-        """Add the number of one rollout; None is skipped."""
+        """Add the value of one rollout. None is ignored."""
         if value is not None:
             self._values.append(value)
             self._seeds.append(seed)
@@ -49,8 +49,8 @@ class Column:
 
     @property
     def mean(self) -> float | None:
-        """The mean; None without values."""
-        # fsum is exact in any order, so that an interrupted evaluation ends with the summary of an uninterrupted one
+        """The mean, or None if there are no values."""
+        # fsum is exact in any order, so interrupted and uninterrupted evaluations have the same summary
         return math.fsum(self._values) / len(self._values) if self._values else None
 
     @property
@@ -59,28 +59,31 @@ class Column:
         return math.fsum(self._values)
 
     def interval(self, method: IntervalMethod, bounds: Range = UNBOUNDED) -> Interval:
-        """Return the confidence interval of the mean, over seeds. bounds: the range of a number."""
+        """Return the confidence interval of the mean, clustered by seed. bounds: The possible values of the number."""
         return mean_interval(self._values, self._seeds, method=method, bounds=bounds)
 
     @property
     def standard_error(self) -> float | None:
-        """The standard error of the mean over seeds, because samples of one seed are dependent; None below two seeds."""
+        """The standard error of the mean, or None with fewer than two seeds.
+
+        It is computed over seeds, because samples of the same seed are dependent.
+        """
         return clustered_standard_error(self._values, self._seeds)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the column as a summary contains it."""
+        """Return the column as JSON for a summary."""
         return {"mean": self.mean, "standard_error": self.standard_error, "n": len(self)}
 
 
 @dataclass(frozen=True)
 class SummaryOptions:
-    """How results are summarized.
+    """Options of a summary.
 
     Attributes:
-        by: What to group them by (see `rows.groups_of`).
+        by: The fields by which results are grouped (see `rows.groups_of`).
         pass_at: The lowest reward of a pass.
         interval: The method of the reward's interval.
-        ranges: What no interval leaves.
+        ranges: The possible values of the reward and the criteria. Intervals are clipped to them.
     """
 
     by: tuple[str, ...] = ()
@@ -102,14 +105,17 @@ class RewardStatistics:
         self._passes = PassRates(options.pass_at)
 
     def add(self, result: RolloutRow) -> None:
-        """Count a result. A failed rollout, and one without a reward, is neither in a mean nor in a pass rate."""
+        """Count a result. Rollouts that failed or have no reward are excluded from means and pass rates."""
         self._ends[result.status] += 1
         if result.reward is not None and not result.failed:
             self._reward.add(result.reward, result.seed)
             self._passes.add(result.reward, result.seed)
 
     def rollouts(self) -> dict[str, Json]:
-        """Return the number of rollouts by outcome. undefined: neither failed nor have a reward."""
+        """Return the number of rollouts by outcome.
+
+        `undefined` counts rollouts that did not fail but have no reward.
+        """
         finished = self._ends.total() - self._ends["failed"]
         return {
             "done": self._ends.total(),
@@ -119,7 +125,7 @@ class RewardStatistics:
         }
 
     def rewards(self) -> dict[str, Json]:
-        """Return the summary's members about rewards."""
+        """Return the summary's fields about rewards."""
         return {
             "reward": self._reward.to_json(),
             "interval": self._reward.interval(self._options.interval, self._options.ranges.reward).to_json(),
@@ -127,7 +133,7 @@ class RewardStatistics:
         }
 
     def to_json(self) -> dict[str, Json]:
-        """Return the group as a summary contains it."""
+        """Return the group as JSON for a summary."""
         return {"rollouts": self.rollouts(), **self.rewards()}
 
 
@@ -152,7 +158,7 @@ class EvalStatistics:
         self._observation_digest: hashlib._Hash | None = hashlib.sha256()
 
     def add(self, result: RolloutRow) -> None:
-        """Add a result. A failed rollout is counted by boundary and with its usage, but is in no mean."""
+        """Add a result. A failed rollout is counted by boundary, and its usage is counted, but means exclude it."""
         self._rewards.add(result)
         for by, groups in self._groups.items():
             for value in groups_of(by, result.row, result.seed):
@@ -184,7 +190,7 @@ class EvalStatistics:
     def to_json(self, asked: int) -> dict[str, Json]:
         """Return the summary's numbers. Only `timing` differs between two runs of the same evaluation.
 
-        `observation_digest` is None if a rollout that did not fail lacks its digest. Groups are in the plan's order.
+        `observation_digest` is None if a rollout that did not fail has no digest. Groups are in the plan's order.
         """
         failures: dict[str, Any] = {}
         for (boundary, code), count in sorted(self._failures.items()):
@@ -220,7 +226,7 @@ class EvalStatistics:
 
 
 class CostStatistics:
-    """The cost of models' answers in US dollars, including failed rollouts."""
+    """The cost of the models' calls in US dollars, including calls in failed rollouts."""
 
     def __init__(self) -> None:
         self._policy, self._other, self._failed = Column(), Column(), Column()
@@ -236,10 +242,11 @@ class CostStatistics:
         self._without_price += result.unpriced
 
     def to_json(self) -> dict[str, Json]:
-        """Return the costs as a summary contains them; None if unknown.
+        """Return the costs as JSON for a summary, or None if they are unknown.
 
-        `policy` is the cost of the policy's model, `other` of judges and of models that environments call, and `of_failed`
-        the part of `total` for failed rollouts. `without_price` counts rollouts with tokens of unknown price.
+        `policy` is the cost of the policy's model. `other` is the cost of judges and of models that environments call.
+        `of_failed` is the part of `total` that failed rollouts cost. `without_price` counts rollouts with tokens of unknown
+        price.
         """
         known = len(self._policy) + len(self._other)
         return {
@@ -269,7 +276,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def pass_hat_k(samples: int, passed: int, k: int) -> float:
-    """Return the probability that all of k samples pass (pass^k). Raises ValueError if k is not in [1, samples]."""
+    """Return the probability that all k samples pass (pass^k). Raises ValueError if k is not in [1, samples]."""
     # C(c, k) / C(n, k), unbiased for the same reason: Yao et al. 2024, "τ-bench", arXiv:2406.12045
     _check(samples, passed, k)
     return math.comb(passed, k) / math.comb(samples, k)
@@ -283,13 +290,13 @@ def _check(samples: int, passed: int, k: int) -> None:
 
 
 def shown_ks(most: int) -> list[int]:
-    """Return each k up to EVERY_K_UP_TO, then its doubles, and `most`."""
+    """Return each k up to EVERY_K_UP_TO, then repeated doublings, and at the end `most`."""
     doubles = [EVERY_K_UP_TO << power for power in range(1, 20)]
     return sorted({*range(1, min(EVERY_K_UP_TO, most) + 1), *(k for k in doubles if k < most), most}) if most else []
 
 
 class PassRates:
-    """Samples and passes by seed. A scored sample passes if its reward is at least `at`."""
+    """The number of samples and passes, by seed. A scored sample passes if its reward is at least `at`."""
 
     def __init__(self, at: float = PASS_AT) -> None:
         self.at = at
@@ -301,7 +308,10 @@ class PassRates:
         self._seeds[seed] = samples + 1, passed + (reward >= self.at)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the rates as a summary contains them: for each k the means over the seeds with at least k scored samples."""
+        """Return the rates as JSON for a summary.
+
+        For each k, they are means over seeds with at least k scored samples.
+        """
         counts = list(self._seeds.values())
         rates: dict[str, Json] = {}
         for k in shown_ks(max((samples for samples, _ in counts), default=0)):

@@ -1,1 +1,1 @@
-"""Stored rollouts as files that others read: JSON lines, Parquet, training data for TRL, logs of Inspect."""
+"""Exports stored rollouts for other programs: as JSON lines, Parquet, training data for TRL, or logs for Inspect."""

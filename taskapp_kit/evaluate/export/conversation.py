@@ -1,4 +1,4 @@
-"""A stored rollout as one conversation for chat templates and trainers."""
+"""Converts a stored rollout to one conversation for chat templates and trainers."""
 
 from __future__ import annotations
 
@@ -31,21 +31,24 @@ EMPTY_ANSWER = "an answer without content, reasoning and tool calls"
 
 
 class Unfit(Exception):
-    """The rollout cannot be one conversation. The message is the reason, by which rollouts are counted."""
+    """The rollout cannot be represented as one conversation.
+
+    The message is the reason. Reports count rollouts by reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The messages that a model read and wrote, from the system prompt to its last answer.
+    """The messages that a model read and wrote, from the system prompt to its last reply.
 
-    Assistant messages may have `reasoning_content`, and `tool_calls` whose arguments are objects. The ids of calls are
-    renumbered, so that equal calls are equal in every conversation.
+    Assistant messages may have `reasoning_content`, and `tool_calls` whose arguments are JSON objects. Tool call ids
+    are renumbered, so that conversations with the same calls are equal.
 
     Attributes:
         messages: The messages.
-        answers: The indexes of the messages that the model wrote. Other assistant messages are examples in its prompt.
+        answers: The indexes of the messages that the model wrote. Other assistant messages are examples in the prompt.
         tools: The names of the episode's actions.
-        tokens: The tokens of the whole conversation, from the endpoint's count of the last call, or estimated.
+        tokens: The number of tokens in the whole conversation, as reported for the last call, or estimated.
     """
 
     messages: list[Message]
@@ -60,7 +63,7 @@ class Chat:
 
     @property
     def has_empty_answer(self) -> bool:
-        """Whether an answer is empty."""
+        """Whether one of the model's replies is empty."""
         answers = [self.messages[at] for at in self.answers]
         return not all(
             each["content"].strip() or each.get("reasoning_content", "").strip() or "tool_calls" in each
@@ -69,12 +72,15 @@ class Chat:
 
 
 def recorded_messages(stored: StoredRollout) -> list[Message]:
-    """Return the recorded messages of the policy's model over all turns. Empty without a model."""
+    """Return the recorded messages of the policy's model in all turns. The list is empty if the policy has no model."""
     return [message for answer in EpisodeRecord.of(stored.events).answers for message in answer.get("messages") or ()]
 
 
 def conversation_of(stored: StoredRollout) -> Chat:
-    """Return the rollout's conversation. Raises Unfit without one, or if the model read another one in some turn."""
+    """Return the rollout's conversation.
+
+    Raises Unfit if no model played, or if the prompt of a turn was not the conversation up to this turn.
+    """
     episode = EpisodeRecord.of(stored.events)
     turns = [answer for answer in episode.answers if answer.get("messages")]
     if not turns:
@@ -98,22 +104,22 @@ def conversation_of(stored: StoredRollout) -> Chat:
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Return the messages of a request in the form of a Chat. Raises Unfit."""
+    """Convert the messages of a request to the format of a Chat. Raises Unfit if that is not possible."""
     calls: dict[str, Message] = {}
     numbers = count(1)
     return [_plain(message, calls, numbers) for message in messages]
 
 
 def _answers(messages: Sequence[Message], began: int, model_calls: int) -> list[int]:
-    """Return the indexes of a turn's answers: its last assistant messages, one for each call of the model."""
-    # A prompt may contain examples as turns of the conversation, whose role is the same. A trainer must not learn them, so
-    # the export lists the answers, from the recorded turns.
+    """Return the indexes of a turn's replies: the last assistant messages, one for each model call."""
+    # A prompt may contain examples, whose messages also have the role `assistant`. A trainer must not learn from them,
+    # so the export lists which messages the model wrote, according to the recorded turns.
     answers = [place for place in range(began, len(messages)) if messages[place]["role"] == "assistant"]
     return answers[-model_calls:] if model_calls else []
 
 
 def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -> bool:
-    """Whether the turn's prompt lacks a part of the conversation so far, or repeats it."""
+    """Return whether the turn's prompt omits or repeats a part of the conversation so far."""
     if (answer.get("details") or {}).get("left_out_turns"):
         return True
     first = answer["messages"][0]
@@ -121,7 +127,10 @@ def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -
 
 
 def _plain(message: Mapping[str, Any], calls: dict[str, Message], numbers: Iterator[int]) -> Message:
-    """Return the message with the members of chat templates. calls: the calls so far by the endpoint's ids."""
+    """Return the message with the fields that chat templates use.
+
+    calls: The earlier tool calls, by the endpoint's ids.
+    """
     role = message.get("role")
     plain: Message = {"role": role, "content": _text(message.get("content"))}
     if role == "assistant":
@@ -154,7 +163,7 @@ def _call(call: Any, calls: dict[str, Message], numbers: Iterator[int]) -> Messa
 
 
 def _text(content: Json) -> str:
-    """Return the content as one string. Raises Unfit for parts that are not text."""
+    """Return the content as one string. Raises Unfit if a part is not text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -167,7 +176,7 @@ def _text(content: Json) -> str:
 
 
 def _check_order(messages: Sequence[Message]) -> None:
-    """Raise Unfit unless every answer follows a user or tool message, and every tool message follows its call."""
+    """Raise Unfit unless every reply follows a user or tool message, and every tool message follows its call."""
     before, open_calls = "", set[str]()
     for message in messages:
         role = message["role"]
@@ -198,7 +207,8 @@ def _tokens(last: Mapping[str, Any], recorded: Sequence[Message]) -> int:
 class ToolSchemas:
     """The tools of each environment by name.
 
-    spec_hash: the hash of the declarations; None if unknown. app: the declarations; None if a server described the tools.
+    spec_hash: the hash of the declarations; None if unknown. app: the declarations; None if a server described the
+    tools.
     """
 
     def __init__(
@@ -253,8 +263,8 @@ READ = ("observed", "answered", "stepped")
 def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
     """Return a rollout of a policy without a model, such as `gold` or a person, as if a model had played it.
 
-    It uses the code for a model's conversation (`rollout/policy/conversation.py`) and the current declarations of the app.
-    Raises Unfit if this is not possible.
+    It uses the code for a model's conversation (`rollout/policy/conversation.py`) and the current declarations of the
+    app. Raises Unfit if this is not possible.
     """
     environment = app.environments.get(stored.environment)
     if environment is None:
@@ -292,7 +302,10 @@ def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
 
 
 def _message(decision: Decision, declared: Mapping[str, Tool], numbers: count[int]) -> Message:
-    """Return the answer as a model would send it. An action that takes text is the message's content, not a tool call."""
+    """Return the answer as a model would send it.
+
+    An action that takes text is the message's content, not a tool call.
+    """
     words = [call for call in decision.tool_calls if call.tool in declared and declared[call.tool].text]
     if words:
         said = list(words[0].args.values()) if isinstance(words[0].args, dict) else []

@@ -1,7 +1,8 @@
-"""Rollouts as a log of Inspect (inspect-ai), an `.eval` file for its reader, data frames and viewer.
+"""Writes rollouts as a log of Inspect (inspect-ai): an `.eval` file for Inspect's reader, data frames and viewer.
 
-The file is a zip archive with one JSON member per sample. Inspect writes members with zstd and also reads DEFLATE. One
-rollout is one sample, which is written as it is read. Its summary stays in a temporary file until the end.
+The file is a zip archive with one JSON file per sample. Inspect compresses these files with zstd, and also reads
+DEFLATE. Each rollout is one sample, which is written as soon as it was read. The samples' summaries are in a temporary
+file until the end.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ if TYPE_CHECKING:
     from taskapp_kit.rollout.source import RolloutSource
 
 LOG_VERSION = 2
-"""The version of Inspect's log format, which 0.3.285 reads."""
+"""The version of Inspect's log format. Inspect 0.3.285 reads it."""
 REWARD = "reward"
-"""The scorer of the reward. Every criterion is a separate scorer."""
+"""The scorer for the reward. Every criterion has a separate scorer."""
 SUMMARY_CHARACTERS = 500
-"""The most characters of the first observation in a list of samples."""
+"""How many characters of the first observation a list of samples shows."""
 
 Object = dict[str, Any]
 
 
 async def write_inspect_log(source: RolloutSource, scope: ExportScope, path: Path, report: ExportReport) -> None:
-    """Write the log. Raises ConfigError if the rollouts are of several environments, policies or models."""
+    """Write the log. Raises ConfigError if the rollouts have several environments, policies or models."""
     log = _Log(path, source)
     try:
         async for row in selected(source, scope, report):
@@ -66,7 +67,7 @@ async def write_inspect_log(source: RolloutSource, scope: ExportScope, path: Pat
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The common members of all samples of a log."""
+    """The fields that all samples of a log share."""
 
     app: str
     environment: str
@@ -101,8 +102,8 @@ class _Log:
             self._write("_journal/start.json", self._start)
         elif task != self._task:
             raise ConfigError(
-                f"A log of Inspect has one task and one model, but the rollouts are of {self._task} and {task}.",
-                hint="Select one with --env and --policy.",
+                f"An Inspect log has one task and one model, but the selected rollouts have {self._task} and {task}.",
+                hint="Select one of them with --env and --policy.",
             )
         identity = f"{details.stored.split}-{details.stored.seed}"
         self._epochs[identity] += 1
@@ -126,7 +127,7 @@ class _Log:
             self._scores[name][1] += score["value"]
 
     def finish(self) -> None:
-        """Write the summaries and the header, which a reader needs before any sample."""
+        """Write the summaries and the header. A reader needs both before it reads samples."""
         self._summaries.write(b"]")
         self._summaries.seek(0)
         with self._zip.open("summaries.json", "w", force_zip64=True) as member:
@@ -178,7 +179,10 @@ def sample_of(
     epoch: int,
     pictures: Mapping[str, bytes | None],
 ) -> Object:
-    """Return the rollout as an `EvalSample`. pictures: PNG bytes by SHA-256; None becomes a string with the size."""
+    """Convert a rollout to an `EvalSample`.
+
+    pictures: PNG bytes by SHA-256. An image whose bytes are None is replaced by a string with its size.
+    """
     messages = _Messages(pictures).of(stored, details)
     first_answer = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     answers = [message for message in messages if message["role"] == "assistant"]
@@ -215,7 +219,7 @@ def sample_of(
 
 
 def _summary(sample: Object, shown: str) -> Object:
-    """Return the sample as an `EvalSampleSummary` for lists."""
+    """Convert a sample to an `EvalSampleSummary`, which lists show."""
     names = (
         "id", "epoch", "uuid", "target", "scores", "model_usage", "started_at", "completed_at", "total_time",
         "working_time", "turn_count",
@@ -273,7 +277,7 @@ def _usage(details: RolloutDetails) -> Object:
 
 
 def _scores(details: RolloutDetails) -> Object:
-    """Return a score for the reward and each criterion. A null is omitted, because it is not 0."""
+    """Return a score for the reward and for each criterion. Undefined scores are omitted, because they are not 0."""
     scores: Object = {}
     if details.stored.reward is not None:
         scores[REWARD] = {"value": details.stored.reward, "explanation": details.formula}
@@ -316,14 +320,17 @@ class _Messages:
         self._pictures = pictures
 
     def of(self, stored: StoredRollout, details: RolloutDetails) -> list[Object]:
-        """Return the model's messages and the results after its last answer, or messages for the steps of another policy."""
+        """Return the model's messages, followed by the results of its last reply.
+
+        Without a model, build messages from the steps.
+        """
         recorded = recorded_messages(stored)
         if not recorded:
             return self._played(details)
         names: dict[str, str] = {}
         messages = [self._recorded(message, names) for message in recorded]
         last = details.turns[-1]
-        return messages + self._results(last, last.calls)  # these were not sent to the model
+        return messages + self._results(last, last.calls)  # these results were not sent to the model
 
     def _played(self, details: RolloutDetails) -> list[Object]:
         messages = [{"role": "user", "content": self._content(details.initial)}]
@@ -334,7 +341,7 @@ class _Messages:
         return messages
 
     def _results(self, turn: TurnDetails, calls: Sequence[RequestedCall]) -> list[Object]:
-        """Return the observations of a turn's steps as results of calls, or as user messages without a call's id."""
+        """Return the observations of a turn as tool results, or as user messages if there is no call id."""
         results = []
         for place, step in enumerate(turn.steps):
             result: Object = {"role": "user", "content": self._content(step.observation)}
@@ -373,7 +380,7 @@ class _Messages:
 
 
 def _calls(calls: Sequence[RequestedCall]) -> Object:
-    """Return the member `tool_calls`; empty without calls."""
+    """Return an object with `tool_calls`, or an empty object if there are no calls."""
     if not calls:
         return {}
     return {

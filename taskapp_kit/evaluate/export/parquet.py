@@ -1,4 +1,7 @@
-"""Parquet files of rollouts, with the columns in docs/evaluate/export.md, and of other rows. Needs the extra `parquet`."""
+"""Writes rollouts and other rows as Parquet.
+
+docs/evaluate/export.md lists the columns. Requires the extra `parquet`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from taskapp_kit.records.content import as_object
 from taskapp_kit.records.formatting import utc_time
 
 ROWS_AT_ONCE = 512
-"""The most rows of a row group."""
+"""The maximum number of rows in a row group."""
 BYTES_AT_ONCE = 16 * 2**20
-"""The approximate size of the strings in a row group, which is held in memory."""
+"""The approximate size of the strings in a row group. A row group is kept in memory until it is written."""
 
 INTEGERS = ("seed", "sample", "length", "turns", "tokens")
 NUMBERS = ("reward", "outcome_score", "events_score", "total_reward", "cost", "seconds")
@@ -28,11 +31,14 @@ COLUMNS = (
     "tokens", "cost", "seconds", "created_at", "run_id", "group_id", "app", "app_version", "environment_version",
     "kit_version", "spec_hash", "digest", "config", "policy_config", "scorecard", "first_observation", "messages", "steps",
 )  # fmt: skip
-"""The columns in the file's order."""
+"""The columns, in the order of the file."""
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows that fit in memory; columns follow from their values. Raises Unavailable without pyarrow."""
+    """Write rows that fit in memory. The columns are inferred from the values.
+
+    Raises Unavailable if pyarrow is not installed.
+    """
     arrow = _pyarrow()
     arrow.parquet.write_table(arrow.Table.from_pylist(rows), path, compression="zstd")
 
@@ -43,14 +49,17 @@ def _pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError:
         raise Unavailable(
-            "Writing Parquet needs the package pyarrow, which is not installed.",
+            "Writing Parquet requires the package pyarrow, which is not installed.",
             hint="Install it with: pip install 'taskapp-kit[parquet]'",
         ) from None
     return pyarrow
 
 
 class ParquetFile:
-    """A context manager that writes a Parquet file by row groups. Raises Unavailable without pyarrow."""
+    """A context manager that writes a Parquet file, one row group at a time.
+
+    Raises Unavailable if pyarrow is not installed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._arrow = pyarrow = _pyarrow()

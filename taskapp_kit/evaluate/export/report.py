@@ -19,7 +19,10 @@ TRAIN = "train"
 
 @dataclass(frozen=True, slots=True)
 class ExportScope:
-    """The rollouts to export: they match `query` and are of `split`, where None is every split."""
+    """The rollouts to export: all that match `query` and belong to `split`.
+
+    If `split` is None, every split is exported.
+    """
 
     query: RolloutQuery = field(default_factory=RolloutQuery)
     split: str | None = None
@@ -33,9 +36,9 @@ class ExportReport:
         rollouts: The number of exported rollouts.
         lines: The number of lines in the file, if it differs.
         seen: The number of rollouts that match the query.
-        left_out: The number of rollouts that were not exported, by reason.
+        left_out: The number of rollouts that were excluded, by reason.
         notes: Sentences about the export.
-        missing: Why the first rollout without its whole record could not be read.
+        missing: The error of the first rollout whose full record could not be read.
     """
 
     rollouts: int = 0
@@ -46,14 +49,14 @@ class ExportReport:
     missing: ConfigError | None = None
 
     def nothing(self, kind: str) -> ConfigError:
-        """Return the error for an empty export."""
+        """Return the error for an export without any rollouts."""
         reasons = ", ".join(f"{reason} ({many})" for reason, many in self.left_out.most_common())
-        hint = "Omit a filter, or play more rollouts."
+        hint = "Remove a filter, or play more rollouts."
         return self.missing or ConfigError(f"No rollout can be exported as {kind}: {reasons}.", hint=hint)
 
 
 async def selected(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[RolloutRow]:
-    """Yield the selected rows in the source's order. Raises ConfigError without any."""
+    """Yield the selected rows in the source's order. Raises ConfigError if no row is selected."""
     splits: Counter[str] = Counter()
     found = False
     async for row in source.rows(scope.query):
@@ -66,14 +69,15 @@ async def selected(source: RolloutSource, scope: ExportScope, report: ExportRepo
     if not found and splits:
         others = ", ".join(f"{name or '(none)'} ({many})" for name, many in sorted(splits.items()))
         raise ConfigError(
-            f"{source.place} has no rollout of the split {scope.split!r}.", hint=f"It has {others}. Pass --split."
+            f"{source.place} has no rollouts in the split {scope.split!r}.",
+            hint=f"It has rollouts in {others}. Pass --split.",
         )
     if not found:
-        raise ConfigError(f"{source.place} has no rollout that matches.", hint="Omit a filter.")
+        raise ConfigError(f"{source.place} has no rollouts that match the filters.", hint="Remove a filter.")
 
 
 async def loaded(source: RolloutSource, rollout_id: str, report: ExportReport) -> StoredRollout | None:
-    """Return the whole rollout; if only its numbers are stored, count it and return None."""
+    """Return the full rollout. If only its numbers are stored, count it as excluded and return None."""
     try:
         return await source.load(rollout_id)
     except ConfigError as error:

@@ -1,7 +1,7 @@
-"""Tasks as rows for trainers: for each seed the first prompt, the tools, and the identity of the episode.
+"""Exports tasks as rows for trainers. Each seed's row has the first prompt, the tools and the identity of the episode.
 
-A row contains only what the environment shows, so no private fields. The member `config` is a JSON string in every format,
-because tables have no type for an object without members.
+A row contains only what the environment shows to the model, so it has no private fields. The field `config` is a JSON
+string in every format, because tables have no type for an empty object.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 TaskFormat = Literal["jsonl", "parquet", "hf", "verl", "nemo"]
 MOST_TASKS = 10_000
-"""The most tasks of one file. Each starts an episode."""
+"""The maximum number of tasks in one file. Each task starts an episode."""
 
 IDENTITY = ("environment", "split", "seed", "config", "output_mode")
-"""The members of a row that identify its episode and the form of its answer, which `to_reward_function` needs."""
+"""The fields of a row that identify its episode and its output mode. `to_reward_function` needs them."""
 
 
 async def task_rows(
@@ -44,29 +44,30 @@ async def task_rows(
     config: Mapping[str, Json] | None = None,
     output_mode: OutputMode = "tool_calls",
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield one row for each seed of a split, in order, without playing a turn.
+    """Yield one row for each seed of a split, in order. The episodes are started, but no turn is played.
 
-    A row has `prompt` (the messages of the first request), `tools` (as in a chat request, None without any), `environment`,
+    A row has `prompt` (the messages of the first request), `tools` (as in a chat request, or None), `environment`,
     `split`, `seed`, `config`, `output_mode`, `app` and `app_version`.
 
     Args:
         service: The service of the app.
         environment: Defaults to the first environment.
         split: Defaults to the first split.
-        seeds: Defaults to all seeds of the split. With rows, the seeds are the rows' numbers.
+        seeds: Defaults to all seeds of the split. If the environment has rows, a seed is the number of a row.
         config: `env.config` of every episode. Its `difficulty` and `tags` select rows.
-        output_mode: How the model answers.
+        output_mode: The format of the model's replies.
 
     Raises:
-        ConfigError: There are more than MOST_TASKS tasks, or the app's own code writes the prompt.
+        ConfigError: There are more than MOST_TASKS tasks, or the app has a custom rollout function.
         RequestError: The environment, split or seed does not exist, or the config is invalid.
         RolloutFailed: An episode could not start.
     """
     app = service.spec
     if app.rollout_function is not None:
         raise ConfigError(
-            f"Task app {app.name!r} has its own loop (app.rollout), which writes prompts while it plays.",
-            hint="Use taskapp eval, then taskapp export --format sft or jsonl.",
+            f"The tasks of {app.name!r} cannot be exported, because its own loop (app.rollout) writes the prompts "
+            "during play.",
+            hint="Run `taskapp eval`, then `taskapp export --format sft` or `--format jsonl`.",
         )
     spec = find_environment(app, environment)
     given = {name: value for name, value in (config or {}).items() if name not in ("split", "index")}
@@ -87,7 +88,7 @@ async def task_rows(
         try:
             view = await service.first_view(request)
         except RequestError as refused:
-            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config select rows
+            if refused.code == "no_such_row" and seeds is None:  # the config's `difficulty` or `tags` select rows
                 continue
             raise
         except RolloutFailed as failed:
@@ -107,41 +108,40 @@ async def task_rows(
 
 
 def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> Iterable[int]:
-    """Return the seeds to export. Raises ConfigError for more than MOST_TASKS."""
+    """Return the seeds to export. Raises ConfigError if there are more than MOST_TASKS."""
     if seeds is None:
         seeds = spec.seeds_of(split)
         many = size(seeds)
         if many > MOST_TASKS:
             raise ConfigError(
-                f"Split {split!r} of environment {spec.name!r} has {many} tasks, but one file has at most {MOST_TASKS}.",
-                hint=f"Select some, for example --seeds {seeds[0]}-{seeds[999]}.",
+                f"Split {split!r} of environment {spec.name!r} has {many} tasks, but one file has at most "
+                f"{MOST_TASKS}.",
+                hint=f"Select a part of them, for example with --seeds {seeds[0]}-{seeds[999]}.",
             )
         return seeds
     chosen = []
     for seed in seeds:
         chosen.append(seed)
         if len(chosen) > MOST_TASKS:
-            raise ConfigError(f"More than {MOST_TASKS} seeds do not fit into one file.", hint="Write several files.")
+            raise ConfigError(f"One file can have at most {MOST_TASKS} seeds.", hint="Export several files.")
     return chosen
 
 
 def _named(failed: RolloutFailed, spec: EnvironmentSpec, seed: int) -> RolloutFailed:
-    """Return the failure with the episode in its message."""
+    """Return the failure with the episode's seed and environment added to its message."""
     message = f"seed {seed} of environment {spec.name!r}: {failed.failure.message}"
     return RolloutFailed(replace(failed.failure, message=message), rollout_id=failed.rollout_id)
 
 
 async def export_tasks(rows: AsyncIterator[dict[str, Any]], kind: TaskFormat, out: Path) -> int:
-    """Write the rows to `out` atomically, a directory for `hf`, else a file; return their number.
+    """Write the rows to `out` atomically, and return their number. `out` is a directory for `hf`, and otherwise a file.
 
-    Raises ConfigError (no row, `out` cannot be written, images in a table), Unavailable (Parquet without pyarrow), and the
-    errors of `rows`.
+    Raises ConfigError if there are no rows, if `out` cannot be written, or if a table would contain images. Raises
+    Unavailable for Parquet if pyarrow is not installed, and the errors of `rows`.
     """
     whole = [row async for row in rows]
     if not whole:
-        raise ConfigError(
-            "No task was selected, so nothing was written.", hint="Pass other --seeds, or another --config."
-        )
+        raise ConfigError("No tasks were selected, so nothing was written.", hint="Change --seeds or --config.")
     try:
         if kind == "hf":
             _write_folder(whole, out)
@@ -178,7 +178,10 @@ def _write_folder(rows: list[dict[str, Any]], out: Path) -> None:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row for a table, with text-only messages and tools as a JSON string. Raises ConfigError for an image."""
+    """Convert a row for a table: the messages contain only text, and `tools` is a JSON string.
+
+    Raises ConfigError if a message has an image.
+    """
     return {**row, "prompt": _texts(row), "tools": None if row["tools"] is None else json.dumps(row["tools"])}
 
 
@@ -186,14 +189,18 @@ def _texts(row: dict[str, Any]) -> list[dict[str, str]]:
     messages = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
     if not all(isinstance(message["content"], str) for message in messages):
         raise ConfigError(
-            f"The prompt of environment {row['environment']!r}, seed {row['seed']} has images, but this format has only text.",
-            hint="Use --format jsonl, or an environment config without images.",
+            f"The prompt of environment {row['environment']!r}, seed {row['seed']} has images, but this format only "
+            "supports text.",
+            hint="Use --format jsonl, or a --config that turns images off.",
         )
     return messages
 
 
 def _verl(row: dict[str, Any]) -> dict[str, Any]:
-    """Return verl's row. verl requires `ground_truth`, but the task app computes the reward from `extra_info` alone."""
+    """Convert a row for verl.
+
+    verl requires `ground_truth`, but the task app computes the reward from `extra_info` only.
+    """
     return {
         "data_source": f"{row['app']}/{row['environment']}",
         "prompt": _texts(row),
@@ -204,7 +211,7 @@ def _verl(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nemo(row: dict[str, Any]) -> dict[str, Any]:
-    """Return NeMo Gym's row: a request of the Responses API, and the members for its resources server."""
+    """Convert a row for NeMo Gym: a request of the Responses API, and the fields for NeMo Gym's resources server."""
     tools = [{"type": "function", "strict": False, **tool["function"]} for tool in row["tools"] or ()]
     inputs = [{"role": message["role"], "content": _response_parts(message["content"])} for message in row["prompt"]]
     params: dict[str, Any] = {"input": inputs, **({"tools": tools} if tools else {})}
@@ -218,7 +225,7 @@ def _nemo(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _response_parts(content: Any) -> Any:
-    """Return a message's content in the form of the Responses API."""
+    """Convert a message's content to the format of the Responses API."""
     if isinstance(content, str):
         return content
     return [

@@ -1,7 +1,7 @@
-"""Training data from stored rollouts: `sft`, one conversation per line, and `dpo`, pairs of one seed.
+"""Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts with one seed.
 
-The columns are the columns of TRL's conversational formats, which other trainers also read. Rollouts are read one by one, and
-only the id, the reward and hashes of each stay in memory.
+The columns are those of TRL's conversational formats, which other trainers also read. Rollouts are read one by one.
+Only each rollout's id, reward and hashes stay in memory.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from taskapp_kit.rollout.source import RolloutSource
 
 UNKNOWN_TOOL = "an action that the app does not declare"
-OTHER_DECLARATIONS = (
-    "{many} were played with other declarations of the app (another spec hash) and have the current schemas of tools."
-)
+OTHER_DECLARATIONS = "{many} have another spec hash, but are exported with the app's current tool schemas."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +45,13 @@ class TrainingFilters:
 
     Attributes:
         min_reward: The lowest reward of an `sft` rollout, or of the chosen rollout of a pair.
-        terminated: Whether to exclude truncated rollouts, except as the rejected rollout of a pair.
-        max_tokens: The most tokens of a conversation.
-        best_of_seed: `sft`: whether to take only the best rollout of each environment, split and seed.
-        margin: `dpo`: the lowest reward difference of a pair, above 0.
-        pairs: `dpo`: the most pairs of one seed.
-        demonstrations: Whether to include rollouts of policies without a model, as if a model had played them.
+        terminated: Whether to exclude truncated rollouts. They may still be the rejected rollout of a pair.
+        max_tokens: The maximum number of tokens in a conversation.
+        best_of_seed: `sft` only. Whether to export only the best rollout of each environment, split and seed.
+        margin: `dpo` only. The lowest reward difference of a pair. Must be above 0.
+        pairs: `dpo` only. The maximum number of pairs per seed.
+        demonstrations: Whether to include rollouts of policies without a model, converted as if a model had played
+            them.
     """
 
     min_reward: float | None = None
@@ -64,7 +63,7 @@ class TrainingFilters:
     demonstrations: bool = False
 
     def against(self, rollout: _Scored) -> str | None:
-        """Return why the rollout is excluded; None if it is not."""
+        """Return why the rollout is excluded, or None if it is included."""
         if self.terminated and not rollout.terminated:
             return "not terminated"
         if self.min_reward is not None and rollout.reward < self.min_reward:
@@ -73,7 +72,7 @@ class TrainingFilters:
 
 
 class _Scored(NamedTuple):
-    """The data of a scored rollout in memory. place: its environment, split and seed."""
+    """What is kept in memory of a scored rollout. place: The environment, the split and the seed."""
 
     place: tuple[str, str, int]
     reward: float
@@ -88,7 +87,7 @@ class _Scored(NamedTuple):
 
 
 class TrainingData:
-    """The training data of a source. An object can be used once."""
+    """The training data of a source. Each object can be used only once."""
 
     def __init__(
         self,
@@ -108,7 +107,10 @@ class TrainingData:
         self._other_declarations: set[str] = set()
 
     async def sft(self) -> AsyncIterator[dict[str, Json]]:
-        """Yield lines with `messages`, `answers`, `tools` and their origin, without equal conversations."""
+        """Yield lines with `messages`, `answers`, `tools` and the rollout's identity.
+
+        Equal conversations are yielded once.
+        """
         rewards: list[float] = []
         async for candidates in self._best_of_seeds() if self._filters.best_of_seed else self._one_by_one():
             for place, rollout in enumerate(candidates):
@@ -138,11 +140,11 @@ class TrainingData:
             self._report.notes.append(f"Rewards from {rewards[0]:.4g} to {rewards[-1]:.4g}{more}.")
 
     async def dpo(self) -> AsyncIterator[dict[str, Json]]:
-        """Yield lines with `prompt`, `chosen`, `rejected`, `tools` and their origin.
+        """Yield lines with `prompt`, `chosen`, `rejected`, `tools` and the identity of both rollouts.
 
-        Among the rollouts with the same environment, split, seed and first prompt, the best is paired with the worst, the
-        second best with the second worst, and so on while their rewards differ by the margin. The prompt is the common
-        beginning of both conversations.
+        The rollouts with the same environment, split, seed and first prompt are a group. The best rollout is paired
+        with the worst, the second best with the second worst, and so on, as long as the rewards differ by at least the
+        margin. The prompt of a pair is the common beginning of both conversations.
         """
         members = [one async for one in self._candidates()]
         members.sort(key=lambda one: (*one.place, one.group, -one.reward, one.rollout_id))
@@ -185,7 +187,7 @@ class TrainingData:
                 yield [rollout]
 
     async def _best_of_seeds(self) -> AsyncIterator[list[_Scored]]:
-        """Yield the rollouts of each seed, best first, shorter first among equals."""
+        """Yield the rollouts of each seed, best first. Among equal rewards, shorter rollouts come first."""
         seeds: dict[tuple[str, str, int], list[_Scored]] = {}
         async for (rollout,) in self._one_by_one():
             seeds.setdefault(rollout.place, []).append(rollout)
@@ -195,7 +197,10 @@ class TrainingData:
     # -- conversations --------------------------------------------------------------------------------------------
 
     async def _conversation(self, rollout: _Scored) -> tuple[Chat, list[dict[str, Json]] | None] | None:
-        """Return the conversation and the schemas of its tools; if it is unfit, count it and return None."""
+        """Return the conversation and its tool schemas.
+
+        If the rollout is unfit, count it as excluded and return None.
+        """
         stored = await loaded(self._source, rollout.rollout_id, self._report)
         if stored is None:
             return None
@@ -213,7 +218,7 @@ class TrainingData:
         return conversation, tools
 
     def _is_repeated(self, *what: Json) -> bool:
-        """Return whether this is a repetition, which is counted."""
+        """Return whether the value was seen before. If it was, count the rollout as excluded."""
         key = _hash(what)
         if key in self._seen:
             self._leave_out("the same conversation as another")
@@ -222,13 +227,13 @@ class TrainingData:
         return False
 
     async def _schemas(self, stored: StoredRollout, conversation: Chat) -> list[dict[str, Json]] | None:
-        """Return the schemas of tools for a conversation with tool calls; None without calls."""
+        """Return the tool schemas for a conversation, or None if it has no tool calls."""
         if not conversation.calls_tools:
             return None
         declared = await self._declared()
         if declared is None:
             raise ConfigError(
-                f"The model of rollout {stored.rollout_id} called tools, whose schemas are not in the store.",
+                f"The model in rollout {stored.rollout_id} called tools, but the store has no tool schemas.",
                 hint="Pass the app: --app APP.",
             )
         tools = declared.of(stored.environment, conversation.tools)
@@ -238,13 +243,17 @@ class TrainingData:
         return tools
 
     async def _chat(self, stored: StoredRollout) -> Chat:
-        """Return the conversation of the model, or of an imagined model for a policy without one."""
+        """Return the model's conversation.
+
+        For a policy without a model, return the conversation of an imagined model.
+        """
         if not self._filters.demonstrations or recorded_messages(stored):
             return conversation_of(stored)
         declared = await self._declared()
         if declared is None or declared.app is None:
             raise ConfigError(
-                f"Rollout {stored.rollout_id} has no model, and its conversation needs the app's declarations.",
+                f"Rollout {stored.rollout_id} was played without a model, so its conversation requires the app's "
+                "declarations.",
                 hint="Pass the app: --app APP.",
             )
         self._compare(stored, declared)
@@ -280,7 +289,7 @@ class TrainingData:
                 yield rollout._replace(group=group)
 
     def _pairs(self, members: Sequence[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
-        """Yield the pairs of one group, whose members are sorted best first. The rewards of a pair differ."""
+        """Yield the pairs of one group. `members` must be sorted best first. The rewards of a pair always differ."""
         chosen = (one for one in members if self._filters.against(one) is None)
         for better, worse in islice(zip(chosen, reversed(members), strict=False), self._filters.pairs):
             if better.reward - worse.reward < self._filters.margin:
@@ -310,7 +319,10 @@ class TrainingData:
 
 
 def shared_prompt(one: Sequence[Message], two: Sequence[Message]) -> int | None:
-    """Return the number of common first messages, up to an answer; None if one conversation is the beginning of the other."""
+    """Return how many messages both conversations start with, before they diverge at a reply.
+
+    Return None if one conversation is the beginning of the other.
+    """
     differs = next((at for at, (mine, other) in enumerate(zip(one, two, strict=False)) if mine != other), None)
     if differs is None:
         return None
@@ -323,16 +335,16 @@ def _hash(value: Json) -> bytes:
 
 NO_REWARD = "no reward"
 NO_TOKENS = (
-    "a call of the model without token ids or log-probabilities (record.logprobs, policy.config.return_token_ids)"
+    "a model call without token ids or log-probabilities (set record.logprobs and policy.config.return_token_ids)"
 )
 
 
 async def token_lines(
     source: RolloutSource, scope: ExportScope, report: ExportReport
 ) -> AsyncIterator[dict[str, Json]]:
-    """Yield one object for each rollout with a reward and with stored tokens of every call of the model."""
-    # The task app's store has the token ids and log-probabilities of endpoints that return them, so a trainer needs no
-    # second record, and can learn from rollouts of any endpoint.
+    """Yield one object for each rollout that has a reward and the tokens of every model call."""
+    # The task app's store has the token ids and log-probabilities that an endpoint returned, so a trainer needs no
+    # separate record, and can learn from rollouts with any such endpoint.
     async for row in selected(source, scope, report):
         if row.reward is None:
             report.left_out[NO_REWARD] += 1
@@ -359,10 +371,10 @@ async def token_lines(
 
 
 def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
-    """Return the token sequences of a rollout. A call whose prompt continues a sequence is appended to it.
+    """Return the token sequences of a rollout. If a call's prompt continues a sequence, the call extends this sequence.
 
-    `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have the same length. None if a call has no
-    token ids, or not one log-probability per token.
+    In each sequence, `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have the same
+    length. Return None if a call lacks token ids, or does not have one log-probability per token.
     """
     found: list[dict[str, Any]] = []
     for call in _calls(stored):

@@ -1,4 +1,4 @@
-"""Writes an export to a file atomically. Whole rollouts are written row by row, without private fields."""
+"""Writes an export to a file atomically. Full rollouts are written one by one, without private fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Format = Literal["jsonl", "parquet", "sft", "dpo", "tokens", "inspect"]
 TRAINING: tuple[Format, ...] = ("sft", "dpo", "tokens")
-"""The formats of training data, which has one split, by default `train`."""
+"""The formats of training data. They export one split, by default `train`."""
 
 
 async def export(
@@ -37,15 +37,20 @@ async def export(
     filters: TrainingFilters,
     find_tools: FindTools,
 ) -> ExportReport:
-    """Write the selected rollouts to `out`, readable only by its owner. An existing file is replaced at the end.
+    """Write the selected rollouts to `out`, which only its owner can read. An existing file is replaced at the end.
 
-    filters, find_tools: for training data. Tools are looked up when the first conversation needs them. Raises ConfigError if
-    no rollout matches or the file cannot be written, StoreError, TaskAppError, and Unavailable for Parquet without pyarrow.
+    `filters` and `find_tools` are used for training data. `find_tools` is called when the first conversation needs tool
+    schemas.
+
+    Raises:
+        ConfigError: No rollout matches, or the file cannot be written.
+        StoreError, TaskAppError: The source cannot be read.
+        Unavailable: Parquet requires pyarrow, which is not installed.
     """
     report = ExportReport()
     if kind in TRAINING and scope.split is None:
         scope = replace(scope, split=TRAIN)
-        report.notes.append("Only the split train was exported. Pass --split for another.")
+        report.notes.append("Only the split train was exported. Pass --split to export another.")
     try:
         with replaced(out) as new:
             await _write(source, kind, new, scope, TrainingData(source, scope, filters, find_tools, report), report)
@@ -83,13 +88,13 @@ async def _write_lines(path: Path, lines: AsyncIterator[dict[str, Any]]) -> None
             file.write(orjson.dumps(line, default=as_object, option=orjson.OPT_APPEND_NEWLINE))
 
 
-NOT_STORED = "{many} are not stored whole, so the file has only their numbers."
+NOT_STORED = "{many} are not stored in full, so the file only has their numbers."
 
 
 async def whole_rollouts(
     source: RolloutSource, scope: ExportScope, report: ExportReport
 ) -> AsyncIterator[tuple[RolloutRow, StoredRollout | None]]:
-    """Yield the selected rows with their whole rollouts; None if only the numbers are stored."""
+    """Yield each selected row with its full rollout, or with None if only the numbers are stored."""
     numbers_only = 0
     async for row in selected(source, scope, report):
         try:
@@ -104,13 +109,13 @@ async def whole_rollouts(
 
 
 async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Any]]:
-    """Yield one object per rollout: its row, and its `RolloutDetails` or None as `rollout`."""
+    """Yield one object per rollout: the fields of its row, and `rollout`, which is its `RolloutDetails` or None."""
     async for row, stored in whole_rollouts(source, scope, report):
         yield {**_members(row), "rollout": None if stored is None else details_of(stored).to_json()}
 
 
 def record_of(row: RolloutRow, stored: StoredRollout | None) -> dict[str, Any]:
-    """Return the rollout as a record of a table. Lists and objects are not converted."""
+    """Return the rollout as a record for a table. Lists and objects are not converted."""
     record = _members(row)
     if stored is not None:
         details = details_of(stored)
@@ -130,7 +135,7 @@ _MEMBERS = (
     "message", "reward", "criteria", "length", "turns", "tokens", "cost", "seconds", "metrics", "created_at", "run_id",
     "group_id", "spec_hash", "name", "row", "models",
 )  # fmt: skip
-"""The exported members of a row, in order."""
+"""The exported fields of a row, in order."""
 
 
 def _from_details(details: RolloutDetails) -> dict[str, Any]:

@@ -356,7 +356,8 @@ class RLJob:
 async def _check_health(url: str, key: str | None, backend: BackendClient) -> None:
     """Check a task app's health. Raises TaskAppError if the task app cannot be used.
 
-    If `key` is None, the backend checks the task app with its own key."""
+    If `key` is None, the backend checks the task app with its own key.
+    """
     wrong = next((finding for finding in await check_task_app(url, key) if not finding.ok), None)
     if wrong is None:
         return

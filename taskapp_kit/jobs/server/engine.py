@@ -82,7 +82,8 @@ class Event:
         type: The event's type, such as `rl.train.step`.
         message: A sentence for people.
         level: The severity.
-        data: Values that can be encoded as JSON."""
+        data: Values that can be encoded as JSON.
+    """
 
     type: str
     message: str
@@ -172,7 +173,8 @@ class JobReport(TypedDict, total=False):
 class Ledger(Protocol):
     """Stores an engine's progress. When a call returns, the data is durable.
 
-    Every method raises StoreError if the store fails, and ValueError for data that cannot be encoded as JSON."""
+    Every method raises StoreError if the store fails, and ValueError for data that cannot be encoded as JSON.
+    """
 
     async def report(self, *events: Event, **progress: Unpack[JobReport]) -> None:
         """Store the events and the progress in one transaction."""

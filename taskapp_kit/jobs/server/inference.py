@@ -90,7 +90,8 @@ class InferenceRoutes:
     Args:
         models: Finds and serves models. With None, no models are served.
         operator: Returns the organization of the backend's operator.
-        engine: The engine's name, for messages."""
+        engine: The engine's name, for messages.
+    """
 
     models: ModelProvider | None
     records: JobStore

@@ -36,7 +36,8 @@ def read_submission(
     """Return the job that a body requests.
 
     Raises RequestError, which names the invalid fields of the body, or JobConfigError with all problems of the
-    config."""
+    config.
+    """
     problems: list[FieldProblem] = []
 
     def table(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:

@@ -181,7 +181,8 @@ class Jobs:
     async def restart(self, job: JobRow) -> None:
         """Queue a failed or cancelled job again, if the engine can restart it. Other jobs are not changed.
 
-        Raises Saturated if the organization has too many unfinished jobs, or the backend is stopping."""
+        Raises Saturated if the organization has too many unfinished jobs, or the backend is stopping.
+        """
         if job.status not in (FAILED, CANCELLED) or not self.engine.restarts or job.engine != self.engine.name:
             return
         if self.stopping:

@@ -213,7 +213,8 @@ def _policy_config(review: Review, config: RlDocument, model: str) -> Mapping[st
     """Return `policy.config` for every request.
 
     It contains `[policy]`, overridden by `[rollout.policy_config]`. If a model's address is set, it also contains the
-    model."""
+    model.
+    """
     policy = config.policy
     members = {name: value for name in SAMPLING if (value := getattr(policy, name, None)) is not None}
     if policy.stop_sequences:
@@ -282,7 +283,8 @@ class SeedRange:
 def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRange, SeedRange]:
     """Return the ranges for training and evaluation from `GET /task_info`.
 
-    wanted_split: The split in the job's env_config, which is then used for both."""
+    wanted_split: The split in the job's env_config, which is then used for both.
+    """
     described = task_info if isinstance(task_info, Mapping) else {}
     dataset = described.get("taskset") or described.get("dataset")
     dataset = dataset if isinstance(dataset, Mapping) else {}
@@ -321,7 +323,8 @@ def bounds_of(bounds: Any) -> range | None:
 def draw(seeds: range, count: int, *purpose: str | int) -> list[int]:
     """Draw `count` seeds. A seed is not repeated until all seeds were drawn.
 
-    purpose: Identifies the draw. The same purpose always draws the same seeds."""
+    purpose: Identifies the draw. The same purpose always draws the same seeds.
+    """
     rng = derived_rng("backend seeds", *purpose)
     total = size(seeds)
     drawn: list[int] = []

@@ -218,7 +218,8 @@ async def environment_info(plan: JobPlan, task_app: OpenedTaskApp) -> Any:
 async def seed_ranges(plan: JobPlan, task_app: OpenedTaskApp) -> tuple[SeedRange, SeedRange] | None:
     """Return the seed ranges of training and evaluation, or None if the job specifies all seeds.
 
-    Raises TaskAppError if the task app's description cannot be fetched."""
+    Raises TaskAppError if the task app's description cannot be fetched.
+    """
     if plan.seeds is not None and (not plan.eval_instances or plan.eval_seeds is not None):
         return None
     wanted = plan.env_config.get("split")

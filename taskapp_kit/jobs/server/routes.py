@@ -280,7 +280,8 @@ def _org(request: Request) -> str:
 def _tags(request: Request) -> list[tuple[str, str | None]]:
     """Return each tag of the query (`NAME` or `NAME=VALUE`) with its value or None.
 
-    Raises RequestError if there are too many tags."""
+    Raises RequestError if there are too many tags.
+    """
     given = request.query_params.getlist("tag")
     if len(given) > MAX_TAGS:
         raise _wrong("tag", f"can be given at most {MAX_TAGS} times", where="query")

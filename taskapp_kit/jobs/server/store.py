@@ -337,7 +337,8 @@ class JobStore:
     def curves(self, connection: Connection, job_id: str, *, most: int) -> list[CurvePointRow]:
         """Return the points that are not superseded, ordered by step.
 
-        If a phase has more than `most` steps, only evenly spaced steps are returned, including the last step."""
+        If a phase has more than `most` steps, only evenly spaced steps are returned, including the last step.
+        """
         steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
         by_phase: dict[str, list[int]] = {}
         for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):

@@ -84,7 +84,8 @@ class TaskAppAddresses:
     async def admit(self, url: str) -> None:
         """Resolve the host and check all of its addresses. An unknown host name is accepted.
 
-        Raises RequestError if an address is not allowed."""
+        Raises RequestError if an address is not allowed.
+        """
         host = _host(url)
         kind = NEVER if is_metadata_name(host) else None
         for address in () if kind else await _resolved(host, urlsplit(url).port):
@@ -254,7 +255,8 @@ class TaskAppAccess:
         """Return a client with the key that the task app accepts.
 
         Raises RequestError if the address is not allowed or every key is rejected, and TaskAppError if a request
-        fails."""
+        fails.
+        """
         await self.addresses.admit(url)
         shown: list[str] = []
         last: TaskAppError | None = None

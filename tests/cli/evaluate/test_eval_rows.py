@@ -183,7 +183,7 @@ def test_what_cannot_be_found_again_is_said(run: Run, tmp_path: Path) -> None:
     assert re.search(r"^rollouts +\d+ \(", told.stdout, re.MULTILINE), "what was played is summarised"
     assert not (tmp_path / "r1" / "summary.json").exists()
     on = run("eval", "r1", status=2)
-    assert "extra_body, api_key, which is not stored" in on.stderr
+    assert "not stored: extra_body, api_key" in on.stderr
     plan = run("eval", "r1", "--seeds", "0-9", "--judges", "skip", status=2)
     assert "--seeds cannot change for the evaluation in r1." in plan.stderr
 

@@ -27,7 +27,7 @@ def test_training_data_of_the_train_split_and_why_the_rest_is_left_out(run: Run,
     done = run("export", store, "--format", "sft", "--out", "sft.jsonl", "--app", ADDER, "--terminated", status=0)
     first, split, declarations, rewards, *left_out = done.output.splitlines()
     assert first.startswith("2 rollouts of 5 in sft.jsonl (sft, ") and "Only the split train" in split
-    assert "2 were played with other declarations" in declarations
+    assert "2 have another spec hash" in declarations
     assert rewards == "  Rewards from 0 to 1; --min-reward excludes low rewards."
     assert left_out == ["  omitted: 1, not terminated", "  omitted: 1, failed"]
     lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]

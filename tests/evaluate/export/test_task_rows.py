@@ -101,5 +101,5 @@ def test_what_the_app_does_not_have_is_refused(tmp_path: Path) -> None:
     for choice in ({"split": "tran"}, {"environment": "addr"}, {"seeds": [10**12]}, {"config": {"colour": 1}}):
         with pytest.raises(RequestError):
             written(ADDER, "jsonl", tmp_path / "x", **choice)
-    with pytest.raises(ConfigError, match="No task was selected"):
+    with pytest.raises(ConfigError, match="No tasks were selected"):
         written(ADDER, "jsonl", tmp_path / "x", seeds=[])

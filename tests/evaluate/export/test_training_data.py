@@ -152,7 +152,7 @@ def test_filters_by_reward_end_tokens_and_split(tmp_path: Path) -> None:
     report = exported(tmp_path, "sft", rollouts, min_reward=None)[1]
     assert report.notes[1:] == ["Rewards from 0.49 to 1; --min-reward excludes low rewards."]
     assert exported(tmp_path, "sft", rollouts, min_reward=0.1)[1].notes[1:] == ["Rewards from 0.49 to 1."]
-    with pytest.raises(ConfigError, match=r"no rollout of the split 'dev'.*test \(1\), train \(4\)"):
+    with pytest.raises(ConfigError, match=r"no rollouts in the split 'dev'.*test \(1\), train \(4\)"):
         exported(tmp_path, "sft", rollouts, split="dev")
     with pytest.raises(ConfigError, match=r"No rollout can be exported as sft: a reward below 2 \(4\)"):
         exported(tmp_path, "sft", rollouts, min_reward=2.0)
@@ -187,7 +187,7 @@ def test_tools_come_from_the_app_and_are_asked_for_only_when_needed(tmp_path: Pa
         tools=ToolSchemas({"adder": {"add": ADD}}, "b" * 64),
     )  # fmt: skip
     assert len(lines) == 1 and dict(report.left_out) == {"an action that the app does not declare": 1}
-    assert "1 were played with other declarations" in report.notes[1]
+    assert "1 have another spec hash" in report.notes[1]
 
 
 def test_pairs_of_a_seed_differ_by_the_margin_and_begin_with_the_same(tmp_path: Path) -> None:

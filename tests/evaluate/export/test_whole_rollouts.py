@@ -83,7 +83,7 @@ def test_a_directory_without_its_store_gives_the_numbers(store: Path, tmp_path: 
     report = exported(directory, "jsonl", tmp_path / "o.jsonl")
     (found,) = map(orjson.loads, (tmp_path / "o.jsonl").read_bytes().splitlines())
     assert (found["reward"], found["seed"], found["rollout"]) == (0.5, 3, None)
-    assert report.notes == ["1 are not stored whole, so the file has only their numbers."]
+    assert report.notes == ["1 are not stored whole, so the file only has their numbers."]
     with pytest.raises(ConfigError, match="has no rollouts.db"):
         exported(directory, "sft", tmp_path / "o.sft")
 

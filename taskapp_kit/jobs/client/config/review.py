@@ -45,7 +45,8 @@ NEAR_MISSING = 0.75
 class Review:
     """The problems and warnings of a document, and the file's line for each key.
 
-    A key or section has at most one problem and one warning."""
+    A key or section has at most one problem and one warning.
+    """
 
     problems: dict[Place, str] = field(default_factory=dict)
     warnings: dict[Place, str] = field(default_factory=dict)

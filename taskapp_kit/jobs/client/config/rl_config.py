@@ -160,7 +160,8 @@ def _overridden(document: Document, path: Path, lines: Mapping[Place, int], over
 def _plain(given: Mapping[str, Any], path: Path) -> Document:
     """Return a deep copy in which all mappings are dicts and all sequences are lists.
 
-    Raises JobConfigError if it is nested too deeply or has a key that is not a string."""
+    Raises JobConfigError if it is nested too deeply or has a key that is not a string.
+    """
 
     def copied(value: Any, level: int) -> Any:
         if level > MAX_LEVELS:
