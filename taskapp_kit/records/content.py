@@ -1,6 +1,6 @@
-"""Observations: text, a JSON object, or a list of text and image blocks; and the hash of any JSON.
+"""Observations (a string, a JSON object, or a list of text and image blocks), and the hash of JSON values.
 
-`plain()` turns every author's value into recorded data: copied, representable as JSON, finite.
+`plain()` copies an author's value and makes it recordable: it can be represented as JSON, and all numbers are finite.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 import orjson
 
 Json = Any
-"""None, bool, int, finite float, str, list or dict with str keys, nested. An exact type would be too slow to check."""
+"""None, bool, int, finite float, str, or nested lists and dicts with str keys. A precise type would be too slow to check."""
 
 MAX_DEPTH = 64
 """The maximum nesting of an observation, an argument or a request body."""
 INT_LIMIT = 2**63
-"""Integers in JSON are in [-2⁶³, 2⁶³), because other JSON parsers lose digits beyond that."""
+"""Integers in JSON are in [-2⁶³, 2⁶³), because other JSON parsers lose digits of larger integers."""
 
 
 def read_exactly(text: str | bytes) -> Json:
-    """Return the value of a JSON text without losing digits.
+    """Parse JSON without losing digits.
 
-    Raises ValueError for text that is not JSON, or has a number that a float would change (more than 17 digits, too large
-    or too small). Integers may have any size; `plain` rejects integers that cannot be recorded.
+    Raises ValueError if the text is not JSON, or if a float cannot represent one of its numbers (more than 17 digits, too
+    large or too small). Integers may have any size. `plain` rejects integers that cannot be recorded.
     """
     try:
         return json.loads(text, parse_float=_exact_float, parse_constant=_exact_float)
@@ -46,7 +46,7 @@ def _exact_float(text: str) -> float:
 
 
 class NotJson(ValueError):
-    """A value that cannot be recorded. `path` is the location inside it, such as `observation.board[3]`."""
+    """A value cannot be recorded. `path` is the location of the problem, such as `observation.board[3]`."""
 
     def __init__(self, path: str, found: str) -> None:
         super().__init__(f"{path} {found}")
@@ -71,13 +71,13 @@ class Text:
 
 
 class Image:
-    """An image in a list observation. Nothing is encoded until `png` or `hash` is read.
+    """An image in a list observation. The image is encoded when `png` or `hash` is first read.
 
     Args:
         data: PNG bytes, or an array of shape (H, W, 3) and dtype uint8, which is copied.
 
     Raises:
-        ValueError: The data is neither PNG bytes nor such an array.
+        ValueError: The data is neither PNG bytes nor an array with this shape and dtype.
     """
 
     __slots__ = ("_array", "_hash", "_pixels", "_png", "height", "width")
@@ -90,7 +90,7 @@ class Image:
         if isinstance(data, (bytes, bytearray)):
             self._png = bytes(data)
             if self._png[:8] != b"\x89PNG\r\n\x1a\n" or len(self._png) < 24:
-                raise ValueError("Image: the bytes are not a PNG. Give PNG bytes or an HxWx3 uint8 array.")
+                raise ValueError("Image: the bytes are not a PNG. Pass PNG bytes or an HxWx3 uint8 array.")
             self.width, self.height = struct.unpack(">II", self._png[16:24])
             return
         shape = getattr(data, "shape", None)
@@ -104,14 +104,14 @@ class Image:
 
     @classmethod
     def recorded(cls, png: bytes, pixels: str | None) -> Image:
-        """Return an image as it was recorded: its PNG bytes and its `pixels`. Raises ValueError."""
+        """Restore a recorded image from its PNG bytes and its `pixels`. Raises ValueError if the bytes are not a PNG."""
         picture = cls(png)
         picture._pixels = pixels
         return picture
 
     @property
     def pixels(self) -> str | None:
-        """Return the SHA-256 (hex) of width, height and raw RGB of an array; None for an image from PNG bytes."""
+        """Return the SHA-256 (hex) of an array's width, height and raw RGB, or None for an image from PNG bytes."""
         if self._pixels is None and self._array is not None:
             self._pixels = _rgb_hash(self.width, self.height, self._array.tobytes())
         return self._pixels
@@ -123,7 +123,7 @@ class Image:
             raw = self._array.tobytes()
             if (
                 self._pixels is None
-            ):  # while the array exists: unlike PNG bytes, pixels do not depend on the machine's zlib
+            ):  # compute this hash while the array exists, because PNG bytes depend on the machine's zlib
                 self._pixels = _rgb_hash(self.width, self.height, raw)
             stride = self.width * 3
             rows = b"".join(b"\x00" + raw[y * stride : (y + 1) * stride] for y in range(self.height))
@@ -138,7 +138,7 @@ class Image:
 
     @property
     def hash(self) -> str:
-        """Return the SHA-256 of the PNG bytes, hex: the image's name in a store."""
+        """Return the SHA-256 (hex) of the PNG bytes, which is the image's name in a store."""
         if self._hash is None:
             self._hash = hashlib.sha256(self.png).hexdigest()
         return self._hash
@@ -162,9 +162,10 @@ Content = Any
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Json:
-    """Copy an author's value into plain JSON: numpy and pydantic values become lists, numbers and dicts.
+    """Copy an author's value as plain JSON. numpy and pydantic values are converted to lists, numbers and dicts.
 
-    Raises NotJson, naming the path inside the value, for values that are not JSON, not finite, too deep or too large.
+    Raises NotJson, with the path inside the value, if a part cannot be represented as JSON, is not finite, is nested too
+    deeply or is too large.
     """
     kind = type(value)
     if kind is str:
@@ -236,7 +237,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def without_surrogates(text: str) -> str:
-    """Return the text with `?` instead of every lone surrogate."""
+    """Return the text with every lone surrogate replaced by `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -252,19 +253,22 @@ def _key(key: Any, path: str) -> str:
         return str(key)
     if isinstance(key, int):
         return str(int(key)) if not isinstance(key, bool) else "true" if key else "false"
-    raise NotJson(path, f"has the key {key!r} of type {type(key).__name__}; keys are str")
+    raise NotJson(path, f"has the key {key!r} of type {type(key).__name__}; keys must be str")
 
 
 def _foreign(value: Any, path: str, depth: int) -> Json:
     if isinstance(value, str):  # str subclasses and str enums
         return plain(str.__str__(value), path, depth)
     if isinstance(value, type):
-        raise NotJson(path, f"is the class {value.__qualname__} itself, which is not JSON (is there a `()` missing?)")
+        raise NotJson(
+            path,
+            f"is the class {value.__qualname__} itself, which cannot be represented as JSON (did you forget `()`?)",
+        )
     if hasattr(value, "model_dump"):
         try:
             dumped = value.model_dump(mode="json")
         except ValueError as error:  # pydantic's serialization errors are ValueErrors
-            raise NotJson(path, f"is a {type(value).__name__} that pydantic cannot write: {error}") from None
+            raise NotJson(path, f"is a {type(value).__name__} that pydantic cannot serialize: {error}") from None
         return plain(dumped, path, depth)
     if hasattr(value, "tolist") and hasattr(value, "dtype"):  # numpy arrays and scalars
         return plain(value.tolist(), path, depth)
@@ -275,18 +279,18 @@ def _foreign(value: Any, path: str, depth: int) -> Json:
     if isinstance(value, (int, float)) and not isinstance(value, bool):  # subclasses of numbers
         return plain(int(value) if isinstance(value, int) else float(value), path, depth)
     named = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    raise NotJson(path, f"is of type {named}, which is not JSON")
+    raise NotJson(path, f"is of type {named}, which cannot be represented as JSON")
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Convert a read-only mapping to a dict, as a serializer's hook. Raises TypeError for values that are not JSON."""
+    """Convert a read-only mapping to a dict, for use as a serializer's hook. Raises TypeError for any other type."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def content(value: Any) -> Content:
-    """Convert an author's observation to recorded content. Raises NotJson."""
+    """Convert an author's observation to recorded content. Raises NotJson if it is not an observation."""
     kind = type(value)
     if kind is str or kind is dict or value is None:
         return plain(value, "observation")
@@ -301,8 +305,8 @@ def content(value: Any) -> Content:
         return result
     raise NotJson(
         "observation",
-        f"is a {type(value).__name__}; an observation is a str, a dict, a pydantic model, or a list of Text and Image "
-        '(a list or a number goes into a dict: {"board": …})',
+        f"is a {type(value).__name__}; an observation must be a str, a dict, a pydantic model, or a list of Text and Image "
+        '(put other lists and numbers into a dict: {"board": …})',
     )
 
 
@@ -313,7 +317,9 @@ def _block(block: Any, index: int) -> str | Image:
         return str(plain(block.text, f"observation[{index}].text"))
     if isinstance(block, str):
         return str(plain(block, f"observation[{index}]"))
-    raise NotJson(f"observation[{index}]", f"is a {type(block).__name__}; a list observation holds Text and Image")
+    raise NotJson(
+        f"observation[{index}]", f"is a {type(block).__name__}; a list observation may only contain Text and Image"
+    )
 
 
 def images(recorded: Content) -> Iterator[Image]:
@@ -325,7 +331,7 @@ def images(recorded: Content) -> Iterator[Image]:
 
 
 def text_of(recorded: Content) -> str:
-    """Return the text of a recorded observation, with a dict as JSON and without images."""
+    """Return a recorded observation as a string: dicts are written as JSON, and images are omitted."""
     if isinstance(recorded, str):
         return recorded
     if recorded is None:
@@ -336,7 +342,7 @@ def text_of(recorded: Content) -> str:
 
 
 def without_images(recorded: Content) -> Json:
-    """Return the observation for the digest, in which a single text block equals the bare text."""
+    """Return the observation for the digest, in which a single text block and the same string are equal."""
     if type(recorded) is list:
         texts = [block for block in recorded if isinstance(block, str)]
         return texts[0] if len(texts) == 1 else texts

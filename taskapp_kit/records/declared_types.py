@@ -16,14 +16,14 @@ _MODEL_USE = {
     "role": "str", "model": "str", "calls": "int", "tokens": "float", "cost": "float | None", "unpriced_calls": "int",
     "unpriced_tokens": "float",
 }  # fmt: skip
-"""The members of a `ModelUse`."""
+"""The fields of a `ModelUse`."""
 _ANYTHING = ("Json", "bytes")
 
 
 def check_types(kind: type, values: Mapping[str, Any]) -> None:
-    """Raise TypeError naming the first member of `kind` whose value does not have its declared type.
+    """Raise TypeError if a field of `kind` has a value of another type than declared. The message names the field.
 
-    A number must be finite and not a boolean.
+    Numbers must be finite. A boolean is not a number.
     """
     fits = _members(kind)
     for name, value in values.items():
@@ -37,7 +37,7 @@ def _members(kind: type) -> dict[str, Callable[[Any], bool]]:
 
 
 def _check(declared: str) -> Callable[[Any], bool]:
-    """Return the check for a type as written in the source."""
+    """Return the check for a type, given as it is written in the source."""
     if declared in _ANYTHING:
         return lambda value: True
     if declared == "ModelUse":

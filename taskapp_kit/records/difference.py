@@ -13,7 +13,7 @@ from taskapp_kit.records.trajectory import Trajectory, Turn
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference between two episodes. where: `step 3` (counted from 1), `the first observation`, `the end`."""
+    """The first difference between two episodes. where: `step 3` (counted from 1), `the first observation` or `the end`."""
 
     where: str
     what: str
@@ -22,13 +22,16 @@ class Difference:
 
 
 def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
-    """Return the first difference in what a digest covers (with `pictures`, an observation digest), or None."""
+    """Return the first difference that would change the digest, or None.
+
+    With `pictures`, compare everything that the observation digest covers.
+    """
     found = located_difference(was, now, pictures=pictures)
     return None if found is None else found[1]
 
 
 def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> tuple[int, Difference] | None:
-    """Return the first difference, and the number of turns before it that are equal in both; see `first_difference`."""
+    """Return the number of equal turns before the first difference, and the difference. See `first_difference`."""
     for turn, where, what, before, after in _compared(was, now, pictures):
         if before != after:
             return turn, Difference(where, what, before, after)
@@ -36,11 +39,13 @@ def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = Fal
 
 
 def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[int, str, str, Any, Any]]:
-    """Yield (equal turns before it, where, what, before, after) of everything that is compared, in order."""
+    """Yield everything to compare, in order, as (equal turns before it, where, what, before, after)."""
 
     def shown(observation: Content) -> Json:
         content = content_to_json(observation if pictures else without_images(observation))
-        if type(content) is list:  # without `image`, the hash of PNG bytes, which depend on the machine's zlib
+        if (
+            type(content) is list
+        ):  # ignore `image`, the hash of the PNG bytes, because they depend on the machine's zlib
             return [
                 {name: part for name, part in block.items() if name != "image"}
                 if isinstance(block, dict) and "pixels" in block
@@ -71,7 +76,7 @@ def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tupl
 
 
 def _rest(turn: int, was: Sequence[Any], now: Sequence[Any], what: str) -> Iterator[tuple[int, str, str, Any, Any]]:
-    """Yield what only one side has: an unused recorded turn, or a turn that was never played."""
+    """Yield the turns that only one side has: recorded turns that were not used, or turns that were not recorded."""
     shared = min(len(was), len(now))
     if len(was) > shared:
         yield turn, _where(was[shared]), f"recorded {what}", "played", "not used"

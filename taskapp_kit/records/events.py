@@ -1,4 +1,4 @@
-"""Events: the only record of an episode, numbered from 0. A trajectory is their fold.
+"""Events, which are the only record of an episode, numbered from 0. A trajectory is computed by folding them.
 
 started     the episode's identity: environment, split, seed, config, policy
 observed    the first observation
@@ -26,7 +26,7 @@ from taskapp_kit.records.content import Content, Image, Json
 from taskapp_kit.records.trajectory import Decision, PlayedStep, Recording, Status, ToolCall, Trajectory, Turn
 
 SCHEMA_VERSION = 1
-"""The version of the shape of events and stored rows."""
+"""The schema version of events and stored rows."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Started:
 
 @dataclass(slots=True)
 class Observed:
-    """The first observation, and the tools of this episode by name."""
+    """The first observation, and the names of the episode's tools."""
 
     kind: ClassVar[str] = "observed"
     observation: Content
@@ -62,7 +62,7 @@ class Called:
 
 @dataclass(slots=True)
 class Answered:
-    """The policy's answer in turn `turn`. `scripted` marks an action that the caller supplied."""
+    """The policy's reply in turn `turn`. `scripted` is true if the caller supplied the action."""
 
     kind: ClassVar[str] = "answered"
     turn: int
@@ -73,7 +73,7 @@ class Answered:
 
 @dataclass(slots=True)
 class Acted:
-    """Step number `step` begins, with this action as requested."""
+    """Step number `step` begins. The action is recorded as requested."""
 
     kind: ClassVar[str] = "acted"
     step: int
@@ -91,7 +91,7 @@ class Stepped:
 
 @dataclass(slots=True)
 class Limited:
-    """A limit ended the episode: its name and value, in steps, turns, refusals, operations or tokens."""
+    """A limit ended the episode. Contains the limit's name and its value, in steps, turns, refusals, operations or tokens."""
 
     kind: ClassVar[str] = "limited"
     limit: str
@@ -100,7 +100,7 @@ class Limited:
 
 @dataclass(slots=True)
 class Failed:
-    """A failure. `message` is the kit's, never the exception's text."""
+    """A failure. `message` is written by the kit and never contains the exception's text."""
 
     kind: ClassVar[str] = "failed"
     boundary: Boundary
@@ -149,7 +149,7 @@ _step_values, _answer_values = attrgetter(*_STEP_FIELDS), attrgetter(*_ANSWER_FI
 
 # The only way from events to a trajectory, because nothing about an episode is recorded twice.
 def fold(events: Iterable[Event]) -> Trajectory:
-    """Return the trajectory of an episode.
+    """Fold the events of an episode into its trajectory.
 
     Args:
         events: All events of the episode, in order.
@@ -184,7 +184,7 @@ def fold(events: Iterable[Event]) -> Trajectory:
 
 @dataclass(slots=True)
 class TurnRecord:
-    """A stored turn. answered: the whole event. steps: the step of each of its `stepped` events."""
+    """A stored turn. answered: The full `answered` event. steps: The steps of the turn's `stepped` events."""
 
     answered: dict[str, Any]
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -203,12 +203,12 @@ class TurnRecord:
 
 @dataclass(slots=True)
 class EpisodeRecord:
-    """The episode of stored events, as JSON, including what a trajectory leaves out.
+    """An episode that was read from stored events, as JSON. It includes data that a trajectory omits.
 
-    Events of older releases lack members that were added later. Images are hashes.
+    Events of older releases lack fields that were added later. Images are hashes.
 
-    started, observed, limited, failed, ended: the members of those events, or empty. called: the turn in which the policy
-    was called and did not answer. acted: the `acted` event whose action did not return.
+    `started`, `observed`, `limited`, `failed` and `ended` contain the fields of these events, or are empty. `called` is the
+    turn in which the policy was called but did not reply. `acted` is the `acted` event whose action did not return.
     """
 
     started: dict[str, Any] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class EpisodeRecord:
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> EpisodeRecord:
-        """Return the episode of stored events. Raises KeyError, IndexError for damaged events."""
+        """Read an episode from stored events. Raises KeyError or IndexError if the events are damaged."""
         episode = cls()
         for event in events:
             match event["kind"]:
@@ -242,7 +242,7 @@ class EpisodeRecord:
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """Return the policy's answers, one for each turn."""
+        """Return the policy's replies, one for each turn."""
         return [turn.answer for turn in self.turns]
 
     @property
@@ -257,9 +257,9 @@ class EpisodeRecord:
 
 
 def to_json(seq: int, event: Event) -> dict[str, Json]:
-    """Return the event as JSON. An image becomes `{"image": hash, …}`; its bytes are stored separately.
+    """Return the event as JSON. An image is represented as `{"image": hash, …}`. Its bytes are stored separately.
 
-    The members are the event's own objects, not copies.
+    The values are the event's own objects, not copies.
     """
     body: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
     for name in _FIELDS[type(event)]:
@@ -277,7 +277,7 @@ def to_json(seq: int, event: Event) -> dict[str, Json]:
 
 
 def answer_to_json(answer: Decision) -> dict[str, Json]:
-    """Return the answer as JSON, without its empty members."""
+    """Return the reply as JSON, without empty fields."""
     body: dict[str, Json] = {}
     for name in _ANSWER_FIELDS:
         part = getattr(answer, name)
@@ -294,7 +294,7 @@ def answer_from_json(body: dict[str, Any]) -> Decision:
 
 
 def recording_to_json(recording: Recording) -> dict[str, Json]:
-    """Return a recording as JSON, to pass it to another process."""
+    """Convert a recording to JSON, to pass it to another process."""
     return {"answers": [answer_to_json(answer) for answer in recording.answers], "stops": recording.stops}
 
 
@@ -304,7 +304,7 @@ def recording_from_json(body: dict[str, Any]) -> Recording:
 
 
 class EncodedEvents(Sequence[dict[str, Json]]):
-    """Events as a JSON array (`text`, UTF-8), decoded at the first access, so that passing them on needs no parsing."""
+    """Events as an encoded JSON array (`text`, UTF-8). It is decoded on first access, so forwarding needs no parsing."""
 
     __slots__ = ("_read", "text")
 
@@ -332,7 +332,7 @@ class EncodedEvents(Sequence[dict[str, Json]]):
 def encode(events: Sequence[Event]) -> EncodedEvents:
     """Encode the events as `to_json` does, without the environment's private end state.
 
-    Values in an event went through `content.plain` or came from JSON, so they are not validated again.
+    Values in an event are not validated again, because they were returned by `content.plain` or parsed from JSON.
     """
     return EncodedEvents(orjson.dumps([_members(seq, event) for seq, event in enumerate(events)], default=_picture))
 
@@ -343,7 +343,7 @@ def encode_one(seq: int, event: Event) -> bytes:
 
 
 def _members(seq: int, event: Event) -> dict[str, Any]:
-    """Return the event for `encode`, as a dict, because orjson takes twice as long for a dataclass with slots."""
+    """Return the event as a dict for `encode`, because orjson takes twice as long for a dataclass with slots."""
     members: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "kind": event.kind}
     for name in _FIELDS[type(event)]:
         members[name] = getattr(event, name)
@@ -357,7 +357,7 @@ def _members(seq: int, event: Event) -> dict[str, Any]:
 
 
 def joined(pieces: Sequence[bytes]) -> EncodedEvents:
-    """Join encoded events into one sequence. A piece has one event or several, separated by commas."""
+    """Join encoded events into one sequence. A piece contains one or several events, separated by commas."""
     return EncodedEvents(b"[" + b",".join(pieces) + b"]")
 
 
@@ -375,14 +375,14 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
     Args:
         body: The event as JSON.
-        blobs: PNG bytes of images by their hash; an image without bytes is omitted.
+        blobs: The PNG bytes of images, by hash. An image without bytes is omitted.
 
     Raises:
-        ValueError: This release does not know the event's kind or schema version.
+        ValueError: This release does not support the event's kind or schema version.
     """
     if body.get("v") != SCHEMA_VERSION or body.get("kind") not in KINDS:
         raise ValueError(
-            f"event of schema {body.get('v')!r} and kind {body.get('kind')!r}; this release reads schema "
+            f"an event has schema {body.get('v')!r} and kind {body.get('kind')!r}; this release reads schema "
             f"{SCHEMA_VERSION} and the kinds {', '.join(KINDS)}"
         )
     values = {key: value for key, value in body.items() if key not in ("v", "seq", "kind")}
@@ -398,9 +398,9 @@ def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Ev
 
 
 def content_to_json(observation: Content) -> Json:
-    """Return a recorded observation with each image as `{"image": hash, "width": px, "height": px}`.
+    """Return a recorded observation in which each image is represented as `{"image": hash, "width": px, "height": px}`.
 
-    An image from an array also has `pixels`: the hash of its raw RGB (`Image.pixels`).
+    An image from an array also has `pixels`, the hash of its raw RGB (`Image.pixels`).
     """
     if type(observation) is not list:
         return observation
@@ -408,7 +408,7 @@ def content_to_json(observation: Content) -> Json:
 
 
 def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Content:
-    """Return the inverse of `content_to_json`; an image whose bytes are not in `blobs` is omitted."""
+    """Return the inverse of `content_to_json`. An image whose bytes are not in `blobs` is omitted."""
     if type(observation) is not list:
         return observation
     known = blobs or {}
@@ -419,17 +419,17 @@ def content_from_json(observation: Json, blobs: dict[str, bytes] | None) -> Cont
     ]
 
 
-# A prompt mostly repeats the previous call's prompt and completion, so whole prompts would make an answer grow with the
-# square of its turns: for 64 Crafter episodes of up to 100 turns, 520 MB instead of 22 MB. Store and streams have whole
-# prompts; `client.read_events` restores those in answers.
+# A prompt mostly repeats the previous call's prompt and completion, so the size of a response with full prompts would grow
+# with the square of the number of turns: 64 Crafter episodes of up to 100 turns would take 520 MB instead of 22 MB. The store
+# and event streams have full prompts, and `client.read_events` restores the prompts in responses.
 
 
 def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Convert events (as `events.to_json` returns them) for an answer, without changing them.
+    """Return copies of events (as `events.to_json` returns them) for a response.
 
-    The environment's private end state is omitted. `event_type` is `environment` for a step, else the event's kind.
-    For a model call after the first, `prompt_token_ids` is replaced by `prompt_prefix`, the number of leading tokens
-    shared with the previous call's prompt and completion, and `prompt_token_ids_rest`, the tokens after these.
+    The environment's private end state is omitted. `event_type` is `environment` for a step, and otherwise the event's kind.
+    For every model call after the first, `prompt_token_ids` is replaced by two fields: `prompt_prefix`, the number of leading
+    tokens that are equal to the previous call's prompt and completion, and `prompt_token_ids_rest`, the remaining tokens.
     """
     history, known = [], None
     for event in events:
@@ -442,7 +442,7 @@ def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def _shortened_answer(answer: dict[str, Json], known: list[int] | None) -> tuple[dict[str, Json], list[int] | None]:
-    """Return the shortened answer, and the tokens of its last call. known: the tokens of the previous call, or None."""
+    """Return the shortened reply, and the tokens of its last call. known: The tokens of the previous call, or None."""
     details = answer.get("details") or {}
     if "earlier_calls" in details:
         calls = []

@@ -1,18 +1,21 @@
-"""The policy to try if none was named: in a check, a deploy, or a printed example."""
+"""Chooses a policy if the user named none: for checks, deployments and printed examples."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 NEVER_FIRST = ("constant", "replay", "gold")
-"""Policies that need an action or a rollout, or are not available to every caller."""
+"""Policies that need an action or a stored rollout, or that not every caller may use."""
 
 
 def example_policy(policies: Mapping[str, str | None], *, words: bool = True) -> dict[str, str]:
-    """Return a `policy.config` that works without further input: random, else the app's own or noop, else constant text.
+    """Return a `policy.config` that works without further input, or an empty dict if only a model can play.
 
-    Returns an empty dict if only a model can play. policies: name to None, or to the reason why it is unavailable. words:
-    whether an action takes plain text; otherwise `gold` replaces constant text.
+    The first available policy is chosen: random, one of the app's policies or noop, and finally constant text.
+
+    Args:
+        policies: For each policy, None if it is available, and otherwise the reason why it is not.
+        words: Whether an action takes plain text. If not, `gold` is used instead of constant text.
     """
     for name in ("random", *policies):
         if name not in NEVER_FIRST and policies.get(name, "") is None:

@@ -1,4 +1,4 @@
-"""Counts, amounts and shortened text, the same in every output."""
+"""Formats counts, amounts and shortened text in the same way for every output."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 def counted(many: int, word: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Return a count such as `1 step` or `2 steps`."""
     return f"{many} {word}{'' if many == 1 else 's'}"
 
 
 def dollars(cost: float) -> str:
-    """Format US dollars: `$1,234.50`, `$0.0123`, `$0.000045`, `$0`. Below a dollar, 4 decimals or 2 significant digits."""
+    """Format US dollars: `$1,234.50`, `$0.0123`, `$0.000045`, `$0`.
+
+    Below a dollar, use 4 decimals or 2 significant digits.
+    """
     if cost >= 1:
         return f"${cost:,.2f}"
     if cost <= 0:
@@ -23,10 +26,10 @@ def dollars(cost: float) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the text, shortened to `most` characters with an ellipsis at the end. most: at least 1."""
+    """Return the text, shortened to at most `most` characters. An ellipsis marks the cut. most: At least 1."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def utc_time(seconds: float) -> datetime:
-    """Return the time in UTC, limited to the dates that Python supports (a store from elsewhere may have any number)."""
+    """Return the time in UTC, limited to dates that Python supports, because a foreign store may contain any number."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), LAST_SECOND), UTC)

@@ -1,4 +1,4 @@
-"""The metric points of a job as curves, grouped for the plots of the viewer and for images."""
+"""Converts a job's metric points to curves, grouped for the viewer's plots and for images."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Curve = Sequence[tuple[int, float]]
 """(step, value), sorted by step. An evaluation before the first iteration has step 0."""
 
 EVALUATION = "eval_"
-"""The prefix of the names of an evaluation's metrics."""
+"""The prefix of evaluation metrics."""
 
 REWARD = "Mean reward"
 
 
 @dataclass(frozen=True, slots=True)
 class CurveGroup:
-    """The curves of one plot. curves: by their names in the legend, or by the metric's name without a legend."""
+    """The curves of one plot. curves: The curves by their legend names, or by the metric's name if there is no legend."""
 
     title: str
     unit: str
@@ -60,13 +60,14 @@ GROUPS: Sequence[tuple[str, str, Mapping[str, str]]] = (
     ("Rollouts that wait for their update", "rollouts", {"waiting_rollouts": "waiting_rollouts"}),
     ("Level of the curriculum", "index", {"level": "level"}),
 )
-"""Title, unit, and metrics by their names in the legend; in the order of drawing."""
+"""The title, the unit and the metrics of each plot, in the order of drawing. Metrics are given by their legend names."""
 
 
 def curve_groups(points: Iterable[tuple[str, int, float]]) -> tuple[list[CurveGroup], list[CurveGroup]]:
-    """Return the GROUPS that have points, and one group for each other metric, by name.
+    """Return the groups of GROUPS that have points, and one group for each other metric, ordered by name.
 
-    points: (name, step, value). Values that are not finite are omitted. A metric and its `eval_` twin share a plot.
+    points: The points as (name, step, value). Values that are not finite are ignored. A metric and its `eval_` variant share
+    a plot.
     """
     by_name: dict[str, dict[int, float]] = {}
     for name, step, value in points:

@@ -1,4 +1,4 @@
-"""Reading of a backend's response about a job: its id, its status, whether it has ended."""
+"""Reads a backend's response about a job: the job's id, its status, and whether it has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATCHED = ("status", "progress", "metrics", "final_reward", "error")
 
 
 def job_id_of(body: Mapping[str, Any]) -> str | None:
-    """Return the `job_id` or `id`, a number as text; None for an id that is unsafe in routes or terminals."""
+    """Return `job_id` or `id` as a string. Return None if the id is unsafe in routes or terminals."""
     for name in ("job_id", "id"):
         value = body.get(name)
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -27,11 +27,12 @@ def job_id_of(body: Mapping[str, Any]) -> str | None:
 
 
 def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
-    """Return the backend's response about a job, with `job_id`, `status`, `progress` and `metrics` always present.
+    """Return the backend's response about a job, normalized. It always has `job_id`, `status`, `progress` and `metrics`.
 
-    `status` (else `state`) is in lower case, and `unknown` if the backend sends something else. `final_reward` and
+    `status` comes from `status` or `state`. It is in lower case, or `unknown` if the backend sent no string. `final_reward`
+    and
 
-    `metrics` move to the top if they are only in `results`.
+    `metrics` are copied from `results` if they are only there.
     """
     job = dict(body)
     given = job.get("status") or job.get("state")
@@ -59,7 +60,7 @@ def succeeded(job: Mapping[str, Any]) -> bool:
 
 
 def weights_note(job: Mapping[str, Any]) -> str:
-    """Return the note on a job's reward if its backend trains nothing; "" otherwise.
+    """Return a note on a job's reward if the backend does not train, and otherwise an empty string.
 
     Args:
         job: The job's status, as the backend returned it.
@@ -68,7 +69,7 @@ def weights_note(job: Mapping[str, Any]) -> str:
 
 
 def best_checkpoint(job: Mapping[str, Any]) -> str:
-    """Return the name of a job's best checkpoint and its score, as text; "" if the backend names none."""
+    """Return the name and the score of a job's best checkpoint as a string, or "" if the backend names none."""
     results = job.get("results")
     best, score = (results.get(name) if isinstance(results, Mapping) else None for name in ("best", "best_score"))
     has_score = isinstance(score, int | float) and not isinstance(score, bool)
@@ -76,12 +77,12 @@ def best_checkpoint(job: Mapping[str, Any]) -> str:
 
 
 def tag_texts(job: Mapping[str, Any]) -> list[str]:
-    """Return the job's tags as `NAME=VALUE`, as for `jobs list --tag`."""
+    """Return the job's tags as `NAME=VALUE`, in the format of `jobs list --tag`."""
     tags = job.get("tags")
     named = tags.items() if isinstance(tags, Mapping) else ()
     return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in named]
 
 
 def seen(job: Mapping[str, Any]) -> str:
-    """Return the watched members as text, to compare two polls."""
+    """Return the watched fields as a string, to compare two polls."""
     return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

@@ -1,9 +1,9 @@
-"""Reading of JSON Schema (draft 2020-12), with references, `allOf` and branches resolved at each location.
+"""Reads JSON Schema (draft 2020-12). References, `allOf` and branches are resolved at each location.
 
 `typed_argument` converts a person's input, on the command line and in the viewer's forms, to a value of a schema.
 
-The readers draw or describe values, or make forms and types of them. One level is read at a time, so a schema may contain
-itself. `not`, `if` and `dependent…` are ignored.
+Callers use it to draw or describe values, and to create forms and types. One level is read at a time, so a schema may contain
+itself. The keywords `not`, `if` and `dependent…` are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from taskapp_kit.records.content import Json
 
 MAX_REFERENCES = 100
-"""A location behind more nested references than this accepts any JSON."""
+"""A location that is reached through more nested references than this accepts any JSON."""
 FORMATS: Mapping[str, str] = {
     "date": "2024-01-31",
     "date-time": "2024-01-31T12:00:00Z",
@@ -25,7 +25,7 @@ FORMATS: Mapping[str, str] = {
     "uri": "https://example.com",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
-"""An example string of each format."""
+"""An example string for each format."""
 _LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _IMPLIED = (
@@ -42,8 +42,8 @@ class Schema:
     """One location in a schema.
 
     Attributes:
-        keywords: The requirements here, including references and `allOf`; empty if any JSON fits.
-        root: The whole document, which contains the targets of references.
+        keywords: The keywords that apply here, including those of references and `allOf`. Empty if any JSON is valid.
+        root: The full document, which contains the targets of references.
         followed: The references on the path from the root to this location.
         recursive: The name of a definition that contains this location and is referenced again here.
     """
@@ -59,7 +59,7 @@ class Schema:
 
     @property
     def choices(self) -> list[Json]:
-        """Return the values that `const` or `enum` allows; empty for any other schema."""
+        """Return the values that `const` or `enum` allows, or an empty list for any other schema."""
         if "const" in self.keywords:
             return [self.keywords["const"]]
         listed = self.keywords.get("enum")
@@ -67,7 +67,7 @@ class Schema:
 
     @property
     def branches(self) -> list[Schema]:
-        """Return the alternatives of `anyOf`, `oneOf` or a list of types; empty for a single schema."""
+        """Return the alternatives of `anyOf`, `oneOf` or a list of types, or an empty list if there are none."""
         for word in ("anyOf", "oneOf"):
             if isinstance(parts := self.keywords.get(word), list) and parts:
                 rest = _without(self.keywords, word)
@@ -80,7 +80,7 @@ class Schema:
 
     @property
     def kind(self) -> str | None:
-        """Return the type, stated or implied by the keywords; None if any JSON fits."""
+        """Return the type, which is stated or implied by the keywords, or None if any JSON is valid."""
         kind = self.keywords.get("type")
         if isinstance(kind, str):
             return kind
@@ -93,23 +93,23 @@ class Schema:
 
     @property
     def first_items(self) -> list[Schema]:
-        """Return the schemas of a list's first items, if they differ."""
+        """Return the schemas of a list's first items, if they have separate schemas."""
         return [self.part(item) for item in self.keywords.get("prefixItems") or ()]
 
     @property
     def members(self) -> dict[str, Schema]:
-        """Return the named members of an object."""
+        """Return the schemas of an object's properties, by name."""
         properties = self.keywords.get("properties")
         return {name: self.part(part) for name, part in properties.items()} if isinstance(properties, Mapping) else {}
 
     @property
     def required(self) -> list[str]:
-        """Return the required members of an object."""
+        """Return the names of an object's required properties."""
         names = self.keywords.get("required")
         return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
 
     def values(self, most: int) -> list[Json]:
-        """Return the choices, or the integers of a range of at most `most`; empty if the values cannot be listed."""
+        """Return all valid values: the choices, or a range of at most `most` integers. Empty if they cannot be listed."""
         low, high = self.keywords.get("minimum"), self.keywords.get("maximum")
         if self.choices or self.kind != "integer" or "multipleOf" in self.keywords:
             return self.choices
@@ -122,8 +122,8 @@ def read_schema(schema: Any, root: Any = None, followed: tuple[str, ...] = ()) -
     """Return the description of a schema, or of a part of one.
 
     Args:
-        schema: A JSON Schema; anything else is read as a schema that accepts any JSON.
-        root: The document with the definitions. Defaults to the schema.
+        schema: A JSON Schema. Any other value is read as a schema that accepts any JSON.
+        root: The document with the definitions. Defaults to `schema`.
         followed: The references on the path to a part.
     """
     keywords = schema if isinstance(schema, Mapping) else {}
@@ -146,7 +146,7 @@ def read_schema(schema: Any, root: Any = None, followed: tuple[str, ...] = ()) -
 
 
 def referenced(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the target of a reference such as `#/$defs/name` in the document; empty if it does not exist."""
+    """Return the target of a reference such as `#/$defs/name` in the document, or an empty mapping if it does not exist."""
     target: Any = root
     for name in reference.removeprefix("#").split("/")[1:]:
         target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
@@ -158,7 +158,10 @@ def _without(keywords: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requirements of both; the second's where they cannot be combined."""
+    """Combine the keywords of two schemas.
+
+    If two values of a keyword cannot be combined, the second schema's value is used.
+    """
     merged = {**one, **two}
     for key in one.keys() & two.keys():
         if key in _LARGEST:
@@ -176,14 +179,17 @@ def _merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed_argument(text: str, schema: Schema) -> Json:
-    """Return the whole text as an argument; a list takes its words one by one."""
+    """Convert the full text to an argument. For a list, each word is one item."""
     if schema.kind != "array" or text.startswith("["):
         return typed_value(text, schema)
     return [typed_value(word, schema.items) for word in text.replace(",", " ").split()]
 
 
 def typed_value(text: str, schema: Schema) -> Json:
-    """Return a word as a value: a choice by its spelling, a string, or JSON. Text that fits nothing stays a string."""
+    """Convert a word to a value of the schema: a choice with this spelling, a string, or JSON.
+
+    Text that is not valid for the schema is returned as a string.
+    """
     parts = [schema] if schema.choices else schema.branches or [schema]
     open_kinds = {part.kind for part in parts if not part.choices}
     if "null" in open_kinds and text in ("null", "none"):

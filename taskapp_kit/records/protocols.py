@@ -1,4 +1,4 @@
-"""The protocols through which packages work together without importing each other; `rollout/service.py` connects them."""
+"""Protocols through which packages work together without importing each other. `rollout/service.py` connects them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from taskapp_kit.records.trajectory import Decision, PlayedStep
 class Tool:
     """An action as a policy sees it.
 
-    parameters: JSON Schema of an object. text: takes the assistant's plain text instead of arguments. noop: arguments that
-    change nothing, or None. sample: the author's function that samples arguments, `fn(rng) -> dict`, needed if a field
-    is unbounded.
+    Attributes:
+        name: The action's name.
+        description: The description that a model reads.
+        parameters: The JSON Schema of the arguments, an object.
+        text: Whether the action takes the assistant's plain text instead of arguments.
+        noop: Arguments that change nothing, or None.
+        sample: The author's function `fn(rng) -> dict` that samples arguments. It is needed if a field is unbounded.
     """
 
     name: str
@@ -33,11 +37,11 @@ class Tool:
 
 @dataclass(slots=True)
 class View:
-    """A policy's input for its turn: the current observation, the steps since its last turn, the available tools.
+    """A policy's input in a turn: the current observation, the steps since its last turn, and the available tools.
 
-    `observation` is the newest observation, `initial` the first. `results` are the steps of the policy's answer, then the
-    steps that the caller scripted. `task` is the row with its private fields: only the author's `gold` policy reads it,
-    never a model.
+    `observation` is the newest observation, and `initial` is the first. `results` contains the steps of the policy's last
+    reply, followed by the steps that the caller scripted. `task` is the row, including private fields. Only the author's
+    `gold` policy may read it, never a model.
     """
 
     turn: int
@@ -49,13 +53,12 @@ class View:
 
 
 class PolicyStops(BaseException):
-    """Raised instead of a call of a policy or a model, to end the episode: truncated and scored, not failed.
+    """Raised instead of calling a policy or a model, to end the episode as truncated. The episode is scored.
 
-    It is not an Exception, so that an author's `except Exception` around a model's call, or a library's retry, does not
-    catch it.
+    It is not an Exception, so an author's `except Exception` around a model call, or a library's retry, does not catch it.
 
-    stop_reason: as recorded in the trajectory, such as `left`. value: the value of the limit that was reached; if None, the
-    event has the number of turns.
+    stop_reason: The reason that the trajectory records, such as `left`. value: The value of the limit that was reached. If
+    None, the event contains the number of turns.
     """
 
     def __init__(self, stop_reason: str, value: float | None = None) -> None:
@@ -66,27 +69,27 @@ class PolicyStops(BaseException):
 
 @runtime_checkable
 class LocalPolicy(Protocol):
-    """A policy that computes its decisions in the environment's thread. One object for each rollout."""
+    """A policy that computes its decisions in the environment's thread. Each rollout has a separate object."""
 
     @property
     def name(self) -> str:
-        """Return the name under which it was requested."""
+        """Return the name under which the policy was requested."""
         ...
 
     def decide(self, view: View) -> Decision:
-        """Return the next decision. May raise PolicyStops; any other exception is a failure at boundary `policy`."""
+        """Return the next decision. May raise PolicyStops. Any other exception is a failure at boundary `policy`."""
         ...
 
 
 class Clock(Protocol):
-    """A source of time that a test can replace. Both values in seconds."""
+    """A source of time that tests can replace. Both methods return seconds."""
 
     def now(self) -> float:
         """Return unix time."""
         ...
 
     def monotonic(self) -> float:
-        """Return a time that never goes back; its zero has no meaning."""
+        """Return a time that never decreases. Its zero point is arbitrary."""
         ...
 
 
@@ -99,20 +102,21 @@ class SystemClock:
 
 @dataclass(slots=True)
 class StoredRollout:
-    """A stored rollout. All of it is JSON except `blobs`, the images by the SHA-256 (hex) of their PNG bytes.
+    """A stored rollout. All fields are JSON, except `blobs`: PNG bytes of images by their SHA-256 (hex).
 
     Attributes:
         status: `terminated`, `truncated` or `failed`.
-        events: In order, as `records.events.to_json` writes them, without private state.
+        events: The events in order, in the format of `records.events.to_json`, without private state.
         private: Data that only rubrics may read (`{"final_state": …}`), and the calls of judges and auxiliary models.
         policy: The allow-listed part of `policy.config`.
         failure: The boundary, code, message and error_id of a failed rollout.
         created_at: Unix seconds.
         seconds: Wall time.
-        tokens: Prompt and completion tokens of the policy's model, None if unknown.
-        cost: US dollars of every call with a price, including judges' and the environment's; None if unknown.
-        row_hash: SHA-256 of the task's row, or None; the row itself is never stored.
-        observation_digest: The digest with the images; None if no images were requested, and in rows from before 0.2.0.
+        tokens: The prompt and completion tokens of the policy's model, or None if unknown.
+        cost: The cost of all calls with a price in US dollars, including calls by judges and the environment. None if
+            unknown.
+        row_hash: The SHA-256 of the task's row, or None. The row itself is never stored.
+        observation_digest: The digest that includes images. None if no images were requested, and in rows from before 0.2.0.
     """
 
     rollout_id: str
@@ -155,10 +159,11 @@ class StoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuery:
-    """A filter for stored rollouts, which must match every member that is not None.
+    """A filter for stored rollouts. A rollout must match every field that is not None.
 
-    reward_above, reward_below: exclusive bounds; an undefined reward matches neither. before: (created_at, rollout_id)
-    of a row; only rows after it in the order newest first. limit: the maximum number of rows, from 1.
+    `reward_above` and `reward_below` are exclusive bounds. An undefined reward matches neither. `before` is the (created_at,
+    rollout_id) of a row: only rows that follow this row, newest first, match. `limit` is the maximum number of rows, at least
+    1.
     """
 
     app: str | None = None
@@ -177,35 +182,35 @@ class RolloutQuery:
 
 @dataclass(slots=True)
 class RolloutRow:
-    """A rollout in a list, in an aggregate and in `results.jsonl`, without its events.
+    """A rollout without its events, as in lists, aggregates and `results.jsonl`.
 
     Unknown attributes are None, or empty for strings and mappings.
 
     Attributes:
-        status: `terminated`, `truncated` or `failed`; `running` while it is played.
+        status: `terminated`, `truncated` or `failed`, or `running` while the rollout is played.
         rollout_id: The rollout's id.
         environment: The environment's name.
         split: The split of the seed.
         seed: The seed of the episode.
-        sample: The number of the rollout among the rollouts of its seed, from 0.
-        policy: The policy's name; `model` for a language model.
+        sample: The index of the rollout among the rollouts with its seed, from 0.
+        policy: The policy's name, or `model` for a language model.
         model: The language model's name.
         name: The policy's name within its evaluation.
         stop_reason: Why the episode ended.
-        boundary: Where it failed; None if a foreign server did not report it.
+        boundary: Where the rollout failed. None if another kind of server did not report it.
         code: The failure's code.
         message: The failure's message.
-        reward: None if it is undefined, and for a failed rollout.
-        outcome_score: None as `reward`.
-        events_score: None as `reward`.
-        total_reward: The sum of the step rewards, in aggregates and in lines of rollouts that did not fail.
+        reward: The reward, or None if it is undefined or the rollout failed.
+        outcome_score: The outcome score, or None as with `reward`.
+        events_score: The events score, or None as with `reward`.
+        total_reward: The sum of the step rewards. Only set in aggregates, and in lines of rollouts that did not fail.
         criteria: Scores by name.
-        metrics: Metrics of scoring, and of the episode if they are known without its events.
+        metrics: The metrics of scoring. Includes the episode's metrics if they are known without its events.
         length: The number of steps.
         turns: The number of the policy's decisions.
-        usage: Tokens, by the endpoint's names.
-        tokens: Prompt and completion tokens together.
-        cost: US dollars of every call with a price.
+        usage: The numbers of tokens, with the endpoint's names.
+        tokens: The sum of prompt and completion tokens.
+        cost: The cost of all calls with a price, in US dollars.
         policy_cost: The cost of the policy's model.
         other_cost: The cost of judges and of models that the environment called.
         models: What each model used.
@@ -251,12 +256,12 @@ class RolloutRow:
 
     @property
     def failed(self) -> bool:
-        """Return whether it failed, and so has no reward."""
+        """Return whether the rollout failed. A failed rollout has no reward."""
         return self.status == "failed"
 
     @property
     def unpriced(self) -> bool:
-        """Return whether the price of a call of the policy's model is unknown."""
+        """Return whether the price of one of the policy's model calls is unknown."""
         calls = any(use["unpriced_calls"] for use in self.models if use["role"] == POLICY)
         return calls or (self.policy_cost is None and tokens_of(self.usage) > 0)
 
@@ -265,23 +270,29 @@ LISTED = (
     "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length",
     "tokens", "cost", "seconds", "run_id", "group_id",
 )  # fmt: skip
-"""The members of a row, in addition to its id, that every list has."""
+"""The fields of a row, in addition to its id, that every list has."""
 
 
 RowOrder = Literal["newest", "worst", "best", "cost", "tokens", "seconds", "length"]
-"""The order of a list: `newest` first; `worst` and `best` by reward; others by that member, the largest first.
+"""The order of a list: `newest` first, `worst` or `best` reward first, or the largest value of the named field first.
 
-In every order except `newest`, rows without a value are omitted, and equal rows are in the order of their seeds.
+In every order except `newest`, rows without a value are omitted, and rows with equal values are ordered by seed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredScores:
-    """The scores of a stored rollout by another version of its scorer. The rollout's own scores stay unchanged.
+    """The scores of a stored rollout by another version of the scorer. The rollout's original scores stay unchanged.
 
-    scorer: the version. status: the episode's, or failed if it could not be scored; then scorecard is None and failure has
-    boundary, code, message and error_id. cost: US dollars of judges, None if unknown. seconds: the duration of scoring.
-    private: every call of a judge (`judge_calls`); empty in lists.
+    Attributes:
+        rollout_id: The rollout's id.
+        scorer: The version of the scorer.
+        status: The episode's status, or `failed` if it could not be scored.
+        scorecard: The scores, or None if the scoring failed.
+        failure: The boundary, code, message and error_id if the scoring failed.
+        cost: The cost of judges in US dollars, or None if unknown.
+        seconds: The duration of scoring.
+        private: All judge calls (`judge_calls`). Empty in lists.
     """
 
     rollout_id: str
@@ -303,7 +314,7 @@ class StoredScores:
 
 @dataclass(frozen=True, slots=True)
 class ScorerVersion:
-    """A version of a scorer, with the number of its scored rollouts and the time of the newest scores (unix seconds)."""
+    """A version of a scorer, the number of rollouts that it scored, and the time of its newest scores (Unix seconds)."""
 
     scorer: str
     rollouts: int
@@ -314,8 +325,8 @@ class ScorerVersion:
 class Annotation:
     """A person's score of a rollout.
 
-    criterion: the criterion or judge, on whose scale the score is. annotator: the label of the person's key; each person has
-    one score for a criterion. note: the person's comment. created_at: unix seconds.
+    `criterion` names the criterion or judge whose scale the score uses. `annotator` is the label of the person's key. Each
+    person has one score per criterion. `note` is the person's comment. `created_at` is in Unix seconds.
     """
 
     rollout_id: str
@@ -327,18 +338,18 @@ class Annotation:
 
 
 class Store(Protocol):
-    """A store for rollouts. Calls may come from any task of one event loop; they raise StoreError."""
+    """A store for rollouts. All tasks of one event loop may call its methods. They raise StoreError if the store fails."""
 
     async def save(self, rollout: StoredRollout) -> None:
-        """Store the rollout, which survives a kill -9 once this returns."""
+        """Store the rollout durably: after this returns, it survives a kill -9."""
         ...
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
-        """Return the rollout without its blobs' bytes, or None."""
+        """Return the rollout without the bytes of its images, or None if it does not exist."""
         ...
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Return an image's PNG bytes, or None."""
+        """Return an image's PNG bytes, or None if they are not stored."""
         ...
 
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
@@ -346,7 +357,7 @@ class Store(Protocol):
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
-        """Return a store of idempotency records that lives as long as this store, or None to store them in memory."""
+        """Return a store for idempotency records that lives as long as this store. With None, they are kept in memory."""
         ...
 
     async def close(self) -> None:
@@ -356,67 +367,77 @@ class Store(Protocol):
 
 @runtime_checkable
 class QueryableStore(Store, Protocol):
-    """A store that also lists rollouts, stores later scores and people's scores, and removes old rollouts.
+    """A store that can also list rollouts, store later scores and annotations, and remove old rollouts.
 
-    Optional for a plugin's store. Without it, features that need these methods are unavailable.
+    A plugin's store does not have to implement these methods. Features that need them are then unavailable.
     """
 
     async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
-        """Return the matching rollouts, newest first, at equal times by rollout_id descending. Raises StoreError.
+        """Return the matching rollouts, newest first. Rollouts with equal times are ordered by descending rollout_id.
 
-        A row has at least `rollout_id` and the members in `LISTED`.
+        A row has at least `rollout_id` and the fields in `LISTED`. Raises StoreError if the store fails.
         """
         ...
 
     async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
-        """Return the first `wanted.limit` matching rollouts. Raises StoreError.
+        """Return the first `wanted.limit` matching rollouts. Raises StoreError if the store fails.
 
-        `wanted.policy` matches the name of the policy or of the model; `wanted.before` applies to `newest` only.
+        `wanted.policy` matches the name of the policy or the model. `wanted.before` can only be used with the order `newest`.
         """
         ...
 
     async def save_scores(self, scores: Sequence[StoredScores]) -> None:
-        """Store later scores. They replace a failure, never scores. Raises StoreRefusal, StoreError."""
+        """Store later scores. They may replace a failure, but never other scores. Raises StoreRefusal or StoreError."""
         ...
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Return the scores of a version by rollout id, with empty `private`. Raises StoreError."""
+        """Return a version's scores by rollout id, with `private` empty. Raises StoreError if the store fails."""
         ...
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Return the scores of one rollout, or None. Raises StoreError."""
+        """Return a version's scores of one rollout, or None if there are none. Raises StoreError if the store fails."""
         ...
 
     async def scorers(self) -> list[ScorerVersion]:
-        """Return the versions that have scores, newest first. Raises StoreError."""
+        """Return the versions that have scores, newest first. Raises StoreError if the store fails."""
         ...
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Store annotations, replacing earlier annotations of the same rollout, criterion and annotator. Raises StoreError."""
+        """Store annotations. They replace earlier annotations with the same rollout, criterion and annotator.
+
+        Raises StoreError if the store fails.
+        """
         ...
 
     async def annotations(
         self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
     ) -> list[Annotation]:
-        """Return the annotations of rollouts that match every argument that is not None, oldest first. Raises StoreError."""
+        """Return the annotations that match all arguments that are not None, oldest first.
+
+        Raises StoreError if the store fails.
+        """
         ...
 
     async def prune(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Remove rollouts of `app` that began before `before` (unix seconds), or all but the newest `keep`.
+        """Remove rollouts of `app` that began before `before` (Unix seconds), or all except the newest `keep`.
 
-        Rollouts with an idempotency record stay, and images of remaining rollouts. Returns the number of removed rollouts.
-        Raises StoreError.
+        Rollouts with an idempotency record and images of remaining rollouts are not removed. Returns how many rollouts were
+        removed. Raises StoreError if the store fails.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """A rollout that can be found by its id and by the Idempotency-Key of its request.
+    """A record of a rollout that can be found by its id and by the Idempotency-Key of its request.
 
-    key: SHA-256 (hex) of the app's name, the API key's label, and the idempotency key, or None. fingerprint: SHA-256 (hex)
-    of the request's body. created_at: unix seconds. key_label: the label of the API key that sent the request. app: the
-    task app's name, None in records from before 0.2.0.
+    Attributes:
+        rollout_id: The rollout's id.
+        key: The SHA-256 (hex) of the app's name, the API key's label and the idempotency key, or None.
+        fingerprint: The SHA-256 (hex) of the request's body.
+        created_at: Unix seconds.
+        key_label: The label of the API key that sent the request.
+        app: The task app's name, or None in records from before 0.2.0.
     """
 
     rollout_id: str
@@ -429,9 +450,9 @@ class IdempotencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """The result of a rollout: exactly one of the failure and the bytes of the answer of `POST /rollout`.
+    """The result of a rollout: either its failure, or the bytes of the response to `POST /rollout`.
 
-    events: a JSON array, if no store of rollouts has them.
+    events: The events as a JSON array, if no store of rollouts has them.
     """
 
     rollout_id: str
@@ -442,7 +463,10 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A record and its state. `running`: its owner plays it; `lost`: its owner died before it had a result."""
+    """A record and its state.
+
+    `running`: the owner is playing the rollout. `lost`: the owner died before the rollout ended.
+    """
 
     record: IdempotencyRecord
     state: Literal["running", "lost", "settled"]
@@ -450,23 +474,27 @@ class Claim:
 
 
 class IdempotencyStore(Protocol):
-    """Idempotency records, shared by all servers of one store. Called from one event loop; methods raise StoreError."""
+    """Idempotency records, which all servers with the same store share.
+
+    The methods are called on one event loop. They raise StoreError if the store fails.
+    """
 
     async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
-        """Store the record as owned by this process and return None; if its key is taken, return the claim with the key.
+        """Claim the key of a record. Return None on success, or the existing claim if the key is taken.
 
-        keep_lost: a lost record keeps its key, because its rollout may be in a store although its result is not.
+        On success, the record is stored with this process as the owner. A key is free again if its record is older than 24
+        hours, was lost, or was settled with `free_key`. A record without a key is always stored. If several processes claim a
+        key at the same time, one succeeds.
 
-        A key is free again when its record is older than 24 hours, when it is lost, and when it was settled with
-        `free_key`. A record without a key is always stored. Of claims at the same time, in any process, one succeeds.
+        keep_lost: Whether a lost record keeps its key, because its rollout may be in a store although its result is not.
         """
         ...
 
     async def settle(self, settled: StoredResult, *, free_key: bool = False) -> None:
-        """Store the result of a record that this process owns. When it returns, the result is as durable as the store.
+        """Store the result of a record that this process owns. After this returns, the result is as durable as the store.
 
-        free_key: its idempotency key may be claimed again, because a cancelled rollout has no result to repeat. The record
-        stays and can be looked up.
+        free_key: Whether the idempotency key may be claimed again, because a cancelled rollout has no result to return. The
+        record itself stays and can be looked up.
         """
         ...
 
@@ -475,9 +503,9 @@ class IdempotencyStore(Protocol):
         ...
 
     async def look(self, rollout_id: str) -> Claim | None:
-        """Return the record of this rollout; None if it does not exist or has expired."""
+        """Return the record of this rollout, or None if it does not exist or has expired."""
         ...
 
     async def close(self) -> None:
-        """End the background work. Records that this process still owns are then lost."""
+        """Stop the background work. Records that this process still owns become lost."""
         ...

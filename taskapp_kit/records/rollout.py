@@ -1,4 +1,4 @@
-"""The result of a rollout, for the executing thread or process, the store, the answer and the log; and its row."""
+"""The result of a rollout, which executors, the store, responses and the log share, and its row."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _NOT_SENT = frozenset(
 
 @dataclass(slots=True)
 class Rollout:
-    """An ended rollout: scored, failed, abandoned or cancelled.
+    """A rollout that has ended: it was scored, failed, was abandoned or was cancelled.
 
     Attributes:
-        request: What was requested.
+        request: The request.
         policy: The name of the policy that acted.
         environment: The environment's name.
-        version: Its version.
+        version: The environment's version.
         split: The split of the seed.
         seed: The seed of the episode.
         status: `terminated`, `truncated` or `failed`.
@@ -50,18 +50,18 @@ class Rollout:
         length: The number of steps.
         total_reward: The sum of the steps' rewards.
         metrics: Numbers of the episode.
-        usage: Tokens, by the endpoint's names.
-        final_state: The environment's end state. Private: it is stored separately and in no answer.
-        ops_executed: 2 for a policy turn, 1 for a scripted action.
-        digest: The hash of the episode; None if the episode failed, but not if only its scoring failed.
-        observation_digest: The hash that covers images; also None if the caller requested no images.
-        cost: US dollars of the policy's calls with a price, or None.
+        usage: The numbers of tokens, with the endpoint's names.
+        final_state: The environment's end state. It is private: it is stored separately, and responses never contain it.
+        ops_executed: The number of executed ops. A policy turn counts 2, a scripted action 1.
+        digest: The hash of the episode, or None if the episode failed. If only the scoring failed, it is set.
+        observation_digest: The hash that includes images. It is also None if the caller requested no images.
+        cost: The cost of the policy's calls with a price in US dollars, or None.
         models: What each model used, including the models of judges and of the environment.
         scorecard: The scores; empty unless the rollout was scored.
-        failure: How it failed, or None.
+        failure: The failure, or None.
         cause: The exception behind a failure, for the log.
-        judging: Every call of a judge. Private, like `final_state`.
-        auxiliary_calls: Every call of a model by the environment. Private, like `final_state`.
+        judging: All judge calls. Private, like `final_state`.
+        auxiliary_calls: All model calls by the environment. Private, like `final_state`.
         warnings: Messages for the caller.
         seconds: Time in environment, policy and scoring.
         inference_url: The model's address, without a key.
@@ -72,7 +72,7 @@ class Rollout:
         timing: `seconds` with `framework` and `total`.
         pictures: PNG bytes of images by their SHA-256.
         stored: The row to store, or None.
-        body: The answer of `POST /rollout` as JSON, if a worker process wrote it.
+        body: The response to `POST /rollout` as JSON, if a worker process wrote it.
     """
 
     request: RolloutRequest
@@ -123,7 +123,7 @@ class Rollout:
         trajectory: Trajectory | None = None,
         **given: Any,
     ) -> Self:
-        """Return the result of an episode in this process. trajectory: the fold of `events`. given: additional members."""
+        """Return the result of an episode in this process. trajectory: The fold of `events`. given: Additional fields."""
         folded = fold(events) if trajectory is None else trajectory
         given.setdefault("status", folded.status)
         models = _models_of(folded, given.get("auxiliary_calls") or (), given.get("judging") or JudgeRecord())
@@ -149,7 +149,7 @@ class Rollout:
 
     @property
     def events(self) -> list[Event]:
-        """Return the events in order, from `started` to `scored`; a worker's events are decoded at the first access."""
+        """Return the events in order, from `started` to `scored`. A worker's events are decoded on first access."""
         if self._events is None:
             self._events = [from_json(event, self.pictures) for event in self._encoded or ()]
             for event in self._events:
@@ -166,7 +166,7 @@ class Rollout:
 
     @property
     def reward(self) -> float | None:
-        """Return the scorecard's blend of return and scores; None if a part of it is undefined, or nothing was scored."""
+        """Return the scorecard's reward, or None if a part of its formula is undefined or nothing was scored."""
         return self.scorecard.reward
 
     @property
@@ -176,7 +176,7 @@ class Rollout:
 
     @property
     def total_cost(self) -> float | None:
-        """Return the US dollars of all calls with a price, including judges' and the environment's, or None."""
+        """Return the cost of all calls with a price in US dollars, including judges and the environment, or None."""
         return known_sum(use["cost"] for use in self.models)
 
     @property
@@ -187,7 +187,10 @@ class Rollout:
         return int(total) if counts and 0 <= total < 2**63 else None
 
     def row(self) -> RolloutRow:
-        """Return the row for lists and aggregates; for a failed rollout with the numbers until then, and without scores."""
+        """Return the row for lists and aggregates.
+
+        For a failed rollout, it has the numbers until the failure and no scores.
+        """
         row = RolloutRow(
             status=self.status,
             rollout_id=self.rollout_id,
@@ -216,7 +219,7 @@ class Rollout:
         return row
 
     def shown_pictures(self) -> dict[str, bytes]:
-        """Return the images in the trajectory as PNG bytes by SHA-256 (hex), encoding them if necessary."""
+        """Return the PNG bytes of the images in the trajectory, by SHA-256 (hex). Images are encoded if necessary."""
         shown = list(images(self.trajectory.initial))
         for step in self.trajectory.steps:
             if type(step.observation) is list:
@@ -224,7 +227,7 @@ class Rollout:
         return {picture.hash: picture.png for picture in shown}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON for the parent process, including the private end state, without what the parent has."""
+        """Return the result as JSON for the parent process, including the private end state, except fields that the parent has."""
         sent = {name: getattr(self, name) for name in Rollout.__slots__ if name not in _NOT_SENT}
         sent["scorecard"] = self.scorecard.to_json()
         sent["judging"] = self.judging.to_json() if self.judging else None

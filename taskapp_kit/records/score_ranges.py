@@ -1,4 +1,4 @@
-"""The ranges in which an app's declarations keep the reward and the criteria of a rollout."""
+"""The ranges of reward and criteria that an app's declarations imply."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from taskapp_kit.records.statistics import UNBOUNDED, Range
 
 @dataclass(frozen=True, slots=True)
 class ScoreRanges:
-    """The lowest and the highest reward of a rollout, and score of each criterion, as far as the declarations imply them."""
+    """The lowest and highest possible reward and criterion scores of a rollout, as far as the declarations imply them."""
 
     reward: Range = UNBOUNDED
     criteria: Mapping[str, Range] = field(default_factory=dict)
 
     @classmethod
     def of_task_info(cls, info: Mapping[str, Any], aggregation: Any) -> ScoreRanges:
-        """Derive the ranges from a body of `/task_info` and the outcome's aggregation; unbounded if the body is malformed."""
+        """Derive the ranges from a `/task_info` response and the outcome's aggregation.
+
+        If it is malformed, they are unbounded.
+        """
         try:
             weights, outcome = info["reward"], info["rubric"]["outcome"] or {"criteria": []}
             criteria = {item["id"]: _range(item["scale"]) for item in outcome["criteria"]}
@@ -41,7 +44,7 @@ class ScoreRanges:
         return cls(reward, criteria)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the ranges as `config.json` contains them; a missing bound is null."""
+        """Return the ranges as JSON for `config.json`. A missing bound is null."""
         return {
             "reward": _bounds(self.reward),
             "criteria": {name: _bounds(scale) for name, scale in self.criteria.items()},
@@ -49,7 +52,7 @@ class ScoreRanges:
 
     @classmethod
     def from_json(cls, body: Any) -> ScoreRanges:
-        """Return the inverse of `to_json`; unbounded if `body` is something else."""
+        """Return the inverse of `to_json`. If `body` is malformed, the ranges are unbounded."""
         try:
             return cls(_range(body["reward"]), {name: _range(scale) for name, scale in body["criteria"].items()})
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -11,17 +11,17 @@ from taskapp_kit.records.content import Json
 from taskapp_kit.records.formatting import counted
 
 JUDGES_SKIPPED = "judges_skipped"
-"""The reason for the null score of a judge that was not called because the caller skips judges."""
+"""The error of a judge whose score is null because the caller skipped judges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blend:
     """The reward's formula: `env · return + event · events_score + outcome · outcome_score`.
 
-    Weights are finite and ≥ 0, and not all 0; checked at freeze and for each request.
+    Weights are finite and at least 0, and not all of them are 0. This is checked at freeze and for each request.
 
     Attributes:
-        env: Weight of the return, the sum of the steps' rewards.
+        env: Weight of the return, which is the sum of the step rewards.
         event: Weight of the sum of the events criteria.
         outcome: Weight of the outcome score.
     """
@@ -49,12 +49,12 @@ class CriterionScore:
     """The score of one criterion.
 
     Attributes:
-        score: None if not applicable, not configured or (with weight 0) failed; see `error`.
-        seconds: Its wall time.
-        cost: US dollars, None if no model was called or the price is unknown.
-        spread: The highest minus the lowest of a judge's samples, None for fewer than two.
-        normalised: The score's position in its scale, from 0 to 1, which enters the outcome; None without a score, outside
-            the scale (weight 0), and for criteria of events, which have no scale.
+        score: The score. None if the criterion is not applicable, not configured, or failed with weight 0 (see `error`).
+        seconds: The wall time of scoring.
+        cost: The cost in US dollars, or None if no model was called or the price is unknown.
+        spread: The highest minus the lowest of a judge's samples, or None for fewer than two samples.
+        normalised: The score's position in its scale, from 0 to 1, which is used for the outcome. None if there is no score,
+            if the score is outside the scale (weight 0), and for criteria of events, which have no scale.
     """
 
     name: str
@@ -71,18 +71,18 @@ class CriterionScore:
 
 
 def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
-    """Return (score − low)/(high − low), from 0 to 1; None without a score, or outside the scale."""
+    """Return (score − low)/(high − low), from 0 to 1. Return None if there is no score or it is outside the scale."""
     low, high = scale
     if score is None or not low <= score <= high:
         return None
-    if math.isinf(high - low):  # a scale that is larger than the largest float
+    if math.isinf(high - low):  # high − low may exceed the largest float
         score, low, high = score / 2, low / 2, high / 2
     return (score - low) / (high - low)
 
 
 @dataclass(slots=True)
 class JudgeCall:
-    """One answer of a judge's model, usable or not.
+    """One reply of a judge's model, which may be unusable.
 
     Private fields of the task are replaced in all strings.
 
@@ -90,15 +90,15 @@ class JudgeCall:
         judges: The names of the judges in this call.
         role: The model's role.
         model: The model's name.
-        sample: The number of the sample over all models, from 0.
-        ask: The number of the request for this sample, from 1.
+        sample: The index of the sample over all models, from 0.
+        ask: The number of the attempt to get this sample, from 1.
         prompt: SHA-256 (hex) of the prompt, a key of `JudgeRecord.prompts`.
-        verdict: The parsed answer, None if it was unusable.
-        problem: Why the answer was unusable.
-        text: The answer as received, truncated.
+        verdict: The parsed reply, or None if the reply was unusable.
+        problem: Why the reply was unusable.
+        text: The reply as received, truncated.
         seconds: The duration of the call.
-        cost: US dollars, if the price is known.
-        attempts: The client's attempts.
+        cost: The cost in US dollars, if the price is known.
+        attempts: The attempts of the HTTP client.
     """
 
     judges: list[str]
@@ -118,9 +118,10 @@ class JudgeCall:
 
 @dataclass(slots=True)
 class JudgeRecord:
-    """Every judge's call in the scoring of a rollout, and each prompt once, by its SHA-256, without its random delimiters.
+    """All judge calls in the scoring of a rollout, and their prompts by SHA-256. Equal prompts are stored once.
 
-    prompts: messages as they were sent, private fields of the task replaced, images as `{"image": hash}`.
+    prompts: The messages as they were sent, without random delimiters, with private fields of the task replaced, and with
+    images as `{"image": hash}`.
     """
 
     prompts: dict[str, Json] = field(default_factory=dict)
@@ -130,7 +131,10 @@ class JudgeRecord:
         return bool(self.calls)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record for the store, with the private data; `rollout.details.model_calls` returns what is shown."""
+        """Return the record for the store, with private data.
+
+        `rollout.details.model_calls` returns the data that is shown.
+        """
         return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
 
     @classmethod
@@ -141,11 +145,12 @@ class JudgeRecord:
 
 @dataclass(slots=True)
 class Scorecard:
-    """A rollout's scores. `outcome_score` of normalised scores, `events_score` the sum over steps of Σ score·weight.
+    """A rollout's scores.
 
-    `aggregation` is how the outcome's criteria became one score: weighted_sum, sum, or None for a custom function.
-    `reward` is None if a part of the formula is undefined, for example if no outcome criterion was applicable.
-    `judging` records the calls of judges; no answer contains it, so `to_json` omits it.
+    `outcome_score` is computed from the normalised scores. `events_score` is the sum over all steps of Σ score·weight.
+    `aggregation` is how the outcome's criteria are combined: weighted_sum, sum, or None for a custom function. `reward` is
+    None if a part of the formula is undefined, for example if no outcome criterion was applicable. `judging` records the
+    judge calls. `to_json` omits it, because responses never contain it.
     """
 
     criteria: list[CriterionScore] = field(default_factory=list)
@@ -158,7 +163,7 @@ class Scorecard:
     judging: JudgeRecord = field(default_factory=JudgeRecord)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the scorecard as in the response, the store and the `scored` event."""
+        """Return the scorecard as JSON for responses, the store and the `scored` event."""
         return {
             "criteria": [
                 {
@@ -191,22 +196,23 @@ class Scorecard:
 
 
 POLICY = "policy"
-"""The role of the model that plays; judges and user simulators have other roles."""
+"""The role of the model that plays. Judges and user simulators have other roles."""
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-"""Names that endpoints use for prompt and completion tokens; each endpoint uses one pair."""
+"""Names that endpoints use for prompt and completion tokens. Each endpoint uses one of the pairs."""
 ModelUse = dict[str, Any]
-"""One model in one role: role, model, calls, tokens, cost (US dollars of the calls with a price, or None), and
-unpriced_calls and unpriced_tokens of the other calls."""
+"""The use of one model in one role: role, model, calls, tokens, cost (of the calls with a price, in US dollars, or None), and
+unpriced_calls and unpriced_tokens for calls without a price.
+"""
 
 
 def tokens_of(usage: Mapping[str, float]) -> float:
-    """Return the prompt and completion tokens of a `usage`, or their total if only that is known."""
+    """Return the number of prompt and completion tokens in a `usage`, or the total if only the total is known."""
     counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
     return math.fsum(counts) if counts else usage.get("total_tokens", 0.0)
 
 
 def model_use(role: str, model: object, usage: Mapping[str, float], cost: object, calls: int = 1) -> ModelUse:
-    """Return the use of some calls. cost: None if the price is unknown."""
+    """Return the ModelUse of some calls. cost: The cost in US dollars, or None if the price is unknown."""
     priced = isinstance(cost, int | float)
     tokens = tokens_of(usage)
     unpriced: ModelUse = {"unpriced_calls": 0 if priced else calls, "unpriced_tokens": 0.0 if priced else tokens}
@@ -229,13 +235,13 @@ _COUNTS = ("calls", "tokens", "unpriced_calls", "unpriced_tokens")
 
 
 def known_sum(costs: Iterable[float | None]) -> float | None:
-    """Return the sum of the known costs, or None."""
+    """Return the sum of the known costs, or None if none is known."""
     known = [cost for cost in costs if cost is not None]
     return math.fsum(known) if known else None
 
 
 def unpriced_words(uses: Iterable[ModelUse]) -> str:
-    """Return `no price for small (judge): 12 calls, 3,456 tokens`, or "" if every call has a price."""
+    """Return a note such as `no price for small (judge): 12 calls, 3,456 tokens`, or "" if every call has a price."""
     named = [
         f"{use['model'] or 'a model'} ({use['role']}): {counted(use['unpriced_calls'], 'call')}, "
         f"{use['unpriced_tokens']:,.0f} tokens"

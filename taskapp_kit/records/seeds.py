@@ -1,6 +1,6 @@
-"""Random numbers derived from an episode's identity, and lists of seeds as text: `1000-1299`, `0-9,20`.
+"""Random numbers that are derived from an episode's identity, and lists of seeds such as `1000-1299` or `0-9,20`.
 
-All randomness is derived from the identity by SHA-256, so it does not depend on the process, hash order or earlier episodes.
+All randomness is derived with SHA-256, so it does not depend on the process, the hash order or earlier episodes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def derived_rng(*parts: str | int) -> random.Random:
 
 
 def size(seeds: range) -> int:
-    """Return the number of seeds in a range; `len` fails above 2⁶³ - 1."""
+    """Return the number of seeds in a range. `len` fails above 2⁶³ - 1."""
     return (seeds[-1] - seeds[0]) // seeds.step + 1 if seeds else 0
 
 
 def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
-    """Return two splits that share a seed, and their lowest common seed; None if all are disjoint."""
+    """Return two splits that share a seed, and their lowest common seed, or None if all splits are disjoint."""
     names = list(splits)
     for index, one in enumerate(names):
         for two in names[index + 1 :]:
@@ -62,22 +62,22 @@ EXAMPLE = "Write them as 1000-1299, as 0,5,9, or mixed: 0-9,20,30."
 
 
 class Seeds:
-    """Distinct seeds, ascending. Objects with the same seeds are equal, in any notation."""
+    """Distinct seeds in ascending order. Objects with the same seeds are equal, even if they were written differently."""
 
     __slots__ = ("_before", "_ranges")
 
     def __init__(self, ranges: Iterable[range]) -> None:
-        """ranges: ranges of step 1. Raises ConfigError if two of them share a seed, or if they contain no seed."""
+        """Create seeds from ranges with step 1. Raises ConfigError if two ranges share a seed, or if there are no seeds."""
         merged: list[range] = []
         for one in sorted((item for item in ranges if item), key=lambda item: item.start):
             if merged and one.start < merged[-1].stop:
-                raise ConfigError(f"--seeds names seed {one.start} twice.", hint=f"Name each seed once. {EXAMPLE}")
+                raise ConfigError(f"--seeds contains seed {one.start} twice.", hint=f"Write each seed once. {EXAMPLE}")
             if merged and one.start == merged[-1].stop:
                 merged[-1] = range(merged[-1].start, one.stop)
             else:
                 merged.append(one)
         if not merged:
-            raise ConfigError("--seeds contains no seed.", hint=EXAMPLE)
+            raise ConfigError("--seeds contains no seeds.", hint=EXAMPLE)
         self._ranges = tuple(merged)
         self._before: list[int] = []
         count = 0
@@ -87,7 +87,7 @@ class Seeds:
 
     @classmethod
     def read(cls, text: str) -> Seeds:
-        """Parse the text of an option. Raises ConfigError."""
+        """Parse the value of the option `--seeds`. Raises ConfigError if it is invalid."""
         ranges = []
         for part in text.split(","):
             low, dash, high = (word.strip() for word in part.partition("-"))
@@ -99,7 +99,7 @@ class Seeds:
 
     @property
     def ranges(self) -> tuple[range, ...]:
-        """Return the ranges, ascending, with a gap between any two."""
+        """Return the ranges in ascending order. There is a gap between any two ranges."""
         return self._ranges
 
     def __len__(self) -> int:
@@ -119,14 +119,14 @@ class Seeds:
         return ",".join(str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self._ranges)
 
     def at(self, index: int) -> int:
-        """Return the seed at an index, counted from 0. Raises IndexError."""
+        """Return the seed at an index, counted from 0. Raises IndexError if there is no such index."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         which = bisect.bisect_right(self._before, index) - 1
         return self._ranges[which].start + index - self._before[which]
 
     def index(self, seed: int) -> int | None:
-        """Return the index of a seed, or None."""
+        """Return the index of a seed, or None if it is not one of these seeds."""
         which = bisect.bisect_right([one.start for one in self._ranges], seed) - 1
         if which < 0 or seed not in self._ranges[which]:
             return None

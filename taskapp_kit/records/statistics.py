@@ -1,8 +1,8 @@
-"""Statistics of many rollouts, shared by evaluations and jobs: means with intervals, paired differences and their tests.
+"""Statistics for evaluations and jobs: means with intervals, paired differences, and their significance tests.
 
-Rollouts of one (environment, split, seed) differ only by the policy's randomness, so they are one *cluster*, and only
-clusters are independent. Sums are exact (`math.fsum`) and random numbers come from a separate generator with a fixed seed:
-no result depends on the order of the rollouts, the names of the clusters, or the process.
+Rollouts with the same environment, split and seed differ only by the policy's randomness, so they form a *cluster*. Only
+clusters are independent of each other. Sums are exact (`math.fsum`), and random numbers come from a separate generator with a
+fixed seed, so results do not depend on the order of the rollouts, the names of the clusters or the process.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Range = tuple[float, float]
 UNBOUNDED: Range = (-math.inf, math.inf)
 CONFIDENCE = 0.95
 FEWEST_FOR_INTERVAL = 3
-"""Below this number of clusters there is no interval: by t it is so wide for two that it informs nobody."""
+"""With fewer clusters, there is no interval. For two clusters, an interval by t would be too wide to be useful."""
 RESAMPLES = 1000
-"""Resamples of a bootstrap, and of a permutation test that does not enumerate every permutation."""
+"""The number of resamples in a bootstrap, and in a permutation test that does not enumerate all permutations."""
 FEWEST_FOR_BOOTSTRAP = 30
-"""Below this number of clusters the interval uses t, because a bootstrap covers no more, and often less."""
+"""With fewer clusters, the interval uses t, because the coverage of a bootstrap is not better and often worse."""
 MOST_FOR_BOOTSTRAP = 1_000
-"""Above this number of clusters the interval also uses t, because a bootstrap has the same first digits but takes longer."""
+"""With more clusters, the interval also uses t, because a bootstrap gives almost the same result but takes longer."""
 ENUMERATED_CLUSTERS = 12
-"""Up to this number of clusters that differ, a permutation test enumerates all sign changes (2¹² = 4 096)."""
+"""Up to this number of differing clusters, a permutation test enumerates all sign changes (2¹² = 4,096)."""
 TIE = 1e-9
-"""Paired values that differ by no more than this are equal."""
+"""Paired values that differ by at most this are considered equal."""
 POWER = 0.8
 """The probability with which `clusters_needed` clusters would show a difference of the observed size."""
 
 _EXPANDED_FROM = 200
-"""From this number of degrees of freedom an expansion of t's quantile is exact to 1e-9."""
+"""From this number of degrees of freedom on, a series expansion of t's quantile is accurate to 1e-9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Interval:
     """A mean, and the interval that contains the true mean with probability `confidence`.
 
     Attributes:
-        low: The lower end; None below FEWEST_FOR_INTERVAL clusters.
-        high: The upper end, likewise.
-        standard_error: None below two clusters.
+        low: The lower end, or None with fewer than FEWEST_FOR_INTERVAL clusters.
+        high: The upper end, or None as with `low`.
+        standard_error: The standard error of the mean, or None with fewer than two clusters.
         n: The number of values.
         method: The method that was used.
 
-    A sample without any spread has an interval of width 0, although values outside the sample may differ.
+    If all values in a sample are equal, the interval has width 0, although values outside of the sample may differ.
     """
 
     mean: float | None
@@ -66,7 +66,7 @@ class Interval:
     confidence: float
 
     def to_json(self) -> dict[str, Json]:
-        """Return the interval for a summary."""
+        """Return the interval as JSON for a summary."""
         return asdict(self)
 
 
@@ -75,14 +75,16 @@ class PairedDifference:
     """Differences (other − baseline) of paired values.
 
     Attributes:
-        wins: Pairs in which the other is higher.
-        ties: Pairs that are equal within TIE.
-        losses: Pairs in which the other is lower.
-        sign_p: Exact two-sided sign test over clusters with a difference; 1 if no cluster differs, None without pairs.
-        permutation_p: Two-sided permutation test that changes the signs of clusters; as `sign_p`.
-        clusters_needed: The number of clusters with which a difference of this size and spread would be found at the
-            interval's confidence with probability POWER, by t and by the permutation test if the same share of clusters
-            differs; None below two clusters and for a mean difference of 0.
+        wins: The number of pairs in which the other value is higher.
+        ties: The number of pairs that differ by at most TIE.
+        losses: The number of pairs in which the other value is lower.
+        sign_p: The p-value of the exact two-sided sign test over clusters with a difference. It is 1 if no cluster differs,
+            and None if there are no pairs.
+        permutation_p: The p-value of the two-sided permutation test, which flips the signs of clusters. 1 or None as
+            `sign_p`.
+        clusters_needed: How many clusters are needed to find a difference of this size and spread with probability POWER, at
+            the interval's confidence, both by t and by the permutation test. Assumes that the same share of clusters differs.
+            None with fewer than two clusters, or if the mean difference is 0.
     """
 
     interval: Interval
@@ -107,9 +109,10 @@ class PairedDifference:
 
 
 def clustered_standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """Return the standard error of the mean of values that are independent only between clusters; None below two clusters.
+    """Return the clustered standard error of the mean, or None with fewer than two clusters.
 
-    clusters: the name of each value's cluster; the seed, if the values have one environment and split.
+    Values in different clusters must be independent. clusters: The name of each value's cluster. If all values have the same
+    environment and split, this is the seed.
     """
     if not values:
         return None
@@ -125,11 +128,11 @@ def mean_interval(
     resamples: int = RESAMPLES,
     bounds: Range = UNBOUNDED,
 ) -> Interval:
-    """Return the mean of values and its interval, by resampling whole clusters or by Student's t over clusters.
+    """Return the mean of values and its interval. The interval is computed with a bootstrap or with Student's t.
 
-    The bootstrap takes percentiles that are expanded by t and √(C/(C−1)) for C clusters (Hesterberg 2015,
-    doi:10.1080/00031305.2015.1089789, 3.2), because plain percentiles cover too little of a small sample. Below
-    FEWEST_FOR_BOOTSTRAP clusters, and above MOST_FOR_BOOTSTRAP, the method is t.
+    Both methods use whole clusters. The bootstrap uses percentiles that are expanded by t and √(C/(C−1)) for C clusters
+    (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, 3.2), because the coverage of plain percentiles is too low in small
+    samples. With fewer than FEWEST_FOR_BOOTSTRAP clusters, or more than MOST_FOR_BOOTSTRAP, t is always used.
 
     Args:
         values: The sample.
@@ -137,7 +140,7 @@ def mean_interval(
         method: The preferred method.
         confidence: The probability with which the interval contains the true mean.
         resamples: The number of resamples of a bootstrap.
-        bounds: The range of a value. The interval is cut off there, unless some value lies outside.
+        bounds: The possible values. The interval is clipped to them, unless a value is outside.
     """
     if not values:
         return Interval(None, None, None, None, 0, 0, method, confidence)
@@ -170,7 +173,7 @@ def paired_difference(
     resamples: int = RESAMPLES,
     bounds: Range = UNBOUNDED,
 ) -> PairedDifference:
-    """Compare values in pairs: baseline[i] with other[i], of the cluster clusters[i]. bounds: the range of a difference."""
+    """Compare paired values: baseline[i] with other[i], which belong to clusters[i]. bounds: The possible differences."""
     differences = [0.0 if abs(two - one) <= TIE else two - one for one, two in zip(baseline, other, strict=True)]
     interval = mean_interval(
         differences, clusters, method=method, confidence=confidence, resamples=resamples, bounds=bounds
@@ -190,9 +193,9 @@ def paired_difference(
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
-    """Return the two-sided p of the exact sign test, without differences within TIE of 0; None for no differences.
+    """Return the two-sided p-value of the exact sign test, or None if `differences` is empty.
 
-    differences: independent of each other.
+    Differences of at most TIE are ignored. The differences must be independent of each other.
     """
     if not differences:
         return None
@@ -206,10 +209,10 @@ def sign_test(differences: Sequence[float]) -> float | None:
 
 
 def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES) -> float | None:
-    """Return the two-sided p of the paired permutation test, in which each difference's sign is random, or None.
+    """Return the two-sided p-value of the paired permutation test, or None if `differences` is empty.
 
-    differences: independent of each other. Up to ENUMERATED_CLUSTERS that are not 0, p is exact; beyond, it is
-    (1 + reached)/(1 + resamples), so never 0.
+    The test flips the signs of the differences, which must be independent of each other. With at most ENUMERATED_CLUSTERS
+    differences that are not 0, p is exact. With more, it is (1 + reached)/(1 + resamples), so it is never 0.
     """
     if not differences:
         return None
@@ -226,7 +229,7 @@ def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES
 
 
 def _signed_sums(sizes: Sequence[float]) -> list[float]:
-    """Return the sum of the sizes for each choice of their signs."""
+    """Return the sum of the sizes for each combination of signs."""
     totals = [0.0]
     for size in sizes:
         totals = [total + sign for total in totals for sign in (size, -size)]
@@ -235,7 +238,7 @@ def _signed_sums(sizes: Sequence[float]) -> list[float]:
 
 @lru_cache(maxsize=256)
 def t_quantile(probability: float, degrees: int) -> float:
-    """Return the quantile of Student's t with this many degrees of freedom, for a probability from 0.5 to below 1."""
+    """Return a quantile of Student's t with the given degrees of freedom, for a probability in [0.5, 1)."""
     if degrees >= _EXPANDED_FROM:  # Abramowitz and Stegun 26.7.5
         z = NormalDist().inv_cdf(probability)
         terms = (
@@ -264,7 +267,10 @@ def _t_within(angle: float, degrees: int) -> float:
 
 
 def _centred_sums(values: Sequence[float], clusters: Sequence[Hashable], centre: float) -> list[tuple[float, int]]:
-    """Return each cluster's sum of values minus `centre`, and their number; sorted, so that names have no influence."""
+    """Return, for each cluster, the sum of its values minus `centre`, and the number of values.
+
+    The list is sorted, so that the clusters' names do not matter.
+    """
     grouped: dict[Hashable, list[float]] = {}
     for value, cluster in zip(values, clusters, strict=True):
         grouped.setdefault(cluster, []).append(value - centre)
@@ -280,7 +286,7 @@ def _standard_error(sums: Sequence[tuple[float, int]]) -> float | None:
 
 
 def _resampled_means(sums: Sequence[tuple[float, int]], resamples: int) -> Iterator[float]:
-    """Yield the means (of centered values) of samples of as many clusters, drawn with replacement."""
+    """Yield the means of resamples, which have the same number of clusters, drawn with replacement. Values are centered."""
     count = len(sums)
     choices = derived_rng("bootstrap", count).choices
     sizes = {size for _, size in sums}
@@ -296,7 +302,7 @@ def _resampled_means(sums: Sequence[tuple[float, int]], resamples: int) -> Itera
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the interpolated value below which `share` of the values are; the first or last value beyond them."""
+    """Return the interpolated value below which `share` of the values are, limited to the first and the last value."""
     place = min(max(share * (len(ordered) + 1) - 1, 0.0), len(ordered) - 1.0)
     before = int(place)
     after = min(before + 1, len(ordered) - 1)
@@ -304,14 +310,17 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _clusters_needed(interval: Interval, differing: int) -> int | None:
-    """Return the larger of what t and what the permutation test needs. differing: the number of clusters that differ."""
+    """Return the larger of the numbers of clusters that t and the permutation test need.
+
+    differing: How many clusters differ.
+    """
     mean, error = interval.mean, interval.standard_error
     if not mean or error is None:
         return None
     normal = NormalDist()
     reach = normal.inv_cdf((1 + interval.confidence) / 2) + normal.inv_cdf(POWER)
     needed = math.ceil((reach * error / mean) ** 2 * interval.clusters)
-    # With k clusters that differ, all with the same sign, the permutation test's p is 2/2^k, and never less.
+    # With k differing clusters, the lowest possible p of the permutation test is 2/2^k, when all signs are equal.
     fewest = math.floor(1 + math.log2(1 / (1 - interval.confidence))) + 1
     share, needed = differing / interval.clusters, max(needed, fewest)
     while _chance_of_fewer(fewest, needed, share) > 1 - POWER:
@@ -320,7 +329,7 @@ def _clusters_needed(interval: Interval, differing: int) -> int | None:
 
 
 def _chance_of_fewer(fewest: int, clusters: int, share: float) -> float:
-    """Return the probability that fewer than `fewest` of the clusters differ, if each does with probability `share`."""
+    """Return the probability that fewer than `fewest` clusters differ, if each cluster differs with probability `share`."""
     return math.fsum(
         math.comb(clusters, count) * share**count * (1 - share) ** (clusters - count) for count in range(fewest)
     )

@@ -1,7 +1,7 @@
-"""One episode: steps, turns, trajectory.
+"""The types of one episode: steps, turns and the trajectory.
 
-An author's action returns a `Step`; a `PlayedStep` is the recorded step; a `Turn` is one decision of the policy with its
-steps; a `Trajectory` is the whole episode, the fold of its events.
+An author's action returns a `Step`. A `PlayedStep` is a recorded step. A `Turn` is one decision of the policy and its steps.
+A `Trajectory` is the full episode, folded from its events.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Status = Literal["running", "terminated", "truncated", "failed"]
 KIT_METRICS = ("steps", "turns", "invalid_actions", "coerced_arguments")
 """The kit's metrics of an episode."""
 RESERVED_METRICS = frozenset((*KIT_METRICS, "seed", "split", "rubric"))
-"""Names in `metrics.details` of an answer that an environment's or app's metric must not have."""
+"""Names in `metrics.details` of a response that metrics of environments and apps must not use."""
 
 
 def nothing_accepted(length: int | None, metrics: Mapping[str, Any]) -> bool:
-    """Return whether every action of an episode of `length` steps was refused or unusable, by the kit's metrics."""
+    """Return whether all actions of an episode with `length` steps were rejected or unusable, according to its metrics."""
     return bool(length) and metrics.get("invalid_actions", 0) >= (length or 0)
 
 
@@ -33,12 +33,12 @@ class Step:
     """What an action returns.
 
     Attributes:
-        observation: A string, dictionary, pydantic model or list of Text and Image; None shows nothing.
-        reward: A finite number, or None, which adds nothing (it is not 0.0: an undefined reward stays undefined).
-        terminated: The rules ended the episode.
-        truncated: A limit ended the episode.
-        info: JSON for readers of the rollout. It is in the answer and in the store, so it must not contain anything
-            private. The policy never sees it.
+        observation: A string, a dict, a pydantic model, or a list of Text and Image. With None, nothing is shown.
+        reward: A finite number, or None if the step has no reward. None is not 0.0: an undefined reward stays undefined.
+        terminated: Whether the rules ended the episode.
+        truncated: Whether a limit ended the episode.
+        info: JSON for readers of the rollout. Responses and the store contain it, so it must not contain anything private.
+            The policy never sees it.
         metrics: Numbers for readers of the rollout, summed over steps.
     """
 
@@ -66,16 +66,16 @@ class PlayedStep:
     Attributes:
         index: The number of the step in its episode, from 0.
         tool: The name of the action.
-        args: Its arguments.
-        observation: The observation that followed; if the action was rejected, the message.
-        reward: The step's reward; None adds nothing to the return.
-        terminated: The rules ended the episode.
-        truncated: A limit ended the episode.
+        args: The action's arguments.
+        observation: The observation that followed, or the message if the action was rejected.
+        reward: The step's reward, or None if it has no reward.
+        terminated: Whether the rules ended the episode.
+        truncated: Whether a limit ended the episode.
         info: The environment's JSON for readers of the rollout.
         metrics: The environment's numbers.
         seconds: Time spent inside the environment.
         refused: Why the action was rejected (unknown tool, bad arguments, a rule of the environment), or None.
-        coerced: How many arguments were converted to their declared type.
+        coerced: The number of arguments that were converted to their declared type.
     """
 
     index: int
@@ -94,11 +94,11 @@ class PlayedStep:
 
 @dataclass(slots=True)
 class Decision:
-    """A policy's answer for one turn: text, tool calls, or both. Token data are as the endpoint sent them.
+    """A policy's reply in one turn: text, tool calls, or both. Token data is stored as the endpoint sent it.
 
-    messages: the new messages of this turn, the model's message last. problem: why the text contains no action that can be
-    run; the policy reads it next. prompt_token_ids, token_ids, logprobs: None unless the endpoint sent them. details: of
-    the model call (finish_reason, attempts, seconds, cost, …).
+    `messages` has the new messages of this turn, with the model's message last. `problem` is why the text contains no action
+    that can be run. The policy reads it in its next turn. `prompt_token_ids`, `token_ids` and `logprobs` are None unless the
+    endpoint sent them. `details` describes the model call (finish_reason, attempts, seconds, cost, …).
     """
 
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -115,9 +115,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The recorded answers of a stored rollout's policy, in order. stops: the stop reason after the last answer.
+    """The recorded replies of a stored rollout's policy, in order.
 
-    If `stops` is None, the environment or one of its declared limits ended it.
+    stops: The stop reason after the last reply. None if the environment or one of its declared limits ended the episode.
     """
 
     answers: Sequence[Decision]
@@ -126,7 +126,7 @@ class Recording:
 
 @dataclass(slots=True)
 class Turn:
-    """One decision of the policy: its *new* messages, its output, and the steps that followed."""
+    """One decision of the policy: the *new* messages, the output, and the steps that followed."""
 
     index: int
     answer: Decision
@@ -135,22 +135,22 @@ class Turn:
 
 @dataclass(slots=True)
 class Trajectory:
-    """One played episode, the fold of its events. Authors' rubrics read it.
+    """One played episode, folded from its events. Authors' rubrics read it.
 
     Attributes:
         environment: The environment's name.
-        version: Its version.
+        version: The environment's version.
         split: The split of the seed.
         seed: The seed of the episode.
         config: The caller's `env.config`, with defaults.
         initial: The first observation.
         turns: The policy's decisions, each with its steps.
-        final_state: The environment's private end state (a database, say), or None.
+        final_state: The environment's private end state, such as a database, or None.
         status: `terminated`, `truncated` or `failed`.
         stop_reason: A code, listed in docs/reference/contract.md (`environment`, `max_steps`, `max_refusals`, …), or the
             failure's code.
-        metrics: Numbers about the episode: the kit's (`steps`, `turns`, `invalid_actions`, `coerced_arguments`) and the
-            environment's.
+        metrics: Numbers about the episode: the kit's metrics (`steps`, `turns`, `invalid_actions`, `coerced_arguments`) and
+            the environment's metrics.
         steps: All steps in order.
     """
 
@@ -174,12 +174,12 @@ class Trajectory:
 
     @property
     def total_reward(self) -> float:
-        """Return the sum of the steps' rewards; a reward of None adds nothing."""
+        """Return the sum of the step rewards. A reward of None is ignored."""
         return float(sum(step.reward for step in self.steps if step.reward is not None))
 
     @property
     def answer_text(self) -> str:
-        """Return the policy's last text output, or ""."""
+        """Return the policy's last text output, or "" if it wrote no text."""
         for turn in reversed(self.turns):
             if turn.answer.output:
                 return turn.answer.output
@@ -190,7 +190,7 @@ class Trajectory:
         return [step for step in self.steps if name is None or step.tool == name]
 
     def transcript(self) -> str:
-        """Return the episode as text, for a judge or a reader: observation, action, observation, …"""
+        """Return the episode as text, for a judge or a reader. Observations and actions alternate."""
         lines = [f"[start] {text_of(self.initial)}"]
         for step in self.steps:
             args = orjson.dumps(step.args).decode() if step.args is not None else ""
@@ -237,11 +237,12 @@ class Trajectory:
         return hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def observation_digest(self, digest: str | None = None) -> str:
-        """Return the digest with the images: equal if and only if the digests and all images at their positions are equal.
+        """Return the digest that includes images. It is equal if and only if the digests and the images are equal.
 
-        An image from an array counts by width, height and raw RGB, an image from PNG by its bytes. Without images it equals
-        the digest. digest: this trajectory's digest, if it is already known. Events that were read without the bytes of
-        their images give a different digest.
+        An image from an array is compared by width, height and raw RGB, and an image from PNG by its bytes. Without images,
+        the result equals the digest. If events were read without the bytes of their images, the result is different.
+
+        digest: This trajectory's digest, if it is already known.
         """
         digest = self.digest() if digest is None else digest
         shown = [self.initial, *(step.observation for step in self.steps)]

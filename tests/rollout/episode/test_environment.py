@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[Any, str, str]] = {
     "too deep": (DEEP, "observation_not_json", "nested more than 64 deep"),
     "a number": (7, "observation_not_json", "observation is a int"),
     "gym's tuple": (("obs", 1.0, False, {}), "observation_not_json", "observation is a tuple"),
-    "a list": ([1, 2], "observation_not_json", "a list or a number goes into a dict"),
+    "a list": ([1, 2], "observation_not_json", "put other lists and numbers into a dict"),
     "a lone surrogate": ("\ud800", "observation_not_json", "lone surrogate"),
     "reward nan": (Step("x", math.nan), "reward_not_finite", "the reward is nan"),
     "reward inf": (Step("x", -math.inf), "reward_not_finite", "the reward is -inf"),
