@@ -41,7 +41,7 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    """Run the demo; returns 0 when every rollout was played and scored."""
+    """Run the demo. Return 0 if all rollouts were played and scored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/demo"))
     parser.add_argument("--episodes", type=int, default=6, help="episodes for each policy")
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def rollout(client: httpx.Client, policy: str, seed: int, *, image: bool = False) -> dict[str, Any]:
-    """Send one `POST /rollout`. Raises httpx.HTTPStatusError when it was not played or not scored."""
+    """Send `POST /rollout`. Raises httpx.HTTPStatusError if the rollout was not played or not scored."""
     answer = client.post(
         "/rollout",
         json={
@@ -88,7 +88,7 @@ def rollout(client: httpx.Client, policy: str, seed: int, *, image: bool = False
 
 
 def play_all(client: httpx.Client, episodes: int) -> dict[str, list[dict[str, Any]]]:
-    """Play all episodes of both policies, a few at a time; returns the answers by policy."""
+    """Play all episodes of both policies, several at the same time. Return the responses by policy."""
     answers: dict[str, list[dict[str, Any]]] = {"scripted": [], "random": []}
     bar = Progress(
         TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -104,7 +104,7 @@ def play_all(client: httpx.Client, episodes: int) -> dict[str, list[dict[str, An
 
 
 def show_policies(answers: dict[str, list[dict[str, Any]]]) -> None:
-    """Print one line for each policy: means over its episodes."""
+    """Print a line for each policy, with means over its episodes."""
     table = Table(title="means over episodes", title_justify="left", box=SIMPLE_HEAD)
     for name in ("policy", "episodes", "steps", "reward", "achievements", "outcome", "ended"):
         table.add_column(name, justify="left" if name in ("policy", "ended") else "right")
@@ -142,7 +142,7 @@ def show_scorecard(answer: dict[str, Any]) -> None:
 
 
 def frames_of(client: httpx.Client, answer: dict[str, Any]) -> list[Frame]:
-    """Return the frames of an episode: the first observation, then one for each call."""
+    """Return the frames of an episode: the first observation, and a frame for each call."""
     steps = answer["trajectories"][0]["steps"]
     first = steps[0]["info"]["initial_observation"]
     frames = [frame(client, first, "reset", [], 0.0, [])]
@@ -157,7 +157,7 @@ def frames_of(client: httpx.Client, answer: dict[str, Any]) -> list[Frame]:
 def frame(
     client: httpx.Client, observation: dict[str, Any], tool: str, actions: list[str], reward: float, unlocked: list[str]
 ) -> Frame:
-    """One frame; an image that the answer only names is fetched from `/blobs`."""
+    """Return a frame. If the response contains only the hash of an image, the image is fetched from `/blobs`."""
     text, png = "", b""
     for block in observation["content"]:
         if block["type"] == "text":
@@ -169,7 +169,7 @@ def frame(
 
 
 def write(folder: Path, answer: dict[str, Any], frames: list[Frame]) -> tuple[Path, Path]:
-    """Write the GIF and the page; returns their paths."""
+    """Write the GIF and the HTML page, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     gif, html = folder / "crafter.gif", folder / "crafter.html"
     pictures = [Image.open(io.BytesIO(item.png)).convert("P", palette=Image.Palette.ADAPTIVE) for item in frames]

@@ -1,6 +1,7 @@
-"""One episode as a self-contained HTML page: a slider over its steps, with images, text, rewards and the scorecard.
+"""Renders an episode as a self-contained HTML page: a slider over the steps, with images, text, rewards and the
+scorecard.
 
-Observations are data, never markup: they are embedded as JSON and shown with `textContent`.
+Observations are embedded as JSON and shown with `textContent`, so that they are never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One step: the action, its result, and the observation after it. `png` may be empty."""
+    """A step: the action, its result, and the observation after the action. `png` may be empty."""
 
     tool: str
     actions: list[str]
@@ -25,7 +26,7 @@ class Frame:
 
 
 def page(answer: dict[str, Any], frames: list[Frame]) -> str:
-    """Render the page of a rollout's answer and its frames."""
+    """Return the HTML page for the response of a rollout and its frames."""
     details = answer["metrics"]["details"]
     trajectory = answer["trajectories"][0]
     rows = "".join(

@@ -1,7 +1,7 @@
-"""A complete RL job from one script, with its task app, and without processes to manage.
+"""A complete RL job in one script, which also runs the task app.
 
-Start a backend first (it plays rollouts and updates no weights):  taskapp backend serve
-then:  BACKEND_BASE_URL=http://127.0.0.1:8500 SYNTH_API_KEY=… python examples/rl_in_process_example.py
+Start a backend, which plays rollouts but does not update weights:  taskapp backend serve
+Then run:  BACKEND_BASE_URL=http://127.0.0.1:8500 SYNTH_API_KEY=… python examples/rl_in_process_example.py
 """
 
 from pathlib import Path

@@ -1,10 +1,11 @@
-"""Keeps an agent's libraries imported: plays every rollout in one process, one after the other.
+"""Plays all rollouts in one process, one after another, so that an agent imports its libraries only once.
 
 python warm.py serve agent.sock with_openai_agents.py     once
 python warm.py ask agent.sock                             the program of from_program(…, boxed=False)
 
-Importing the libraries takes seconds of processor time, an answer milliseconds. `ask` passes its stdin, its stdout and the
-variables of its rollout, and ends as the agent ends. Only for agents that read their base URL again in each run.
+Importing the libraries takes seconds of CPU time, but an answer takes only milliseconds. `ask` passes its stdin, its
+stdout and the variables of its rollout to the server, and fails if the agent fails. Use it only for agents
+that read their base URL in each run.
 """
 
 import os
@@ -28,7 +29,7 @@ def serve(path: str, program: str) -> None:
 
 
 def play(connection: socket.socket, program: str) -> None:
-    """Run the agent with the descriptors and variables of one `ask`."""
+    """Run the agent with the file descriptors and variables of an `ask` process."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
     (size,) = struct.unpack("!I", connection.recv(4, socket.MSG_WAITALL))
     for line in connection.recv(size, socket.MSG_WAITALL).decode().split("\0"):
@@ -46,7 +47,7 @@ def play(connection: socket.socket, program: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):  # a reader of the agent's output waits until it is closed
+    for number in range(3):  # closes the output, because its reader waits for the end
         os.dup2(nothing, number)
     os.close(nothing)
     connection.sendall(bytes([code]))

@@ -1,6 +1,7 @@
-"""A graph of langgraph: reads the task on stdin, writes its answer to stdout. It calls `messages`, or chat completions.
+"""A LangGraph agent. It reads the task from stdin and writes its answer to stdout. It calls `messages` or chat
+completions.
 
-Nothing here knows that it is trained: ANTHROPIC_BASE_URL and OPENAI_BASE_URL are the address of the policy.
+The agent contains no code for training. ANTHROPIC_BASE_URL and OPENAI_BASE_URL are set to the address of the policy.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""An agent of OpenAI's Agents SDK: reads the task on stdin, writes its answer to stdout. It calls `responses`.
+"""An agent for OpenAI's Agents SDK. It reads the task from stdin and writes its answer to stdout. It calls `responses`.
 
-Nothing here knows that it is trained: OPENAI_BASE_URL is the address of the policy. The SDK raises where a model does
-something wrong, such as an answer that is cut off; an agent that ended with that would not be scored, so it answers nothing.
+The agent contains no code for training. OPENAI_BASE_URL is set to the address of the policy. The SDK raises an
+exception when the model makes a mistake, for example when an answer is truncated. The agent then prints nothing,
+because an agent that fails would not be scored.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""An agent of smolagents: reads the task on stdin, writes its answer to stdout. It calls chat completions.
+"""An agent for smolagents. It reads the task from stdin and writes its answer to stdout. It calls chat completions.
 
-Nothing here knows that it is trained: OPENAI_BASE_URL is the address of the policy. The prompts of the library would be
-longer than the context of a small model, so they are replaced.
+The agent contains no code for training. OPENAI_BASE_URL is set to the address of the policy. The library's prompts are
+replaced, because they are longer than the context of a small model.
 """
 
 import os

@@ -1,9 +1,10 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Tool integration: browsers as a service, in which a policy acts.
+"""Tool integration: a policy acts in browsers, which run as a service.
 
-python examples/forge/web_browsing.py     (extra `web`, and a Chromium)
+python examples/forge/web_browsing.py     (requires the extra `web` and Chromium)
 
-The policy clicks at random, because `tiny` cannot read pages. docs/environments/web.md has a job that learns to click.
+The policy clicks at random, because `tiny` cannot read pages. docs/environments/web.md describes a job that learns to
+click.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class Clicks(Actor):
 
 
 class Tasks(Actor):
-    """Gives what a window shows at its beginning, one after the other."""
+    """Returns the initial observations of windows, one after another."""
 
     def __init__(self, pages):
         self.pages = pages
@@ -45,11 +46,8 @@ def reward_of_step(task, result, target):
 
 
 # Create a web browsing environment
-browser = WebBrowsingEnv.options(
-    procs=1,
-    with_gpus=False,
-    num_replicas=8
-).as_service()
+browser = WebBrowsingEnv.options(procs=1, with_gpus=False, num_replicas=8).as_service()
+
 
 # Use it in your RL loop
 async def generate_episode():

@@ -1,6 +1,7 @@
-"""Flags and error handling that the scripts in this directory share.
+"""Shared flags and error handling of the scripts in this directory.
 
-Precedence: flag, config file, built-in default. Addresses and keys may also come from the environment.
+A flag has precedence over the config file, which has precedence over the default. Variables may also set addresses and
+keys.
 """
 
 import argparse
@@ -15,7 +16,7 @@ CONFIG = Path(__file__).with_name("config.toml")
 
 
 def parser(description: str, *, task_app: bool = True) -> argparse.ArgumentParser:
-    """Return a parser with the flags that every script has."""
+    """Return a parser with the flags that all scripts have."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--backend-url", default=variable("BACKEND_BASE_URL", "PROD_BACKEND_URL"))
     made.add_argument("--api-key", default=variable("SYNTH_API_KEY"), help="the backend's key [SYNTH_API_KEY]")
@@ -36,19 +37,19 @@ def job_flags(made: argparse.ArgumentParser) -> None:
 
 
 def variable(*names: str) -> str | None:
-    """Return the first of these environment variables that is set."""
+    """Return the value of the first variable that is set, or None."""
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 def needed(**values: str | None) -> None:
-    """Exit with a message when one of these was not given."""
+    """Exit with a message if a value is missing."""
     missing = [f"--{name.replace('_', '-')}" for name, value in values.items() if not value]
     if missing:
         sys.exit(f"missing: {', '.join(missing)} (or the environment variable; see --help)")
 
 
 def main(run: Callable[[], int | None]) -> None:
-    """Run a script; an error of the kit is printed as one paragraph, with exit status 1."""
+    """Run a script. Errors of the kit are printed without a traceback, and the exit status is 1."""
     try:
         sys.exit(run() or 0)
     except KitError as error:

@@ -1,4 +1,4 @@
-"""A complete run, which checks the setup, submits a job, follows it, and prints the results.
+"""A complete run: check the setup, submit a job, follow the job, and print the results.
 
 python examples/rl/full_training.py --backend-url URL --api-key KEY --task-app-url URL --model M --stream-seconds 10
 """

@@ -1,9 +1,9 @@
-"""One completion of a model that RL trained, requested by name from the backend (or any OpenAI-compatible address).
+"""Requests a completion of a model that was trained with RL, from the backend or another OpenAI-compatible address.
 
 RL_WEIGHTS_PATH=… python examples/rl/hello_rl_completion.py --model "rl:MODEL:JOB:CHECKPOINT"
 
-Servers never open paths from requests. So an archive in RL_WEIGHTS_PATH is first imported into the models directory
-(TASKAPP_MODELS), which must belong to a backend on this machine: `taskapp backend serve --engine local`.
+Servers never open paths from requests. Therefore, the script first imports the archive in RL_WEIGHTS_PATH into the
+models directory (TASKAPP_MODELS) of a backend on this machine, which `taskapp backend serve --engine local` starts.
 """
 
 import os
@@ -19,7 +19,7 @@ from taskapp_kit.train.checkpoints.library import import_checkpoint, trained_mod
 
 
 def imported(archive: Path, model: str) -> str:
-    """Import an archive of `taskapp models export`, unless its model is there; returns the model's name."""
+    """Import an archive from `taskapp models export` unless its model already exists. Return the name of the model."""
     models = load().models
     if model in [str(each.name) for each in trained_models(models)]:
         return model

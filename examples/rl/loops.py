@@ -1,7 +1,7 @@
-"""The jobs that docs/train/loops.md compares, run one after another, with their curves: python examples/rl/loops.py DIRECTORY
+"""Runs the jobs that docs/train/loops.md compares, and writes their curves: python examples/rl/loops.py DIRECTORY
 
-Each job trains the model `tiny` on rooms.py with `taskapp train --local`. `--only async,plain` runs some of them. A job takes
-one to three minutes of CPU time.
+Each job trains the model `tiny` on rooms.py with `taskapp train --local`. `--only async,plain` runs only these jobs. A
+job takes one to three minutes of CPU time.
 """
 
 import json
@@ -84,7 +84,7 @@ def written(value: Any) -> str:
 
 
 def run(name: str, folder: Path) -> None:
-    """Run one job, with its output and results in the directory and its curves below `.taskapp/train` there."""
+    """Run a job. Its output and results are written to the directory, and its curves to `.taskapp/train` in it."""
     file = folder / f"{name}.toml"
     sections = (
         f"[{section}]\n" + "".join(f"{key} = {written(value)}\n" for key, value in keys.items())

@@ -1,12 +1,12 @@
-"""Creation of the model `tiny`, which is part of the package: python examples/rl/make_tiny.py DIRECTORY
+"""Creates the model `tiny`, which is part of the package: python examples/rl/make_tiny.py DIRECTORY
 
-A Llama with random weights reads and writes bytes. Supervised learning teaches it what a pretrained model knows before it
-sees a task: answering in ChatML, ending an answer, repeating words, and distinguishing things. For the task of keys.py it
-learns only the format of an answer: the key is drawn at random for each example, so its answers stay at chance, and the
-combinations of the test split do not appear in the examples.
+The model is a Llama with random weights that reads and writes bytes. Supervised learning teaches it the skills of a
+pretrained model: answering in ChatML, ending an answer, repeating words, and distinguishing things. For the task in
+keys.py, it learns only the format of an answer. The key is drawn at random for each example, so its answers remain
+random, and the examples do not contain the combinations in the test split.
 
-Equal seeds give equal files with the same release of torch on the same kind of processor. MADE_BY states the processor and
-the release for the files in the package, and the SHA-256 of the weights.
+The same seed creates the same files with the same release of torch on the same kind of processor. MADE_BY contains the
+processor and the release for the files in the package, and the SHA-256 of the weights.
 """
 
 import hashlib
@@ -61,14 +61,14 @@ TEMPLATE = """{%- for message in messages -%}
 
 
 def byte_letters() -> list[str]:
-    """Return how the file format writes the bytes 0 to 255: printable bytes as themselves, other bytes as characters from 256 on."""
+    """Return the characters that represent the bytes 0 to 255 in the file. Bytes that are not printable start at U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def tokenizer() -> dict:
-    """Return a vocabulary of the 256 bytes, whose ids are their values, and the layout's tokens."""
+    """Return a vocabulary with the 256 bytes, whose ids are their values, and the tokens of the chat format."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
@@ -93,7 +93,7 @@ def message(role: str, text: str) -> list[int]:
 
 
 def example(draw: random.Random, numbers: dict[str, int]) -> tuple[list[int], list[int]]:
-    """Return a prompt and its answer, as ids."""
+    """Return the token ids of a prompt and its answer."""
     while True:
         thing, state = draw.choice(THINGS), draw.choice(STATES)
         if (thing, state) not in HELD_OUT:
@@ -114,7 +114,7 @@ def example(draw: random.Random, numbers: dict[str, int]) -> tuple[list[int], li
 
 
 def batch(draw: random.Random, numbers: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids, and the same with -100 where nothing is to be learned."""
+    """Return token ids, and labels that are -100 for tokens that are not trained on."""
     pairs = [example(draw, numbers) for _ in range(BATCH)]
     longest = max(len(prompt) + len(answer) for prompt, answer in pairs)
     rows, labels = [], []

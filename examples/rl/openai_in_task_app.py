@@ -1,4 +1,4 @@
-"""The task app itself calls a model at OpenAI (or at OPENAI_BASE_URL): no backend, no job.
+"""Plays a task app with a model from OpenAI, or from OPENAI_BASE_URL, without a backend and a job.
 
 OPENAI_API_KEY=… python examples/rl/openai_in_task_app.py --model gpt-5-nano --num-rollouts 2
 """
@@ -39,7 +39,7 @@ def run() -> int:
             }
             try:
                 answer = client.rollout(body)
-            except Exception as error:  # one failed rollout does not stop the others
+            except Exception as error:  # a failed rollout does not stop the other rollouts
                 failed += 1
                 print(f"seed {seed}: failed: {error}")
                 continue

@@ -1,4 +1,4 @@
-"""An RL job from a config: submit it, wait for its end, and save the job as the backend reports it.
+"""Submits an RL job from a config, waits for the end of the job, and saves the job as the backend reports it.
 
 BACKEND_BASE_URL=URL SYNTH_API_KEY=KEY TASK_APP_URL=URL python examples/rl/run_rl_and_save.py --config FILE
 """

@@ -1,4 +1,4 @@
-"""An RL job with checks: check the task app and the backend, submit a job, print its events, wait for its end.
+"""Checks the task app and the backend, submits an RL job, prints its events, and waits for the end of the job.
 
 python examples/rl/run_rl_job.py --backend-url URL --api-key KEY --task-app-url URL --trainer-id ID
 """
@@ -14,7 +14,7 @@ from taskapp_kit.client import RLJob, check_backend, check_task_app, load_rl_con
 
 
 def job_of(given: argparse.Namespace) -> tuple[RLJob, dict[str, Any]]:
-    """Return the job described by the flags and the config file, and the config's [runner] section."""
+    """Return the job from the flags and the config file, and the section [runner] in the config."""
     document = load_rl_config(given.config_path).document
     training = {"batch_size": given.batch_size, "group_size": given.group_size}
     section = "training" if "training" in document else "trainer"
@@ -33,7 +33,7 @@ def job_of(given: argparse.Namespace) -> tuple[RLJob, dict[str, Any]]:
 
 
 async def follow(job: RLJob, given: argparse.Namespace, runner: dict[str, Any]) -> dict[str, Any]:
-    """Submit the job; prints events for the requested time, then each change of the status until it ends."""
+    """Submit the job. Print events for the requested time, and then each change of its status until the job ends."""
     print("submitted", await job.submit_async())
     seconds = given.stream_seconds if given.stream_seconds is not None else float(runner.get("stream_seconds", 0))
 
@@ -52,7 +52,7 @@ async def follow(job: RLJob, given: argparse.Namespace, runner: dict[str, Any]) 
 
 
 async def checked(given: argparse.Namespace) -> bool:
-    """Print the findings of the checks; returns whether all are ok."""
+    """Print the findings of the checks, and return whether all checks passed."""
     findings = [
         *await check_backend(given.backend_url, given.api_key),
         *await check_task_app(given.task_app_url, os.environ.get("ENVIRONMENT_API_KEY")),

@@ -37,7 +37,7 @@ class Customer:
 
     def __init__(self, ticket: Ticket, model: Any) -> None:
         self.ticket, self.model = ticket, model
-        self.served = 0  # wishes with a result so far, as far as the script knows
+        self.served = 0  # wishes for which the script has received a result
         wishes = "\n".join(f"- {wish.words}" for wish in ticket.wishes)
         self.messages = [
             {
@@ -66,13 +66,13 @@ class Customer:
         return self.asked()
 
     def asked(self) -> str:
-        """Return the model's reply. If the model fails, the rollout fails; it does not switch to the script."""
+        """Return the model's reply. If the model fails, the rollout fails. The script does not take over."""
         reply = str(self.model.ask(self.messages, temperature=0).message.get("content") or "").strip()[:1000]
         self.messages.append({"role": "assistant", "content": reply})
         return reply or "…"
 
     def scripted(self, words: str) -> str:
-        """Answer a question with everything that is known. Any other text is the result of the current wish."""
+        """Answer a question with all known facts. Other text counts as the result of the current wish."""
         wishes = self.ticket.wishes
         if "?" in words and "else" not in words:
             return f"My e-mail is {self.ticket.email}. {wishes[min(self.served, len(wishes) - 1)].words}"
@@ -107,7 +107,7 @@ class Desk:
     """
 
     def __init__(self, patience: Annotated[int, Field(ge=1, le=20)] = 8):
-        self.patience = patience  # env.config: after this many replies the customer leaves
+        self.patience = patience  # in env.config; after this many replies, the customer leaves
 
     def reset(self, task: Ticket, context: Any) -> str:
         self.open(task)
@@ -115,28 +115,28 @@ class Desk:
         return f"Today is {TODAY}. A customer writes.\nCustomer: {self.customer.begin()}"
 
     def open(self, task: Ticket) -> None:
-        """Opens the shop's database; no customer has written yet."""
+        """Open the shop's database. No customer has written yet."""
         self.database = open_shop(task.shop)
-        self.found: set[int] = set()  # customers who were looked up
+        self.found: set[int] = set()  # the customers whom the clerk has found
         self.entries = self.replies = 0
 
     def close(self) -> None:
-        """Runs at the end of every episode, also after a failure."""
+        """Close the database. The kit calls this method at the end of every episode, also after a failure."""
         if hasattr(self, "database"):
             self.database.close()
 
     def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        """The rows that a query returns."""
+        """Return the rows of a query."""
         return [dict(row) for row in self.database.execute(query, values)]
 
     def change(self, told: str, statement: str, *values: Any) -> str:
-        """Makes an entry: one statement, and the text that the clerk reads about it."""
+        """Execute a statement that changes the database, and return `told`, which the clerk reads."""
         self.database.execute(statement, values)
         self.entries += 1
         return f"Entry {self.entries}: {told}"
 
     def order(self, order_id: int) -> dict[str, Any]:
-        """Return the order's row. Refuse an unknown order, and any order before the customer was found."""
+        """Return the row of an order. Refuse the action if the order is unknown or its customer was not found yet."""
         if not self.found:
             raise InvalidAction("Find the customer by e-mail first.")
         rows = self.rows("select * from orders where id = ?", order_id)
@@ -145,12 +145,12 @@ class Desk:
         return rows[0]
 
     def open_order(self, order_id: int, wanted: str) -> None:
-        """Refuses a change that only an open order allows."""
+        """Refuse the action if the order is not open."""
         status = self.order(order_id)["status"]
         if status != "open":
             raise InvalidAction(f"Order {order_id} cannot be {wanted}: it is {status}, not open.")
 
-    # The built-in policy `noop` plays `noop=`; `random` uses `sample=` for parameters that have no bounds.
+    # The built-in policy `noop` uses `noop=`. `random` uses `sample=` for parameters without bounds.
     @action(noop={"email": "nobody@example.org"}, sample=lambda rng: {"email": an_email(rng)})
     def find_customer(self, email: str) -> dict[str, Any]:
         """Find a customer by e-mail."""
@@ -191,7 +191,7 @@ class Desk:
         told = f"order {order_id} goes to {address}."
         return self.change(told, "update orders set address = ? where id = ?", address, order_id)
 
-    # Here the database lets a clerk break the rules; the rubrics detect it.
+    # The database does not prevent a clerk from breaking this rule. The rubrics detect it.
     @action
     def refund(self, item_id: Annotated[int, Field(ge=1, le=100)]) -> str:
         """Pay an item back. Allowed within 30 days of delivery, never for gift cards. This is not checked: check it."""
@@ -225,16 +225,16 @@ class Desk:
         return Step(f"Customer: {said}", terminated="goodbye" in said.lower())
 
     def final_state(self) -> dict[str, Any]:
-        """The end state, for the rubrics alone; no policy and no caller sees it."""
+        """Return the end state for the rubrics. Policies and callers never see it."""
         return {**tables(self.database), "customer": "script" if self.customer.model is None else "model"}
 
 
-# -- scoring: by the database, not by the conversation ----------------------------------------------------------------
+# -- scoring: of the database, not of the conversation ----------------------------------------------------------------
 
 
 def states(task: Ticket) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     """The facts in the shop's tables before, and after each wish was served correctly."""
-    desk = Desk()  # the class works without the kit
+    desk = Desk()  # the class also works without the kit
     desk.open(task)
     before = facts(tables(desk.database))
     desk.find_customer(task.email)
@@ -246,7 +246,7 @@ def states(task: Ticket) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
     return before, after
 
 
-# `required`: a score of 0 makes the whole outcome 0, so both together require the right state of the database.
+# `required` means that a score of 0 makes the whole outcome 0, so both rubrics must be satisfied.
 @app.rubric(weight=3, required=True)
 def resolved(trajectory: Trajectory, task: Ticket) -> float:
     """Everything that the customer's wishes ask for, under the rules, is in the database."""
@@ -281,7 +281,7 @@ def scripted_customer(trajectory: Trajectory) -> float:
     return float(trajectory.final_state["customer"] == "script")
 
 
-# The example of good play: the one policy that may read a row's private fields.
+# The example of good play. Only this policy can read the private fields of a row.
 @app.policy("gold")
 def gold(observation: Any, task: Ticket) -> dict[str, Any] | str:
     """Find the customer, serve every wish, then report the results until the customer is content."""
@@ -303,10 +303,10 @@ SECOND_LOOK = (
 )
 
 
-# Replaces the kit's own conversation where a request names a model's address. `gold` and other policies do not use it.
+# Replaces the kit's own loop for requests with a model. `gold` and other scripted policies do not use this function.
 @app.rollout
 async def play(env: Any, model: Any) -> None:
-    """Lets the model act, but a change of the database is first held back for a second look, once for each."""
+    """Let the model act. Before each change to the database, ask the model once to confirm the change."""
     messages = [
         {"role": "system", "content": f"{inspect.getdoc(Desk)}\n\nUse the tools; your plain words go to the customer."},
         {"role": "user", "content": env.observation},
@@ -331,7 +331,7 @@ async def play(env: Any, model: Any) -> None:
 
 
 def arguments(written: str) -> Any:
-    """Parses a call's arguments. Invalid JSON stays a text: the kit refuses it, and the model reads why."""
+    """Parse the arguments of a call. Invalid JSON is returned as a string, which the kit rejects with a reason."""
     try:
         read = json.loads(written or "{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The shop: its tables, generated from a number, and the wishes of its customers. Independent of the task app."""
+"""The shop: its tables, which are generated from a number, and the wishes of its customers. It does not use the kit."""
 
 import random
 import sqlite3
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
-TODAY = date(2025, 6, 30)  # the shop's own day: no clock is read, so a seed gives the same shop on any day
+TODAY = date(2025, 6, 30)  # a fixed day, so that a seed creates the same shop on any day
 FIRST_NAMES = ("Ana", "Ben", "Chloe", "Dan", "Eva", "Finn", "Grace", "Hugo", "Iris", "Jon")
 LAST_NAMES = ("Berg", "Cole", "Diaz", "Evans", "Frost", "Gray", "Hall", "Ito", "Jansen", "Khan")
 STREETS = ("Mill Lane", "High Street", "Park Road", "Station Street", "Elm Avenue", "Harbour Way")
@@ -30,7 +30,7 @@ Call = dict[str, dict[str, Any]]
 
 @dataclass
 class Wish:
-    """What a customer wants, in his words, and what the rules make of it: the one call that serves it."""
+    """What a customer wants, in the customer's words, and the call that serves the wish under the rules."""
 
     words: str
     call: Call
@@ -38,14 +38,17 @@ class Wish:
 
 @dataclass
 class Stock:
-    """The rows of a newly opened shop: tuples in the order of the tables' columns."""
+    """The rows of a new shop, as tuples in the order of the columns."""
 
     customers: list[tuple[Any, ...]] = field(default_factory=list)
     orders: list[tuple[Any, ...]] = field(default_factory=list)
     items: list[tuple[Any, ...]] = field(default_factory=list)
 
     def order(self, customer: int, state: str) -> int:
-        """The number of the customer's order that is "open", "sent", "new" (delivered recently) or "old" (long ago)."""
+        """Return the number of the customer's order in a state: "open", "sent", "new" or "old".
+
+        A "new" order was delivered recently, and an "old" order long ago.
+        """
         for order, owner, status, _address, delivered in self.orders:
             days = (TODAY - date.fromisoformat(delivered)).days if delivered else 0
             if owner == customer and state == (status if not delivered else "new" if days <= 30 else "old"):
@@ -53,12 +56,15 @@ class Stock:
         raise LookupError(f"customer {customer} has no order that is {state}")
 
     def item(self, order: int, *, gift_card: bool = False) -> tuple[int, str]:
-        """Number and name of the order's gift card, or of another item in it."""
+        """Return the number and the name of the gift card in an order, or of another item in the order."""
         return next((row[0], row[2]) for row in self.items if row[1] == order and (row[2] == GIFT_CARD) == gift_card)
 
 
 def stock(number: int) -> Stock:
-    """The rows of a shop. All chance comes from its number: five customers, each with an order in every state."""
+    """Return the rows of a shop with five customers, each of whom has an order in every state.
+
+    All random choices depend only on the number of the shop.
+    """
     rng = random.Random(f"shop {number}")
     rows = Stock()
     names = list(zip(rng.sample(FIRST_NAMES, 5), rng.sample(LAST_NAMES, 5), strict=True))
@@ -77,17 +83,17 @@ def stock(number: int) -> Stock:
 
 
 def email_of(first: str, last: str) -> str:
-    """The e-mail address of a customer with that name."""
+    """Return the e-mail address of a customer with this name."""
     return f"{first}.{last}@example.org".lower()
 
 
 def an_email(rng: random.Random) -> str:
-    """An e-mail that a customer might have."""
+    """Return a random e-mail address that a customer may have."""
     return email_of(rng.choice(FIRST_NAMES), rng.choice(LAST_NAMES))
 
 
 def an_address(rng: random.Random, lowest: int = 1) -> str:
-    """A random address for an order; house numbers from `lowest` on."""
+    """Return a random address for an order, with a house number of at least `lowest`."""
     return f"{rng.randint(lowest, lowest + 98)} {rng.choice(STREETS)}, {rng.choice(TOWNS)}"
 
 
@@ -95,7 +101,7 @@ KINDS = ("cancel", "move", "refund", "cancel_sent", "refund_late", "refund_gift_
 
 
 def ticket(number: int) -> dict[str, Any]:
-    """The customer who writes to the shop of this number, and the customer's wishes."""
+    """Return the customer who writes to the shop with this number, and the customer's wishes."""
     rows = stock(number)
     rng = random.Random(f"ticket {number}")
     kind = rng.choice(KINDS)
@@ -112,7 +118,7 @@ def ticket(number: int) -> dict[str, Any]:
 
 
 def wish(kind: str, rows: Stock, customer: int, other: int, rng: random.Random) -> Wish:
-    """One wish of the customer. other: another customer, whose orders are not this one's."""
+    """Return a wish of the customer. `other` is another customer, whose orders the clerk must not change."""
     match kind:
         case "cancel" | "cancel_sent":
             order = rows.order(customer, "open" if kind == "cancel" else "sent")
@@ -132,12 +138,12 @@ def wish(kind: str, rows: Stock, customer: int, other: int, rng: random.Random) 
 
 
 def declined(order: int) -> Call:
-    """The call that records a refusal, where the rules do not allow the wish."""
+    """Return the call that records that a wish was declined, because the rules do not allow it."""
     return {"add_note": {"order_id": order, "topic": "declined", "text": "Our rules do not allow it."}}
 
 
 def open_shop(number: int) -> sqlite3.Connection:
-    """Creates the shop's database, in memory."""
+    """Create the database of the shop in memory."""
     rows = stock(number)
     database = sqlite3.connect(":memory:")
     database.row_factory = sqlite3.Row
@@ -149,15 +155,15 @@ def open_shop(number: int) -> sqlite3.Connection:
 
 
 def tables(database: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
-    """The tables that may change, as JSON."""
+    """Return the tables that may change, as JSON."""
     return {
-        name: [dict(row) for row in database.execute(f"select * from {name} order by 1")]  # names are our own
+        name: [dict(row) for row in database.execute(f"select * from {name} order by 1")]  # these names are constants
         for name in COMPARED
     }
 
 
 def facts(state: dict[str, list[dict[str, Any]]]) -> set[tuple[Any, ...]]:
-    """The relevant facts of `tables()`, one value each: without the wording of notes, and without notes of topic other."""
+    """Return the relevant facts in `tables()`. The text of notes, and notes with the topic "other", are ignored."""
     found = set()
     for name, columns in COMPARED.items():
         for row in state[name]:

@@ -11,9 +11,9 @@ ACTIONS = ["left", "down", "right", "up"]  # names for the values 0 to 3
 
 
 def describe(square: int, env: Any) -> str:
-    """Return the observation as text, instead of the number of the player's square.
+    """Return the observation as text instead of the number of the player's square.
 
-    `square` is Gymnasium's observation, `env` the Gymnasium environment, whose map is used here.
+    `square` is Gymnasium's observation. `env` is the Gymnasium environment, which contains the map.
     """
     rows = ["".join(letter.decode() for letter in row) for row in env.desc]
     row, column = divmod(square, len(rows[0]))
@@ -21,14 +21,14 @@ def describe(square: int, env: Any) -> str:
     return f"You are at row {row}, column {column} of this lake, on {here}.\n" + "\n".join(rows)
 
 
-# from_gymnasium returns a class, which app.environment declares like any other class. Gymnasium's time limit (100 steps
-# here) truncates the episode. max_steps also counts refused actions, which never reach Gymnasium.
+# from_gymnasium returns a class, which app.environment declares like any other class. Gymnasium's time limit of 100
+# steps truncates the episode. max_steps also counts rejected actions, which Gymnasium never receives.
 app.environment(
     "__app_name__",
     splits={"train": range(1000), "test": range(1000, 1200)},
     max_steps=120,
     reward_range=(0.0, 1.0),
-    baselines={"random": 0.1},  # if random play earned more, the rubric would be wrong
+    baselines={"random": 0.1},  # if random play earns more, the rubric is wrong
 )(
     from_gymnasium(
         "FrozenLake-v1",
@@ -38,7 +38,7 @@ app.environment(
             "Take one step on the ice, from S to G and never onto H. The ice is slippery: you go where you meant to "
             "one time in three, else to the left or to the right of it."
         ),
-        configurable={"is_slippery": True},  # callers may set it in env.config; other keywords are fixed
+        configurable={"is_slippery": True},  # callers can set it in env.config; other keywords are fixed
     )
 )
 

@@ -1,6 +1,7 @@
-"""__app_title__ on Modal: `taskapp deploy __app_name__.py --create-secret`, or `modal deploy modal_app.py` (needs the Secret).
+"""__app_title__ on Modal: `taskapp deploy __app_name__.py --create-secret`, or `modal deploy modal_app.py`.
 
-Needs `pip install 'taskapp-kit[modal]'`. Settings are in pyproject.toml under [tool.taskapp.modal].
+It requires `pip install 'taskapp-kit[modal]'`. `modal deploy` also requires that the Secret exists. The settings are in
+pyproject.toml under [tool.taskapp.modal].
 """
 
 import modal
@@ -15,5 +16,5 @@ app = DEPLOYMENT.app
 @modal.concurrent(**DEPLOYMENT.concurrency)
 @modal.asgi_app(**DEPLOYMENT.web)
 def web() -> object:
-    """One container's server. The app is imported here, when the container has its keys."""
+    """Return the server of a container. The app is imported in this function, when the container's keys are set."""
     return DEPLOYMENT.serve()

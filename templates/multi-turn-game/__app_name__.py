@@ -11,7 +11,8 @@ from taskapp_kit import Blend, InvalidAction, PlayedStep, Step, TaskApp, Traject
 
 DIALS = 3
 
-# The reward is the outcome score plus a small part for progress. Without `reward=`, it would be the outcome score only.
+# The reward is the outcome score plus a small bonus for progress. Without `reward=`, it would be only the outcome
+# score.
 app = TaskApp(
     "__app_name__",
     version="0.1.0",
@@ -23,18 +24,18 @@ app = TaskApp(
 @app.environment(
     "__app_name__",
     splits={"train": range(1000), "test": range(1000, 1200)},  # disjoint, so a seed determines its split
-    max_steps=60,  # truncates; running out of pulls terminates
+    max_steps=60,  # this limit truncates the episode; using all pulls terminates it
     baselines={"noop": 0.0, "random": 0.35},  # if doing nothing or random play earns more, the rubrics are wrong
 )
 class Safe:
     """A safe with three dials. Set every dial to its secret position and pull the handle; you have a few pulls."""
 
     def __init__(self, positions: Annotated[int, Field(ge=2, le=9)] = 5, pulls: Annotated[int, Field(ge=1)] = 8):
-        # These parameters are env.config: callers may set them within these bounds.
+        # Callers can set these parameters in env.config, within these bounds.
         self.positions, self.pulls_left = positions, pulls
 
     def reset(self, seed: int) -> str:
-        # A generator that is seeded here makes all random choices, so the same seed gives the same safe everywhere.
+        # This generator makes all random choices, so the same seed always creates the same safe.
         rng = random.Random(seed)
         self.secret = [rng.randrange(self.positions) for _ in range(DIALS)]
         self.dials = [rng.randrange(self.positions) for _ in range(DIALS)]
@@ -47,7 +48,7 @@ class Safe:
         lines = [f"Dials: {shown(self.dials)} (each 0 to {self.positions - 1}). Pulls left: {self.pulls_left}."]
         return "\n".join(lines + self.pulled)
 
-    @action(noop={"dial": 1, "clicks": 0})  # what the built-in `noop` policy plays
+    @action(noop={"dial": 1, "clicks": 0})  # the arguments that the built-in policy `noop` uses
     def turn(self, dial: Literal[1, 2, 3], clicks: Annotated[int, Field(ge=-8, le=8)]) -> Step:
         """Turn a dial by some clicks: up if positive, down if negative. A dial stops at its ends."""
         position = self.dials[dial - 1] + clicks
@@ -72,7 +73,7 @@ class Safe:
             "The safe is open." if opened else self.view(),
             reward=1.0 if opened else 0.0,
             terminated=opened or self.pulls_left == 0,
-            info={"right": right, "closer": closer},  # for rubrics and readers of the rollout, not for policies
+            info={"right": right, "closer": closer},  # for rubrics and readers of the rollout, but not for policies
         )
 
 
@@ -94,7 +95,7 @@ def frugal(trajectory: Trajectory) -> float:
     return max(0.0, 1.1 - 0.1 * pulls(trajectory)) if trajectory.total_reward == 1.0 else 0.0
 
 
-# An events criterion scores each step; its scores are summed.
+# An events criterion scores each step. The scores are summed.
 @app.rubric(of="events", weight=1)
 def closer(step: PlayedStep) -> float:
     """A pull had more dials right than any before."""
@@ -107,7 +108,7 @@ def pulls(trajectory: Trajectory) -> float:
     return float(sum(step.refused is None for step in trajectory.actions("pull")))
 
 
-# A demonstration of good play. Like every policy, it takes the observation and optionally `rng`.
+# A demonstration of good play. Like every policy, it has the parameter `observation` and, if needed, `rng`.
 @app.policy("gold")
 def gold(observation: str) -> dict[str, object]:
     """Try a setting that is consistent with every pull so far."""

@@ -12,12 +12,12 @@ class Row(BaseModel):
     """One line of train.jsonl or test.jsonl. Lines are validated at startup, and errors are reported as file:line."""
 
     question: str
-    answer: Private[str]  # rubrics may read it; prompts, responses, /task_info and the store never contain it
-    difficulty: str = "easy"  # requests may filter by `difficulty` and `tags` in env.config
+    answer: Private[str]  # rubrics can read it; prompts, responses, /task_info and the store never contain it
+    difficulty: str = "easy"  # requests can filter by `difficulty` and `tags` in env.config
     tags: list[str] = []
 
 
-# Each keyword is a split. A seed is the index of a row in its split. The prompt may use public fields only.
+# Each keyword is a split. A seed is the index of a row in its split. The prompt can only contain public fields.
 app.tasks(
     "__app_name__",
     row=Row,

@@ -1,4 +1,4 @@
-"""A teacher: an endpoint that answers the sums of the math app by rule, in place of a stronger model.
+"""A teacher that replaces a stronger model: an endpoint that computes the answers to the math app's sums.
 
 python examples/rl/math_fft_first/teacher.py [PORT]
 """
@@ -11,7 +11,7 @@ from taskapp_kit.testing import ChatRequest, MockModel
 
 
 def answer(request: ChatRequest) -> str:
-    """Return the number."""
+    """Return the result of the sum."""
     first, sign, second = re.findall(r"(\d+) ([+-]) (\d+)", request.last_text)[0]
     return str(int(first) + int(second) if sign == "+" else int(first) - int(second))
 

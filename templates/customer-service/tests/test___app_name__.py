@@ -1,4 +1,4 @@
-"""__app_title__: the desk by itself, then played and scored; the models are servers on this machine."""
+"""Tests of __app_title__: the desk alone, then played and scored, with local model servers."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SEEDS = range(60)
 
 @pytest.fixture
 def user_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockModel]:
-    """The simulated user: `play` reads the variables as a server does."""
+    """Start the simulated user. Like a server, `play` reads the variables."""
     with MockModel(["Hi, I have a wish.", "Right, that is what I meant.", "Many thanks. GOODBYE!"]) as model:
         monkeypatch.setenv("TASKAPP_USER_URL", model.url)
         monkeypatch.setenv("TASKAPP_USER_MODEL", "m")
@@ -35,7 +35,7 @@ def desk_of(seed: int) -> tuple[Desk, Ticket]:
     return desk, task
 
 
-# The decorators change nothing: the class works without a server, so its rules are tested directly.
+# The decorators do not change the class, so its rules can be tested directly, without a server.
 
 
 def test_the_number_is_the_whole_shop_and_each_kind_of_wish_comes_up() -> None:
@@ -132,7 +132,7 @@ def test_what_was_not_asked_for_costs_everything() -> None:
         return play(app, seed=seed, policy="noop", ops=ops).reward
 
     assert reward(find, note, talk) == 1.0
-    assert reward(find, note, note, talk) == 1.0  # repeated, it is still one fact
+    assert reward(find, note, note, talk) == 1.0  # a repeated note is still a single fact
     assert reward(find, refund, note, talk) == 0.0
     assert reward(find, refund, talk) == 0.0
 
@@ -179,7 +179,7 @@ def test_without_a_model_the_customer_is_the_script() -> None:
 
 
 def clerk(seed: int) -> Any:
-    """A model that does what gold does, each change twice, for the first time it is held back."""
+    """Return a model that plays like gold, but sends each change twice, because the first call is held back."""
     (wish,) = ticket(seed)["wishes"]
     script = [{"find_customer": {"email": ticket(seed)["email"]}}, wish.call, wish.call]
 
@@ -194,7 +194,7 @@ def test_a_model_that_acts_is_asked_for_a_second_look() -> None:
     with MockModel(clerk(seed)) as model:
         rollout = play(app, seed=seed, policy=model)
     assert rollout.reward == 1.0
-    assert rollout.trajectory.length == 3  # find, cancel, reply: what was held back was no step
+    assert rollout.trajectory.length == 3  # find, cancel, reply; the call that was held back is not a step
     seen = [request.body["messages"] for request in model.requests]
     assert len(seen) == 4
     assert seen[2][-1]["content"] == SECOND_LOOK
@@ -209,7 +209,7 @@ def test_both_models_in_one_rollout(user_model: MockModel) -> None:
         rollout = play(app, seed=seed, policy=model)
     assert rollout.reward == 1.0
     assert (rollout.trajectory.metrics["calls_user"], rollout.scorecard.metrics["scripted_customer"]) == (3, 0)
-    assert len(model.requests) == 5  # find, the note twice (not a change, so never held back), two replies
+    assert len(model.requests) == 5  # find, two notes (not held back, because notes change nothing), two replies
     assert model.requests[-1].body["messages"][-1]["content"] == "Customer: Right, that is what I meant."
     assert len(user_model.requests) == 3
 

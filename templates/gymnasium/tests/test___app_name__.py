@@ -1,4 +1,4 @@
-"""__app_title__ played and scored, and over HTTP."""
+"""Tests of __app_title__: played and scored, and over HTTP."""
 
 import httpx
 from __app_name__ import app

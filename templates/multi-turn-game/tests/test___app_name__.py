@@ -1,4 +1,4 @@
-"""__app_title__: the class by itself, then played and scored, then over HTTP."""
+"""Tests of __app_title__: the class alone, then played and scored, then over HTTP."""
 
 import httpx
 import pytest
@@ -14,7 +14,7 @@ def mean_reward(policy: str) -> float:
     return sum(play(app, seed=seed, policy=policy).reward for seed in SEEDS) / len(SEEDS)
 
 
-# The decorators change nothing: the class works by itself, so its rules are tested directly.
+# The decorators do not change the class, so its rules can be tested directly.
 
 
 def test_the_secret_opens_the_safe() -> None:
@@ -33,7 +33,7 @@ def test_the_same_pull_twice_and_turning_too_far_are_refused() -> None:
         safe.pull()
     with pytest.raises(InvalidAction, match="cannot turn"):
         safe.turn(dial=1, clicks=3)
-    assert safe.pulls_left == 7  # a refusal costs no pull
+    assert safe.pulls_left == 7  # a rejected action does not use a pull
 
 
 def test_it_ends_when_the_pulls_are_used_up() -> None:

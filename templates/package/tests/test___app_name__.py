@@ -1,4 +1,4 @@
-"""__app_title__: what the apps pay, and that each can be named once the package is installed."""
+"""Tests of __app_title__: the rewards of the apps, and that each app can be served by its name."""
 
 import tomllib
 from importlib import import_module

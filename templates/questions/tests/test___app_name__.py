@@ -1,4 +1,4 @@
-"""__app_title__: the reward of an answer, and what a caller sees over HTTP."""
+"""Tests of __app_title__: the reward of an answer, and the responses over HTTP."""
 
 import httpx
 import pytest
@@ -35,7 +35,7 @@ def test_the_same_seed_is_the_same_episode() -> None:
 
 
 def test_a_caller_needs_the_key_and_is_never_shown_the_right_answer(taskapp_served) -> None:
-    # row 10 of train: its answer, Saturday, is not in its question
+    # row 10 of train, because its question does not contain its answer, Saturday
     body = {
         "run_id": "test",
         "mode": "eval",
