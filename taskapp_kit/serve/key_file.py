@@ -230,7 +230,8 @@ def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, i
         if not gone:
             raise KeyFileError(
                 f"The label {label} has only one key in {path}, so no older key can be revoked.",
-                hint=f"To replace the key, first run: taskapp keys mint {label} --another",
+                hint=f"To replace the key, run `taskapp keys mint {label} --another`, then revoke again with "
+                "--keep-newest.",
             )
         counts = len(gone), len(found) - len(gone)
         mark = _MARK if text.startswith(_MARK) else ""

@@ -189,12 +189,12 @@ def test_their_package_lacks_something(tmp_path: Path, sdk: str) -> None:
     ("given", "sentence"),
     [
         ({}, "exactly one of app, config, config_factory and task_app_path, but none is set"),
-        ({"app": 1, "task_app_path": "a.py"}, "; app and task_app_path"),
-        ({"app": 3}, r"^app .*\bint; .*TaskApp"),
-        ({"app": TaskApp}, r"^app .*\btype; .*TaskApp"),
-        ({"config": {"app_id": "x"}}, r"^config .*\bdict; "),
-        ({"config_factory": "build"}, r"^config_factory .*\bstr; "),
-        ({"config_factory": lambda: None}, r"^config_factory\(\) .*\bNoneType; "),
+        ({"app": 1, "task_app_path": "a.py"}, ", but app and task_app_path are set"),
+        ({"app": 3}, r"^app .*\bint\. .*TaskApp"),
+        ({"app": TaskApp}, r"^app .*\btype\. .*TaskApp"),
+        ({"config": {"app_id": "x"}}, r"^config .*\bdict\. "),
+        ({"config_factory": "build"}, r"^config_factory .*\bstr\. "),
+        ({"config_factory": lambda: None}, r"^config_factory\(\) .*\bNoneType\. "),
         ({"task_app_path": ""}, r"^task_app_path .*my_task_app\.py"),
     ],
 )
@@ -208,7 +208,7 @@ def test_what_is_no_source(given: dict[str, Any], sentence: str) -> None:
 def test_a_method_of_the_app_is_not_the_app(tmp_path: Path) -> None:
     app = found(task_app_path=kit_file(tmp_path)).app
     assert isinstance(app, TaskApp)
-    with pytest.raises(BadArgument, match=r"^app .*\bmethod; .*TaskApp itself"):
+    with pytest.raises(BadArgument, match=r"^app .*\bmethod\. .*TaskApp itself"):
         found(app=app.asgi)
 
 

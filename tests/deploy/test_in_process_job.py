@@ -263,7 +263,7 @@ def test_a_call_that_is_cancelled_while_the_job_is_submitted_says_that_it_may_ru
         call.cancel()
         with pytest.raises(asyncio.CancelledError) as raised:
             await call
-        assert "under an unknown id" in raised.value.__notes__[0]
+        assert "with an unknown id" in raised.value.__notes__[0]
 
     with BackgroundServer(app, grace_seconds=0) as server:
         asyncio.run(use(server.url))

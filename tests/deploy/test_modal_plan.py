@@ -163,7 +163,7 @@ def test_an_optional_import_that_the_author_guards_is_no_fault(folder: Path) -> 
 def test_an_import_inside_a_function_is_warned_of(folder: Path) -> None:
     write(folder, tail="def later():\n    import numpy, json, yaml\n")
     (warning,) = plan(folder).warnings
-    assert "mine.py:4 imports numpy inside a function" in warning
+    assert "mine.py:4 imports numpy in a function" in warning
     assert 'dependencies = ["numpy"]' in warning
 
 

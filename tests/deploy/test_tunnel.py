@@ -270,7 +270,7 @@ def test_the_tunnel_is_tried_through_its_public_name(tmp_path: Path, monkeypatch
 
 def test_a_cloudflared_that_gives_up_is_tried_three_times_and_quoted(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, REFUSED)
-    with pytest.raises(TunnelError, match=r"\b3 times\): .*status 1: .*ERR failed to request") as raised:
+    with pytest.raises(TunnelError, match=r"\b3 times: .*status 1: .*ERR failed to request") as raised:
         opened(quick(fake, Timing(3, 20.0, 1, 0.0, 0.01)))
     assert len(fake.calls()) == 3
     assert "preconfigured" in raised.value.hint
@@ -302,7 +302,7 @@ def test_a_tunnel_that_ends_by_itself_is_told(tmp_path: Path, caplog: pytest.Log
     finally:
         process.close()
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
-        f"the tunnel {ADDRESS} ended (cloudflared, exit status 7)"
+        f"the tunnel {ADDRESS} ended, because cloudflared exited with status 7"
     ]
 
 
@@ -433,7 +433,7 @@ def test_a_gateways_tunnel_that_cannot_be_opened_says_what_to_do_instead(tmp_pat
     assert "no such host" in str(raised.value)
     assert "--gateway-url https://" in str(raised.value)
     with (
-        pytest.raises(TunnelError, match="--gateway-tunnel needs cloudflared"),
+        pytest.raises(TunnelError, match="--gateway-tunnel requires cloudflared"),
         gateway_tunnel(GatewayOptions(tunnel=True), cloudflared=tmp_path / "not-there"),
     ):
         pass

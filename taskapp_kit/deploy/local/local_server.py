@@ -61,7 +61,7 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
             f"No port between {port} and {last} on {host} is free.", hint="Pass another port, or 0 for any free port."
         )
     raise ConfigError(
-        f"Another program is using port {port} on {host}.",
+        f"Port {port} on {host} is in use by another program.",
         hint="Stop that program, pass another port, or pass auto_find_port=True to use the next free port.",
     )
 
@@ -140,7 +140,7 @@ def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskA
             else f"Set ENVIRONMENT_API_KEY to the key that the app expects, or pass api_key=. Usually {reads}."
         )
         return TaskAppError(
-            f"Task app {name} is running, but rejects {rejected} with HTTP {answer.status}.",
+            f"Task app {name} is running, but rejects {rejected} (HTTP {answer.status}).",
             status=answer.status,
             code=answer.code,
             hint=hint,

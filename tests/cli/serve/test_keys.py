@@ -131,7 +131,7 @@ def test_a_key_is_rotated(run: Run, tmp_path: Path) -> None:
     keys = Keys(file=tmp_path / ".taskapp" / "keys")
     assert keys.match([new.encode()]) == KeyHolder("ci") and keys.match([old.encode()]) is None
     again = run("keys", "revoke", "ci", "--keep-newest", status=1)
-    assert "no older key to revoke" in again.stderr
+    assert "no older key can be revoked" in again.stderr
 
 
 def test_a_label_that_is_not_there(run: Run, tmp_path: Path) -> None:
