@@ -69,8 +69,10 @@ REPETITIONS = {
 PAGE = ROOT / "docs/operate/performance.md"
 INTRODUCTION = """# Performance
 
-Written by `make bench`; do not edit. Every comparison is a ratio from one run on one machine, the contenders taking
-turns; the absolute figures are that machine's and will not be yours. Nothing here is asserted in a test.
+Written by `make bench`; do not edit. Every comparison is a ratio from one run on one machine, in which the programs
+were measured alternately. Absolute figures depend on the machine. Each section ends with its budgets and whether they
+were met. No test asserts these figures. "Median (range)" is the median of the repetitions, with the lowest and the
+highest value.
 
 Machine: {cores} cores, {architecture}, {system}, Python {python}; load average before the run {load:.1f}.
 """

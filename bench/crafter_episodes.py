@@ -93,20 +93,19 @@ def measure(repetitions: int, scratch: Path) -> Table:
     }
     loop, stock = median(ratios["environment"]), median(ratios["stock"])
     budgets = [
-        Budget("at least 4 × stock crafter", f"{stock:.2f} ×", stock >= 4),
-        Budget("at least 0.9 × our own bare loop", f"{loop:.2f} ×", loop >= 0.9),
+        Budget("at least 4 times as fast as stock crafter", f"{stock:.2f} ×", stock >= 4),
+        Budget("at least 0.9 times as fast as our own bare loop", f"{loop:.2f} ×", loop >= 0.9),
     ]
     return Table(
         title="Random Crafter episodes",
-        header=["", "game steps per CPU second", "POST /rollout is × as fast"],
+        header=["", "game steps per CPU second", "speed of POST /rollout ÷ this"],
         rows=[[LOOPS.get(name, SERVED), middle(speeds[name], 0), middle(ratios[name])] for name in speeds],
         notes=[
             (
-                f"{EPISODES} whole episodes of the random policy a repetition, {repetitions} repetitions, "
-                f"{IN_FLIGHT} in flight, store off, seeds never played before: median (lowest to highest). "
-                f"{steps} game steps in all; the server held {memory:.0f} MB at the end. The loops replay the same "
-                f"seeds and actions (stock: the first {STOCK_EPISODES}); resets and steps are counted, imports and "
-                "compiling are not."
+                f"Median (range) of {repetitions} repetitions. Each plays {EPISODES} complete episodes of the random "
+                f"policy with new seeds, {IN_FLIGHT} in flight, without a store. The episodes had {steps} game steps "
+                f"in total; the server used {memory:.0f} MB at the end. The loops replay the same seeds and actions "
+                f"(stock: the first {STOCK_EPISODES}). Resets and steps are timed, imports and compilation are not."
             ),
             *[budget.sentence() for budget in budgets],
         ],

@@ -176,17 +176,21 @@ def table(runs: list[Seen], seconds: float) -> Table:
     kinds: Counter[str] = sum((Counter(run.faults) for run in runs), Counter())
     notes = [
         (
-            f"{IN_FLIGHT} rollouts of {TURNS} turns in flight for {seconds:.0f} s, a model that takes "
-            f"{LATENCY_SECONDS * 1000:.0f} ms, {SHARE:.0%} of its calls failing in equal parts: {', '.join(KINDS)}. "
-            "Right: digest and reward are those of the same seed without faults; declared: a failure with a name, at the "
-            "model; lost: anything else. Rollouts/s are right ones. /health is asked by a process of its own. Growth is "
-            f"from a third of the time to its end (10^6 bytes). Load average before: {runs[0].load_average:.1f}."
+            f"{IN_FLIGHT} rollouts of {TURNS} turns are in flight for {seconds:.0f} s. The model takes "
+            f"{LATENCY_SECONDS * 1000:.0f} ms per call, and {SHARE:.0%} of its calls fail in one of these ways, "
+            f"equally often: {', '.join(KINDS)}. A rollout is right if its digest and reward equal those of the same "
+            "seed without faults, wrong if they differ, declared if it reports a failure of the model by name, and "
+            "otherwise lost. Rollouts/s counts right rollouts. A separate process requests /health. Growth of memory "
+            "is measured after the first third of the time (10^6 bytes). The load average before the run was "
+            f"{runs[0].load_average:.1f}."
         ),
         f"Failed calls: {_listed(kinds)}. Declared: {_listed(declared) or 'none'}.",
         *(run.examples[0] for run in runs if run.examples),
-        Budget("0 wrong and 0 lost", f"{bad} of {sum(run.asked for run in runs)}", bad == 0).sentence(),
+        Budget("no rollout is wrong or lost", f"{bad} of {sum(run.asked for run in runs)}", bad == 0).sentence(),
         Budget("at least 200 rollouts/s", f"{min(speeds):.0f}", min(speeds) >= 200).sentence(),
-        Budget("/health p99 under 50 ms on a quiet machine", f"{max(health):.0f} ms", max(health) < 50).sentence(),
+        Budget(
+            "the p99 of /health is under 50 ms on a quiet machine", f"{max(health):.0f} ms", max(health) < 50
+        ).sentence(),
         Budget("memory grows by less than 50 MB", f"{max(growth):.0f} MB", max(growth) < 50).sentence(),
     ]
     return Table(
@@ -201,8 +205,8 @@ def table(runs: list[Seen], seconds: float) -> Table:
             "p50, s",
             "p99, s",
             "/health p99, ms",
-            "calls a turn",
-            "server CPU, ms a call",
+            "calls per turn",
+            "server CPU, ms per call",
             "memory, MB",
             "growth, MB",
         ],

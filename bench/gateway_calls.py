@@ -108,17 +108,18 @@ def table(costs: dict[tuple[str, int], list[Cost]], repetitions: int) -> Table:
     }
     return Table(
         title="A call at the training gateway",
-        header=["", "CPU, ms a call", "p50, ms", "p99, ms"],
+        header=["", "CPU, ms per call", "p50, ms", "p99, ms"],
         rows=rows,
         notes=[
             (
-                f"{ATTEMPTS} conversations of {TURNS} turns, one call each, whose sampler answers at once; CPU is the server "
-                f"process's, the load generator's is not counted. {repetitions} repetitions, taking turns, median (lowest to "
-                "highest). The bare server reads the same bodies with the same code and answers with fixed bytes; the gateway "
-                "renders, recognises the turn that a call continues, records, and answers."
+                f"Median (range) of {repetitions} repetitions with {ATTEMPTS} conversations of {TURNS} turns and one "
+                "call per turn. The sampler replies immediately. CPU is the time of the server process; the load "
+                "generator is not counted. The bare server reads the same request bodies with the same code and "
+                "returns fixed bytes. The gateway renders the prompt, recognizes the turn that a call continues, and "
+                "records the call and its reply."
             ),
-            "The gateway adds "
-            + ", ".join(f"{ms:.2f} ms CPU a call at {in_flight} in flight" for in_flight, ms in added.items())
+            "The gateway adds CPU time to each call: "
+            + ", ".join(f"{ms:.2f} ms with {in_flight} in flight" for in_flight, ms in added.items())
             + ".",
         ],
     )

@@ -151,25 +151,26 @@ def table(measured: Mapping[str, Cells], repetitions: int, left_out: Sequence[st
     ratios = {latency: wide(own[latency, 512], own[latency, 128]) for latency in LATENCIES_SECONDS}
     return Table(
         title="A model's turn",
-        header=["", "CPU, ms a turn", "turns/s", "p50 beyond the model, ms", "p99 beyond the model, ms"],
+        header=["", "CPU, ms per turn", "turns/s", "p50 without the model, ms", "p99 without the model, ms"],
         rows=rows,
         notes=[
             (
-                f"A counter of {TURNS} turns, one tool call each; the mock model runs in a process of its own and is not "
-                "counted, nor is the load generator. Ours is the server process, asked over `POST /rollout`, store off, "
-                f"scoring included; {repetitions} repetitions, median (lowest to highest). Each peer plays in one process of "
-                "its own, without HTTP before it, once; its log and scoring included, as they come. Beyond the model: of a "
-                f"whole rollout, without the {TURNS} calls' own time; who has all cores busy waits for them here."
+                f"The environment is a counter with {TURNS} turns and one tool call per turn. The mock model and the "
+                "load generator run in separate processes, which are not counted. For taskapp-kit, CPU is the time of "
+                "the server process, which plays and scores `POST /rollout` requests without a store; the figures are "
+                f"the median (range) of {repetitions} repetitions. Each other program was run once, in one process "
+                "without HTTP, with its default log and scoring. The latencies are for a complete rollout, minus the "
+                f"time of its {TURNS} model calls; they include waiting for a free core."
             ),
             *left_out,
             Budget(
-                "under 1 ms CPU a turn, however many are in flight",
-                f"{dearest:.2f} ms at most, {latency * 1000:.0f} ms model, {in_flight} in flight",
+                "under 1 ms CPU per turn, for any number in flight",
+                f"at most {dearest:.2f} ms, with a {latency * 1000:.0f} ms model and {in_flight} in flight",
                 dearest < 1,
             ).sentence(),
             Budget(
-                "turns/s at 512 in flight at least 0.9 × those at 128, 50 ms model",
-                f"{ratios[0.05]:.2f} × (0 ms: {ratios[0.0]:.2f} ×)",
+                "with a 50 ms model, 512 in flight reach at least 0.9 times the turns/s of 128 in flight",
+                f"{ratios[0.05]:.2f} × (0 ms model: {ratios[0.0]:.2f} ×)",
                 ratios[0.05] >= 0.9,
             ).sentence(),
         ],

@@ -219,35 +219,37 @@ def table(
                 )
                 if name == OURS:
                     seen = median(faster)
-                    words = f"{form}, {sessions} at once: at least 1 × their steps/s, aiming at 1.5"
+                    plural = "sessions" if sessions > 1 else "session"
+                    words = f"{form}, {sessions} {plural}: at least 1 times OpenEnv's steps/s (goal: 1.5 times)"
                     budgets.append(Budget(words, f"{seen:.2f} × (CPU: {median(cheaper):.2f} ×)", seen >= 1))
     return Table(
-        title="Sessions, beside OpenEnv's own server",
+        title="Sessions, compared with OpenEnv's own server",
         header=[
-            "server, environment, sessions at once",
-            "server CPU, µs a step",
-            "theirs takes × that",
+            "server, environment, concurrent sessions",
+            "server CPU, µs per step",
+            "OpenEnv's CPU ÷ this",
             "steps/s",
-            "× theirs",
+            "this ÷ OpenEnv's",
             "p50, ms",
             "p99, ms",
             "sessions opened/s",
-            "server CPU, ms a session",
-            "idle, kB a session",
+            "server CPU, ms per session",
+            "idle, kB per session",
         ],
         rows=rows,
         notes=[
             (
-                f"OpenEnv's `/ws`, a counter with episodes of {EPISODE_STEPS} steps, its resets included; "
-                f"{STEPS[1]} steps in 1 session and {STEPS[16]} in 16 a repetition, {repetitions} repetitions in turns: "
-                "median (lowest to highest). CPU is the server's; one client of a few lines drives both and shares the "
-                "2 cores. Ours checks a key, records and scores every episode; theirs does not. Theirs awaits an async "
-                "environment on its event loop; ours never runs an author's code there. Each server as it installs: "
-                "ours has uvloop, theirs has not."
+                f"The environment is a counter with episodes of {EPISODE_STEPS} steps, played over OpenEnv's `/ws`, "
+                f"including resets. The figures are the median (range) of {repetitions} repetitions with {STEPS[1]} "
+                f"steps in 1 session or {STEPS[16]} steps in 16 sessions. CPU is the server's CPU time; one small "
+                "client drives both servers and uses the same 2 cores. Our server checks a key, and records and "
+                "scores every episode; OpenEnv's does not. OpenEnv's server awaits an async environment on its event "
+                "loop; our server never runs an author's code there. Each server has its default dependencies; only "
+                "ours include uvloop."
             ),
             (
-                f"Opened: connect, reset, close, {AT_ONCE} at a time, {OPENED} a repetition. Idle: memory of the process "
-                f"for each of {IDLE} sessions that were reset and wait, once (10^3 bytes)."
+                f"An opened session is connected, reset and closed; {OPENED} per repetition, {AT_ONCE} at a time. "
+                f"Idle is the server's memory for each of {IDLE} waiting sessions, measured once (10^3 bytes)."
             ),
             *[budget.sentence() for budget in budgets],
         ],

@@ -165,19 +165,27 @@ def table(driven: dict[tuple[str, int], list[Driven]], repetitions: int) -> Tabl
             )
             if name == OURS:
                 seen = median(faster)
-                words = f"{sessions} at once: at least 3 × their calls/s"
+                words = f"{sessions} {'sessions' if sessions > 1 else 'session'}: at least 3 times openreward's calls/s"
                 budgets.append(Budget(words, f"{seen:.2f} × (CPU: {median(cheaper):.2f} ×)", seen >= 3))
     return Table(
-        title="Calls over ORS, beside openreward's own server",
-        header=["server, sessions at once", "server CPU, µs a call", "theirs takes × that", "calls/s", "× theirs"],
+        title="Calls over ORS, compared with openreward's own server",
+        header=[
+            "server, concurrent sessions",
+            "server CPU, µs per call",
+            "openreward's CPU ÷ this",
+            "calls/s",
+            "this ÷ openreward's",
+        ],
         rows=rows,
         notes=[
             (
-                f"`POST /ENV/call` with its event stream, a counter with episodes of {EPISODE_STEPS} calls; "
-                f"{CALLS[1]} calls in 1 session and {CALLS[16]} in 16 a repetition, {repetitions} repetitions in turns: median "
-                "(lowest to highest). Opening and closing sessions is left out. CPU is the server's; one client drives both and "
-                "shares the 2 cores, so that the ratio of CPU says more than that of calls. Ours checks a key, records and "
-                "scores every episode; theirs does not, and logs warnings only here (its default logs each call)."
+                "Each call is a `POST /ENV/call` with its event stream; the environment is a counter with episodes of "
+                f"{EPISODE_STEPS} calls. The figures are the median (range) of {repetitions} repetitions with "
+                f"{CALLS[1]} calls in 1 session or {CALLS[16]} calls in 16 sessions, without opening and closing "
+                "sessions. CPU is the server's CPU time; one client drives both servers and uses the same 2 cores, so "
+                "the CPU ratio is more meaningful than the ratio of calls/s. Our server checks a key, and records and "
+                "scores every episode. openreward's server does not, and for this test it logs only warnings (by "
+                "default it logs each call)."
             ),
             *[budget.sentence() for budget in budgets],
         ],

@@ -26,14 +26,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget and the measured value."""
+    """A budget, the measured value, and whether the budget was met."""
 
     words: str
     seen: str
     kept: bool
 
     def sentence(self) -> str:
-        return f"{'Kept' if self.kept else '**Not kept**'}: {self.words}; seen {self.seen}."
+        return f"{'Met' if self.kept else '**Not met**'}: {self.words}. Measured: {self.seen}."
 
 
 def middle(values: Sequence[float], digits: int = 2) -> str:

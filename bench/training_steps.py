@@ -130,21 +130,22 @@ def table(
         ]
         budgets.append(
             Budget(
-                f"at most {RATIO} × TRL's CPU seconds a step, {words}",
+                f"with {words}, a step takes at most {RATIO} times TRL's CPU seconds",
                 f"{middle(ratios)} ×",
                 median(ratios) <= RATIO,
             ).sentence()
         )
     return Table(
-        title="A training step, beside TRL",
-        header=["CPU seconds a step", "all", "sampling", "update", "gateway", "driver", "task app", "tokens"],
+        title="A training step, compared with TRL",
+        header=["CPU seconds per step", "all", "sampling", "update", "gateway", "driver", "task app", "tokens"],
         rows=rows,
         notes=[
             (
-                "8 prompts, 8 samples of each, up to 24 new bytes, one optimizer step, fp32, one torch thread, random weights. "
-                "Ours plays them as rollouts over HTTP: a task app in a process of its own, which is counted apart, calls the "
-                "gateway. TRL's GRPOTrainer 1.16 generates in its own process and calls a function for the reward. Its "
-                f"sampling includes the reward. {repetitions} repetitions, taking turns, median (lowest to highest)."
+                "Each step has 8 prompts with 8 samples of up to 24 new bytes, and one optimizer step (fp32, one "
+                "torch thread, random weights). taskapp-kit plays the samples as rollouts over HTTP: a task app calls "
+                "the gateway from a separate process, which has its own column. TRL's GRPOTrainer 1.16 generates in "
+                "its own process and calls a function for the reward; its sampling time includes the reward. The "
+                f"figures are the median (range) of {repetitions} repetitions."
             ),
             *budgets,
         ],

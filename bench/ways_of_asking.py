@@ -96,15 +96,16 @@ def measure(repetitions: int, scratch: Path) -> Table:
         )
     gets = _fetches[0] / (repetitions * ROLLOUTS * len(STORES))
     return Table(
-        title="Ways of asking for a rollout",
-        header=["", "server CPU, ms a rollout", "× the plain way", "p50, ms", "p99, ms"],
+        title="Ways to request a rollout",
+        header=["", "server CPU, ms per rollout", "this ÷ plain `POST`", "p50, ms", "p99, ms"],
         rows=rows,
         notes=[
             (
-                f"The trivial rollout of above, {IN_FLIGHT} in flight, {ROLLOUTS} rollouts a repetition, {repetitions} "
-                "repetitions in turns: median (lowest to highest). CPU is the server process's own. Every event of a "
-                "stream is read, its last is the result. Each `Idempotency-Key` is new. `respond-async` fetches the "
-                f"result with `Prefer: wait`: {gets:.2f} times a rollout, which its CPU and latency include."
+                f"Median (range) of {repetitions} repetitions with {ROLLOUTS} of the rollouts of the section above, "
+                f"{IN_FLIGHT} in flight. CPU is the time of the server process. The client reads all events of a "
+                "stream; the last event is the result. Each `Idempotency-Key` is new. With `respond-async`, the "
+                f"client fetches the result with `Prefer: wait` ({gets:.2f} requests per rollout, included in CPU and "
+                "latency)."
             )
         ],
     )
