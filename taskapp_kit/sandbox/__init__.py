@@ -1,4 +1,4 @@
-"""Untrusted code in a sandbox, as strong as this machine allows: `async with Sandbox() as box: await box.run(code)`."""
+"""Runs untrusted code in the strongest sandbox that works here: `async with Sandbox() as box: await box.run(code)`."""
 
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
 from taskapp_kit.sandbox.box import Sandbox

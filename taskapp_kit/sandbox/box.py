@@ -23,35 +23,35 @@ from taskapp_kit.sandbox.supervise import Run, Stop
 log = logging.getLogger("taskapp_kit.sandbox")
 
 T = TypeVar("T")
-# A new top-level directory. Below the working directory, a program could replace the mount point of the next run by a link.
+# A new top-level directory. In the working directory, a program could replace the next run's mount point with a link.
 _PLACE = re.compile(r"/\w[\w.-]*")
 Names = list[str]
 _swept = threading.Event()
 
 
 class Sandbox:
-    """A box in which untrusted code runs. `async with` or `with` opens and removes it.
+    """A box in which untrusted code runs. Open and remove it with `async with` or `with`.
 
-    Boxes share nothing. Between two runs in one box, only the box's files persist. A box runs one program at a time. Its
-    methods may be called from any thread and any event loop, and each has a blocking variant with the suffix `_sync`.
+    Boxes share nothing. Between two runs in one box, only files persist. A box runs one program at a time. The methods may
+    be called from any thread and any event loop, and each has a blocking variant with the suffix `_sync`.
 
     Args:
-        limits: Limits of each run. `run` may override them.
-        files: Initial contents of the working directory.
-        level: Sandbox level. Defaults to the strongest level that works here.
+        limits: The limits of each run, which `run` may override.
+        files: The initial files in the working directory, from path to content.
+        level: The sandbox level. Defaults to the strongest level that works on this machine.
         allow_weak: Whether the level may be below 2. Defaults to the setting `allow_weak_sandbox`
             (TASKAPP_ALLOW_WEAK_SANDBOX).
-        user_ids: User ids to choose from. A box of a root process takes one of them.
-        readable: Directories of this machine that programs may read in addition to the system's, such as a virtual
-            environment. Level 3 only.
-        places: Paths such as "/app" at which the box has additional directories. Files in them are named by their
-            absolute path, such as "/app/a.txt". Level 3 only.
-        warm: Whether to start the interpreter of the next Python program while the box is idle. That saves its start-up
-            time and costs a waiting process. Not at level 4.
+        user_ids: The user ids for boxes. If this process runs as root, each box uses a different one.
+        readable: Additional directories on this machine that programs may read, such as a virtual environment. Only
+            for level 3.
+        places: Paths of additional directories in the box, such as "/app". Methods accept the absolute paths of files
+            in them, such as "/app/a.txt". Only for level 3.
+        warm: Whether to start the next program's Python interpreter while the box is idle. This saves start-up time, but
+            requires a waiting process. Ignored at level 4.
 
     Raises:
-        SandboxTooWeak: On opening, if this machine cannot provide the level.
-        SandboxError: On opening, if the box cannot be created.
+        SandboxTooWeak: The box is opened, but the level does not work on this machine or is weak and not allowed.
+        SandboxError: A limit or a path in `places` is invalid, or the box cannot be created when it is opened.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Sandbox:
         for place in self._places:
             if not _PLACE.fullmatch(place) or place[1:] in layers.TAKEN:
                 raise SandboxError(
-                    f"A box cannot have a place at {place!r}.", hint='Use a new top-level directory, such as "/app".'
+                    f"A box cannot have a place at {place!r}.", hint='Use another top-level directory, such as "/app".'
                 )
         self._warm = warm
         self._early: EarlyStart | None = None
@@ -95,7 +95,7 @@ class Sandbox:
 
     @property
     def root(self) -> str:
-        """Path of the working directory inside the box."""
+        """The path of the working directory inside the box."""
         folder = self._opened()
         return remote.ROOT if isinstance(folder, remote.RemoteBox) else layers.inner_root(self.level, folder)
 
@@ -134,7 +134,7 @@ class Sandbox:
     def _needs_bubblewrap(self, feature: str) -> SandboxError:
         return SandboxError(
             f"A box of level {self._level} ({layers.NAMES[self._level]}) does not support {feature}.",
-            hint="Level 3 does: install bubblewrap (apt-get install bubblewrap).",
+            hint="Use level 3. It requires bubblewrap: apt-get install bubblewrap.",
         )
 
     def _new_folder(self) -> Folder | remote.RemoteBox:
@@ -168,13 +168,13 @@ class Sandbox:
         The program runs in the box's working directory, which is on Python's module path.
 
         Args:
-            program: Python source, or a command as a sequence of strings. The command `python` is the box's interpreter.
-            stdin: Standard input of the program.
-            limits: Limits of this run. Defaults to the box's limits.
-            clear_follows: Whether the caller calls `clear` next. In a warm box, `clear` then starts the next interpreter.
+            program: Python source, or a command as a sequence of strings. `python` runs the interpreter in the box.
+            stdin: The standard input of the program.
+            limits: The limits of this run. Defaults to the box's limits.
+            clear_follows: Whether the caller will call `clear` next. In a warm box, `clear` then starts the next interpreter.
 
         Returns:
-            The result, also for a program that failed or was killed.
+            The result, even if the program failed or was killed.
 
         Raises:
             SandboxError: The program could not be confined, or the box is running another program.
@@ -193,7 +193,7 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         clear_follows: bool = False,
     ) -> RunResult:
-        """Run a program as `run` does, blocking. Do not call it on the thread of an event loop."""
+        """Run a program like `run`, and block the calling thread. Do not call this on an event loop."""
         stop = Stop()
         try:
             return self._run(program, stdin, limits, stop, clear_follows)
@@ -213,7 +213,7 @@ class Sandbox:
         await _in_thread(lambda: self.write_sync(name, data))
 
     def write_sync(self, name: str, data: bytes | str) -> None:
-        """Create or replace a file as `write` does, blocking."""
+        """Create or replace a file like `write`, and block the calling thread."""
         data = data.encode() if isinstance(data, str) else data
         self._opened().write(name, data, most_bytes=self.limits.file_bytes)
 
@@ -231,19 +231,19 @@ class Sandbox:
         return await _in_thread(lambda: self.read_sync(name, max_bytes=max_bytes))
 
     def read_sync(self, name: str, *, max_bytes: int = 2**20) -> bytes:
-        """Return a file's bytes as `read` does, blocking."""
+        """Return a file's bytes like `read`, and block the calling thread."""
         return self._opened().read(name, most_bytes=max_bytes)
 
     async def list(self) -> Names:
         """Return the sorted paths of all regular files in the working directory and its subdirectories.
 
         Raises:
-            SandboxError: The box has more files than its limit.
+            SandboxError: The box has more files than the limit `files` allows.
         """
         return await _in_thread(self.list_sync)
 
     def list_sync(self) -> Names:
-        """Return the paths of all files as `list` does, blocking."""
+        """Return the paths of all files like `list`, and block the calling thread."""
         return self._opened().names(most=self.limits.files)
 
     async def clear(self, place: str = "") -> None:
@@ -258,14 +258,14 @@ class Sandbox:
         await _in_thread(lambda: self.clear_sync(place))
 
     def clear_sync(self, place: str = "") -> None:
-        """Empty a directory as `clear` does, blocking."""
+        """Empty a directory like `clear`, and block the calling thread."""
         folder = self._opened()
         if isinstance(folder, remote.RemoteBox):
             raise SandboxError("A remote box cannot be emptied.", hint="Open another box.")
         if not self._busy.acquire(blocking=False):
             raise SandboxError("This box is running a program.", hint="Wait until it ends.")
         try:
-            # The waiting interpreter may have imported a module that a program left in the directory.
+            # the waiting interpreter may have imported a module that a program left in the directory
             if self._early is not None:
                 self._early.drop()
             folder.clear(place)
@@ -277,26 +277,26 @@ class Sandbox:
             self._busy.release()
 
     def listen_sync(self, name: str) -> tuple[socket.socket, str]:
-        """Return a listening Unix socket and its path in the box, where programs can connect to it.
+        """Return a listening Unix socket, and its path in the box, to which programs can connect.
 
         The caller accepts connections and closes the socket.
 
         Args:
-            name: Name of the socket.
+            name: The name of the socket.
 
         Raises:
             SandboxError: The box is not at level 3, the only level that supports sockets.
         """
         folder = self._opened()
         if self.level != 3 or isinstance(folder, remote.RemoteBox):
-            raise self._needs_bubblewrap("sockets to its owner")
+            raise self._needs_bubblewrap("sockets for its owner")
         try:
             return folder.listen(name), f"/code/{name}"
         except OSError as error:
-            raise SandboxError(f"A box cannot have a socket: {error.strerror or error}.") from error
+            raise SandboxError(f"A box's socket could not be created: {error.strerror or error}.") from error
 
     def close(self) -> None:
-        """Kill a running program and remove the box. May be called repeatedly, and while another thread runs a program."""
+        """Kill a running program and remove the box. This may be called repeatedly, even while a program is running."""
         with self._state:
             folder, self._folder = self._folder, None
             lease, self._lease = self._lease, None
@@ -364,7 +364,7 @@ class Sandbox:
         limits: SandboxLimits,
         stdin: bytes,
     ) -> Run:
-        """Start the program, in a waiting interpreter or a new process."""
+        """Start the program in a waiting interpreter or in a new process."""
         early = None if self._early is None else self._early.take(limits)
         if isinstance(program, str):
             code = program.encode("utf-8", "surrogatepass")
@@ -380,7 +380,7 @@ class Sandbox:
 
 
 async def _in_thread(work: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:
-    """Run `work` in a new thread, which a full thread pool cannot delay. When cancelled, wait until it has ended."""
+    """Run `work` in a new thread, which a full thread pool cannot delay. A cancelled call waits until `work` has ended."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -1,10 +1,10 @@
 """Early start of a box's next interpreter, so that a program does not wait for Python to start.
 
-Python opens its program at the end of its start-up. Here the program is a FIFO on which the interpreter blocks. A run
-writes the program into the FIFO, and replaces it by a file with the same content, which tracebacks and `__file__` find.
-Each program still has a separate process with all restrictions and limits, and nothing of an earlier program is in it.
+At the end of its start-up, Python opens the program file. Here this file is a FIFO, on which the interpreter blocks. A run
+writes the program to the FIFO, and replaces the FIFO with a file with the same content for tracebacks and `__file__`. Each
+program still runs in a separate process with all restrictions and limits, without any state of an earlier program.
 
-The next interpreter is started when a run has ended, because both would share the box's user id and process limit.
+The next interpreter starts after a run has ended, because both would share the box's user id and process limit.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from taskapp_kit.sandbox.limits import SandboxLimits
 from taskapp_kit.sandbox.supervise import Run
 
 START_SECONDS = 10.0
-"""Time limit for the start of an interpreter, after which it is discarded."""
+"""The time limit for the start of an interpreter. A slower interpreter is discarded."""
 
 
 class EarlyStart:
-    """The interpreter of a box's next program, started by a dedicated thread.
+    """The interpreter for a box's next program, which a dedicated thread starts.
 
     The thread must live as long as the interpreter, because the kernel kills a box when the thread that started it ends.
-    Programs with other limits do not use the interpreter.
+    Programs with different limits do not use this interpreter.
     """
 
     def __init__(self, level: int, folder: Folder, limits: SandboxLimits, readable: tuple[str, ...]) -> None:
@@ -45,7 +45,7 @@ class EarlyStart:
         self._orders.put(self._ready)
 
     def take(self, limits: SandboxLimits) -> Run | None:
-        """Return the waiting interpreter if it exists and has these limits."""
+        """Return the waiting interpreter if there is one with these limits, or None."""
         self._settle()
         # Limits are set when a process starts, so the limits of the waiting interpreter cannot be changed.
         if limits != self._limits:
@@ -67,7 +67,7 @@ class EarlyStart:
     def _drop(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            with contextlib.suppress(KitError):  # it could not be confined, and has not run anything
+            with contextlib.suppress(KitError):  # the interpreter could not be confined and has not run anything
                 run.discard()
 
     def close(self) -> None:
@@ -80,14 +80,14 @@ class EarlyStart:
         while (ready := self._orders.get()) is not None:
             try:
                 self._start()
-            except (KitError, OSError):  # the next run starts its own process, and reports what is wrong
+            except (KitError, OSError):  # the next run starts its own process and reports the error
                 self._drop()
             finally:
                 ready.set()
 
     def _start(self) -> None:
-        # Not a server that forks a child for each program: untrusted programs that run next to it could attack its
-        # memory, its results and the restrictions that it sets.
+        # A server that forks a child for each program would be faster, but untrusted programs next to it could attack
+        # its memory, its results and its restrictions.
         self._folder.put_fifo()
         launch = layers.prepare(self._level, self._folder, None, self._limits, self._readable)
         self._run = Run(launch, self._folder, self._limits, self._level, None)

@@ -1,14 +1,14 @@
-"""The directory of a box on the host, and safe access to it although hostile programs write its contents.
+"""The directory of a box on the host, with safe access even though hostile programs write its contents.
 
-    taskapp-box-XXXX/   ours: no other user may change it
-        files/          the box's: its working directory, preserved between runs
-        tmp/  shm/      the box's: /tmp and /dev/shm of one run, emptied after it
-        places/0, 1, …  the box's: additional directories, mounted at other paths, preserved between runs
-        code/           ours: the program of the run, what Python reads before it, and sockets; read-only in the box
-        empty/          ours: mounted over hidden directories
+    taskapp-box-XXXX/   owned by this process: no other user may change it
+        files/          owned by the box: the working directory, preserved between runs
+        tmp/  shm/      owned by the box: /tmp and /dev/shm of one run, emptied after the run
+        places/0, 1, …  owned by the box: additional directories, mounted at other paths, preserved between runs
+        code/           owned by this process: the program, Python's start-up files, and sockets; read-only in the box
+        empty/          owned by this process: mounted over hidden directories
 
-Every path is opened component by component, relative to the previous one and never through a symbolic link, so nothing
-that the box creates, even while a path is being opened, leads outside.
+Every path is opened component by component, relative to the previous component and never through a symbolic link. The box
+can therefore not redirect a path to the outside, even while the path is being opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEFORE_CODE = b"""import os, sys
 sys.path[:] = [p for p in sys.path if not p.endswith(("/site-packages", "/dist-packages")) and p != __file__[:-17]]
 sys.path.insert(0, os.environ["HOME"])
 """
-"""`sitecustomize.py` of every box. It removes the host's packages, which are not accessible, from the module path."""
+"""The `sitecustomize.py` in every box, which removes the host's inaccessible packages from the module path."""
 DEEPEST = 64
 _OURS_FOR_SECONDS = 60.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,11 +41,11 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder:
-    """The directory of one box. Methods raise SandboxError and OSError.
+    """The directory of one box. The methods raise SandboxError or OSError if an operation fails.
 
     Args:
-        uid: Owner of the box's files. None means our own user.
-        places: Paths at which the box has additional directories.
+        uid: The owner of the box's files. None means the user of this process.
+        places: The paths of additional directories in the box.
     """
 
     def __init__(self, uid: int | None, places: Sequence[str] = ()) -> None:
@@ -72,7 +72,7 @@ class Folder:
         """Create or replace a file in the box, and create its parent directories."""
         if len(data) > most_bytes:
             raise SandboxError(
-                f"The file {name!r} has {len(data)} bytes, but the box may hold at most {most_bytes}.",
+                f"The file {name!r} has {len(data)} bytes, but the limit of the box is {most_bytes}.",
                 hint="Raise SandboxLimits.file_bytes.",
             )
         top, (*folders, last) = self._parts(name)
@@ -86,7 +86,7 @@ class Folder:
                 file.write(data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
-        """Return the bytes of a regular file of the box. Links, pipes, devices and longer files raise SandboxError."""
+        """Return the bytes of a regular file in the box. Links, pipes, devices and longer files raise SandboxError."""
         top, (*folders, last) = self._parts(name)
         with _refused(name), self._walk(top, folders) as inside:
             opened = os.open(last, _READ, dir_fd=inside)
@@ -97,16 +97,16 @@ class Folder:
                 data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
             raise SandboxError(
-                f"The file {name!r} of the box is longer than {most_bytes} bytes.", hint="Increase max_bytes."
+                f"The file {name!r} in the box is longer than {most_bytes} bytes.", hint="Increase max_bytes."
             )
         return data
 
     def names(self, *, most: int) -> list[str]:
-        """Return the sorted paths of the box's regular files, relative to its working directory, without links."""
+        """Return the sorted paths of all regular files, relative to the working directory. Links are omitted."""
         return sorted(name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode))
 
     def used(self, *, most_files: int) -> tuple[int, int]:
-        """Return (bytes, entries) of the box on disk. Entries count as infinite if they are nested too deeply."""
+        """Return the bytes and entries of the box on disk. If entries are nested too deeply, their number counts as infinite."""
         total = count = 0
         try:
             for part in ("files", "tmp", "shm", *self.places.values()):
@@ -119,16 +119,16 @@ class Folder:
 
     @property
     def program(self) -> Path:
-        """The program of the box's next run."""
+        """The path of the program for the box's next run."""
         return self.path / "code" / "main.py"
 
     def put_code(self, code: bytes) -> None:
-        """Store the program of the box's next run, replacing the previous program or FIFO."""
+        """Store the program for the box's next run. This replaces the previous program or FIFO."""
         self._put("next.py", code)
         (self.path / "code" / "next.py").replace(self.program)
 
     def put_fifo(self) -> None:
-        """Replace the program by a FIFO, on which an interpreter waits for its program."""
+        """Replace the program with a FIFO, on which an interpreter waits for its program."""
         fifo = self.path / "code" / "next.py"
         os.mkfifo(fifo, 0o644)
         fifo.chmod(0o644)  # independent of the umask
@@ -152,7 +152,7 @@ class Folder:
         path.chmod(0o644)
 
     def clear_temporary(self) -> None:
-        """Empty /tmp and /dev/shm of the box. No program may be running in the box."""
+        """Empty the box's /tmp and /dev/shm. No program may be running in the box."""
         for name in ("tmp", "shm"):
             if next(os.scandir(self.path / name), None) is not None:
                 _empty(self.path / name)
@@ -160,7 +160,7 @@ class Folder:
     def clear(self, place: str) -> None:
         """Empty the working directory ("") or one of the places. No program may be running in the box."""
         if place and place not in self.places:
-            raise SandboxError(f"The box has no place {place!r}.", hint="Pass one of `places`.")
+            raise SandboxError(f"The box has no place {place!r}.", hint="Pass one of the box's `places`.")
         path = self.path / (self.places[place] if place else "files")
         path.chmod(0o700)  # the box's programs may have removed permissions
         _empty(path)
@@ -174,13 +174,13 @@ class Folder:
             os.close(self._held)
 
     def _give(self, path: Path) -> None:
-        """Make the box's user own a directory. Our group may enter it, as process 1 of the box (root without rights) must."""
+        """Make the box's user own a directory. This process's group may enter it, because process 1 of the box has to."""
         if self.uid is not None:
             os.chown(path, self.uid, os.getegid())
             path.chmod(0o710)
 
     def _parts(self, name: str) -> tuple[str, list[str]]:
-        """Return the directory of a file (`files` or the directory of a place), and the parts of its path below it."""
+        """Return the directory that contains a file (`files` or a place), and the components of the path in that directory."""
         for place, below in self.places.items():
             if name.startswith(f"{place}/"):
                 return below, _parts(name.removeprefix(f"{place}/"))
@@ -216,14 +216,14 @@ class Folder:
             try:
                 opened = self._open_below(path)
             except OSError:
-                continue  # removed or replaced since it was listed
+                continue  # the entry was removed or replaced since it was listed
             try:
                 with os.scandir(opened) as entries:
                     for entry in entries:
                         seen += 1
                         if seen > most or depth > DEEPEST:
                             raise SandboxError(
-                                f"The box has more than {most} files, or directories nested deeper than {DEEPEST}."
+                                f"The box has more than {most} files, or directories that are nested deeper than {DEEPEST}."
                             )
                         with contextlib.suppress(OSError):
                             status = entry.stat(follow_symlinks=False)
@@ -256,14 +256,14 @@ def _parts(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def _refused(name: str) -> Iterator[None]:
-    """Convert every OSError about a file of the box to SandboxError, except FileNotFoundError."""
+    """Convert every OSError about a file in the box to a SandboxError, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "The box has no such file", name) from None
     except OSError as error:
         raise SandboxError(
-            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="It must be a regular file, without links."
+            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="Use a regular file and no links."
         ) from None
 
 
@@ -309,12 +309,12 @@ def _empty(path: Path) -> None:
 def _own(name: str, inside: int) -> int:
     """Open a directory after making it writable."""
     if os.geteuid() != 0:
-        os.chmod(name, 0o700, dir_fd=inside)  # no program is running that could replace it by a link
+        os.chmod(name, 0o700, dir_fd=inside)  # no program is running that could replace the directory with a link
     return os.open(name, _FOLDER, dir_fd=inside)
 
 
 def sweep() -> int:
-    """Remove the directories of boxes whose process was killed, and return how many. An open box locks its directory."""
+    """Remove the directories of boxes whose process was killed, and return their number. Open boxes lock their directory."""
     swept = 0
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -332,5 +332,5 @@ def sweep() -> int:
 
 
 def tool(name: str) -> str | None:
-    """Return the path of a system program. Our PATH is ignored, because boxes contain system directories only."""
+    """Return the path of a system program, or None. PATH is ignored, because boxes only contain system directories."""
     return shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")

@@ -1,4 +1,4 @@
-"""The Python that runs inside a box, and the host's files that boxes can read: system programs, not our packages."""
+"""The Python that runs in a box, and the host's directories that boxes can read, without installed packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """Return a Python that any user can start: our own, or the system's if ours is in a private directory."""
+    """Return a Python that any user can start: this process's Python, or the system's, or None if there is none."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
@@ -54,7 +54,7 @@ def _open_to_all(program: str) -> bool:
 
 @functools.cache
 def hidden() -> tuple[str, ...]:
-    """Return the directories below `shown_roots` that boxes must not see: installed packages, the kit, our working directory."""
+    """Return the directories in `shown_roots` that boxes must not see: packages, the kit and the working directory."""
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
     private = {sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")}
     for root in ("/usr/lib", "/usr/local/lib", f"{sys.base_prefix}/lib"):
@@ -85,9 +85,10 @@ def shown_roots() -> list[str]:
 
 @functools.cache
 def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (trees to read, directories to list only) for Landlock, which can allow but not exclude paths.
+    """Return the trees that a box may read, and the directories that it may only list.
 
-    A root that contains a hidden directory is split into its entries. It may then be listed but not read.
+    Landlock cannot exclude paths, so a root that contains a hidden directory is split into its entries. The root itself may
+    then be listed but not read.
     """
     trees: list[str] = []
     listed: list[str] = []
@@ -107,5 +108,5 @@ def readable(program: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def command(argv: Sequence[str], program: str) -> list[str]:
-    """Return the argv, with the command `python` or `python3` replaced by the box's interpreter."""
+    """Return the argv. The commands `python` and `python3` are replaced with the box's interpreter."""
     return [program, *argv[1:]] if argv[0] in ("python", "python3") else list(argv)

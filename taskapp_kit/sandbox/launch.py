@@ -1,18 +1,18 @@
 """A program that confines itself and then executes the box's program, for levels 1 and 2.
 
-Run as `python -I -S launch.py STATUS_FD PARENT UID FOLDER LIMITS FILTER READ LIST WRITE DEVICES COMMAND…`, with "-" for
-an absent value:
+Run it as `python -I -S launch.py STATUS_FD PARENT UID FOLDER LIMITS FILTER READ LIST WRITE DEVICES COMMAND…`. Pass "-"
+for a missing value:
 
     STATUS_FD           descriptor for error reports, which the command does not inherit
-    PARENT              pid of the parent process; this process is killed when the parent ends
+    PARENT              pid of the parent process; this process is killed when the parent dies
     UID                 user and group id of the box
     FOLDER              working directory
     LIMITS              comma-separated NAME=value, with names as in RLIMIT_NAME
     FILTER              seccomp program in hex
     READ … DEVICES      paths for Landlock, separated by the character 0x1f; READ "-" disables Landlock
 
-The environment is passed on unchanged. If any step fails, this program exits before the command runs. It does not import
-the kit, json, re or typing, because importing them takes longer than all its work.
+The command inherits the environment. If a step fails, this program exits before the command runs. It does not import the
+kit, json, re or typing, because the imports would take longer than the rest of the program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECCOMP_MODE_FILTER = 2
 # The Landlock calls have the same numbers on every architecture.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG, PATH_BENEATH = 1, 1
-# Bits for access to files. The ABI version of the kernel determines how many of them it supports.
+# The bits for file access. The kernel's ABI version determines how many of the bits it supports.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 KNOWN_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from version 5 on
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
@@ -53,20 +53,20 @@ def _checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, *values: int) -> None:
-    """Call `prctl(2)`. Raises OSError."""
+    """Call `prctl(2)`. Raises OSError if the call fails."""
     arguments = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
     _checked(_libc.prctl(option, *arguments), f"prctl {option}")
 
 
 def landlock_abi() -> int:
-    """Return the kernel's Landlock version, or 0 without Landlock."""
+    """Return the kernel's Landlock version, or 0 if the kernel has no Landlock."""
     return max(
         0, int(_libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(VERSION_FLAG)))
     )
 
 
 def confine_files(rules: dict[str, list[str]]) -> None:
-    """Apply Landlock: only these paths, no TCP (ABI 4), no abstract sockets of or signals to other processes (ABI 6)."""
+    """Apply Landlock: allow only these paths, no TCP (ABI 4), and no abstract sockets or signals to others (ABI 6)."""
     abi = landlock_abi()
     if abi < NEEDED_ABI:
         raise OSError(0, "this kernel has no Landlock")
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def become(command: list[str]) -> None:
-    """Execute the command as `os.execvp` does, without its imports: the library may be inaccessible after confinement."""
+    """Execute the command like `os.execvp`, but without imports, because the library may be inaccessible by now."""
     reason = "No such file or directory"
     for folder in [""] if "/" in command[0] else PATH.split(":"):
         try:

@@ -1,6 +1,6 @@
-"""How a program is started at each level: the command, its environment, and the descriptors that it inherits.
+"""How a program is started at each level: the command, the environment, and the inherited descriptors.
 
-4  remote       another machine, see remote.py
+4  remote       another machine; see remote.py
 3  bubblewrap   namespaces, seccomp, rlimits; as root also a separate user id
 2  landlock     Landlock, seccomp without sockets, rlimits, a separate user id; requires root
 1  rlimits      limits and a clean environment; as root also a separate user id
@@ -35,12 +35,12 @@ TAKEN = frozenset(
 )
 """Top-level directories that every box has, which cannot be `places`."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# Process 1 of the box. It waits for the program, so that the program's usage is accounted and the program is not process 1.
-# If root starts it, it keeps root's id without rights, so that a dying bubblewrap can kill it and the program cannot.
+# Process 1 in the box. It waits for the program, so that the program is not process 1 and its usage is accounted.
+# If root starts it, it keeps root's id without rights, so that bubblewrap can kill it when it dies, but the program cannot.
 # Its own messages ("Killed") are discarded.
 #
-# It prints one line when it is running, and waits for a line on stdin, because until then it would survive the end of our
-# process. If our process has ended, the line never arrives, and it exits.
+# It prints one line when it is running and then waits for a line on stdin, because until then it would survive the end of
+# this process. If this process has died, the line never arrives, and process 1 exits.
 _FIRST_PROCESS = 'echo; read -r _ || exit 1; cd /box; exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit $?'
 
 
@@ -49,10 +49,10 @@ class Launch:
     """A command to start.
 
     Attributes:
-        pass_fds: Descriptors that it inherits and that we close afterwards.
-        status_fd: Descriptor for reports of the launcher that the program cannot forge: JSON lines of bubblewrap, or the
-            error of launch.py.
-        handshake: Whether it prints a line and waits for a reply before it starts the program.
+        pass_fds: The descriptors that the command inherits. The parent closes them afterwards.
+        status_fd: The descriptor for the launcher's reports, which the program cannot forge. bubblewrap writes JSON
+            lines, and launch.py an error.
+        handshake: Whether the command prints a line and waits for a reply before it starts the program.
     """
 
     argv: list[str]
@@ -69,7 +69,7 @@ def inner_root(level: int, folder: Folder) -> str:
 
 
 def own_uid(level: int) -> bool:
-    """Return whether boxes of this level have a separate user id."""
+    """Return whether boxes at this level have separate user ids."""
     return level > 0 and os.geteuid() == 0
 
 
@@ -79,10 +79,10 @@ def prepare(
     """Return the command of one run.
 
     Args:
-        level: Sandbox level.
-        folder: Directory of the box.
-        argv: Command, or None for the Python program in the box's code directory.
-        limits: Limits of the run.
+        level: The sandbox level.
+        folder: The directory of the box.
+        argv: The command, or None for the Python program in the box's code directory.
+        limits: The limits of the run.
         readable: Additional directories that the program may read.
 
     Raises:
@@ -120,20 +120,20 @@ def _interpreter(level: int) -> interpreter.Interpreter:
     python = interpreter.reachable()
     if python is None:
         raise Unavailable(
-            f"Other users cannot start a Python: {interpreter.own().program} is in a private directory.",
+            f"Other users cannot start Python because {interpreter.own().program} is in a private directory.",
             hint="Install the system's Python (apt-get install python3).",
         )
     return python
 
 
 def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
-    """Return the environment of a box. Our own variables are not passed on."""
+    """Return the environment variables of a box. The variables of this process are not inherited."""
     return {
         "PATH": PATH,
         "HOME": home,
         "TMPDIR": temporary,
         "LANG": "C.UTF-8",
-        "PYTHONPATH": code,  # sitecustomize.py replaces it by the working directory
+        "PYTHONPATH": code,  # sitecustomize.py replaces this path with the working directory
         "PYTHONHASHSEED": "0",  # so that a program always prints the same output
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -141,7 +141,7 @@ def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
 
 
 def _rlimits(limits: SandboxLimits, own: bool) -> dict[str, int]:
-    """Return the values of `setrlimit` by name, without the prefix RLIMIT_."""
+    """Return the values for `setrlimit` by name, without the prefix RLIMIT_."""
     values = {
         "AS": limits.memory_bytes,
         "CPU": max(1, math.ceil(limits.cpu_seconds)),
@@ -163,7 +163,7 @@ def _filter(sockets: bool) -> bytes:
 
 def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list[str]]:
     if folder.uid is None:
-        raise Unavailable("This level requires root, which assigns a separate user id to each box.")
+        raise Unavailable("This level requires root, because each box gets a separate user id.")
     read, listed = interpreter.readable(python.program)
     return {
         "read": [*read, str(folder.path / "code")],
@@ -174,9 +174,10 @@ def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list
 
 
 def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits, readable: Sequence[str]) -> Launch:
-    """Return the command of level 3.
+    """Return the command for level 3.
 
-    Root mounts as root and then changes to the box's user id. Other users run in a user namespace, where ids have no rights.
+    Root mounts the directories as root and then changes to the box's user id. Other users use a user namespace, in which ids
+    have no rights.
     """
     tools = {name: tool(name) for name in ("bwrap", "prlimit", "setpriv", "sh")}
     for name, package in (("bwrap", "bubblewrap"), ("prlimit", "util-linux"), ("setpriv", "util-linux")):
@@ -225,13 +226,13 @@ def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits, read
 
 
 def _shown(path: str) -> list[str]:
-    """Return the arguments that mount a directory of the host. Parents are created first, as bubblewrap makes /root private."""
+    """Return the arguments that mount a host directory. Parents are created first, because bubblewrap makes /root private."""
     parents = [str(parent) for parent in list(Path(path).parents)[-2::-1]]
     return [*(word for parent in parents for word in ("--dir", parent)), "--ro-bind", path, path]
 
 
 def _readable(data: bytes) -> int:
-    """Return a descriptor from which these bytes can be read once."""
+    """Return a file descriptor from which these bytes can be read once."""
     descriptor = os.memfd_create("taskapp-filter", os.MFD_CLOEXEC)
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)

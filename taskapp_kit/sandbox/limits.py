@@ -17,15 +17,15 @@ class SandboxLimits:
     """The limits of one run. `dataclasses.replace(limits, wall_seconds=1)` returns a changed copy.
 
     Attributes:
-        wall_seconds: Time from start to end, including sleep.
-        cpu_seconds: Processor time of all processes together.
-        memory_bytes: Address space of each process, and resident memory of all processes together.
-        processes: Concurrent processes, including threads.
-        file_bytes: Size of one file, and of everything that the box stores on disk, also between runs.
-        files: Number of files and directories.
-        output_bytes: Stored bytes of stdout, and of stderr. Further output is discarded.
-        flood_bytes: Total bytes of output after which the run is killed.
-        open_files: Open files of each process.
+        wall_seconds: The maximum time from start to end, including sleep.
+        cpu_seconds: The maximum processor time of all processes together.
+        memory_bytes: The maximum address space of each process, and resident memory of all processes together.
+        processes: The maximum number of concurrent processes and threads.
+        file_bytes: The maximum size of one file, and of all files in the box together, including earlier runs.
+        files: The maximum number of files and directories.
+        output_bytes: How many bytes of stdout, and of stderr, are stored. Further output is discarded.
+        flood_bytes: After how many bytes of output in total the run is killed.
+        open_files: The maximum number of open files of each process.
 
     Raises:
         SandboxError: A limit is not a positive number.
@@ -55,17 +55,17 @@ class RunResult:
     """The result of one run.
 
     Attributes:
-        exit_code: Exit code, or None if a signal ended it. Under bubblewrap, exit codes from 129 to 192 cannot be
-            distinguished from signals and are reported as signals.
-        signal: Number of the signal that ended it, or None.
-        stdout_bytes: Standard output, at most `output_bytes` of the limits.
-        stderr_bytes: Standard error, at most `output_bytes` of the limits.
-        stdout_truncated: Whether standard output was longer.
-        stderr_truncated: Whether standard error was longer.
-        wall_seconds: Time from start to end.
-        cpu_seconds: Processor time of all its processes.
-        killed_for: Limit that it exceeded, or None if it was not killed.
-        level: Sandbox level.
+        exit_code: The program's exit code, or None if a signal ended the program. Under bubblewrap, exit codes from 129
+            to 192 cannot be distinguished from signals and are reported as signals.
+        signal: The number of the signal that ended the program, or None.
+        stdout_bytes: The standard output, up to the limit `output_bytes`.
+        stderr_bytes: The standard error, up to the limit `output_bytes`.
+        stdout_truncated: Whether the standard output was longer.
+        stderr_truncated: Whether the standard error was longer.
+        wall_seconds: The time from start to end.
+        cpu_seconds: The processor time of all processes of the run.
+        killed_for: The limit for which the run was killed, or None.
+        level: The sandbox level.
     """
 
     exit_code: int | None
@@ -81,20 +81,20 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended with exit code 0 and was not killed."""
+        """Whether the program ended with exit code 0 and was not killed."""
         return self.exit_code == 0 and self.killed_for is None
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was killed because it exceeded its wall time or processor time."""
+        """Whether the run was killed because it exceeded the limit on wall time or processor time."""
         return self.killed_for in ("wall", "cpu")
 
     @property
     def stdout(self) -> str:
-        """Standard output as text, with U+FFFD for bytes that are not UTF-8."""
+        """The standard output as a string, with U+FFFD for bytes that are not UTF-8."""
         return self.stdout_bytes.decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """Standard error as text, with U+FFFD for bytes that are not UTF-8."""
+        """The standard error as a string, with U+FFFD for bytes that are not UTF-8."""
         return self.stderr_bytes.decode("utf-8", "replace")

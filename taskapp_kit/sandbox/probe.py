@@ -1,7 +1,7 @@
-"""Which sandbox level works on this machine, determined by trying to break out rather than from version numbers.
+"""Determines which sandbox level works on this machine by trying to break out, not from version numbers.
 
-`probe_inside.py` runs in a box and attempts everything that the level should deny, against targets that we provide. A
-level works if all attempts that it promises to deny are denied. Each process probes once.
+`probe_inside.py` runs in a box and attempts everything that the level should deny, against targets that this module creates.
+A level works if it denies all the attempts that it promises to deny. Each process probes once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CLOSED = {
     "forks": "processes limited",
     "daemon": "nothing outlives a run",
 }
-"""What the denial of each attempt means."""
+"""The name of the protection that the denial of each attempt proves."""
 
 PROMISED = {
     4: frozenset({"tcp_out", "udp_out", "read_outside", "write_outside", "others_environment", "daemon"}),
@@ -51,7 +51,7 @@ PROMISED = {
     1: frozenset({"memory", "big_file"}),
     0: frozenset[str](),
 }
-"""Attempts that each level must deny. A remote machine must only protect our resources; the rest is reported."""
+"""The attempts that each level must deny. A remote machine must only protect this host. Other attempts are reported."""
 
 HOW = {
     4: {
@@ -84,7 +84,7 @@ _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, 
 
 @dataclass(frozen=True, slots=True)
 class ProbedCapability:
-    """One capability: whether the probe's attempt was denied, and by which mechanism (`detail`)."""
+    """One capability. It states whether the probe's attempt was denied, and by which mechanism (`detail`)."""
 
     name: str
     meaning: str
@@ -97,13 +97,13 @@ class ProbedCapability:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What sandboxes on this machine can deny.
+    """The capabilities of sandboxes on this machine.
 
     Attributes:
         level: The sandbox level.
-        name: Name of the level.
-        walls: The attempts from inside a box, and whether each was denied.
-        refused: One sentence for each stronger level, with the reason why it does not work.
+        name: The name of the level.
+        walls: The attempts to break out of a box, and whether each was denied.
+        refused: A message for each stronger level that does not work, with the reason.
     """
 
     level: int
@@ -113,15 +113,15 @@ class Capabilities:
 
     @property
     def safe(self) -> bool:
-        """Whether untrusted code may run without the permission for a weak sandbox."""
+        """Whether untrusted code may run without `allow_weak`."""
         return self.level >= layers.SAFE_LEVEL
 
     def lines(self) -> list[str]:
-        """Return a report with a line for the level, for each capability and for each level that does not work."""
+        """Return a report with one line for the level, each capability, and each level that does not work."""
         return [f"sandbox level {self.level} ({self.name})", *map(str, self.walls), *self.refused]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON, with `walls` as a mapping from name to whether it was denied."""
+        """Return the report as JSON. `walls` maps the name of each attempt to whether it was denied."""
         walls = {wall.name: wall.denied for wall in self.walls}
         return {**asdict(self), "walls": walls, "refused": list(self.refused)}
 
@@ -138,7 +138,7 @@ def at_level(level: int) -> Capabilities:
         return _at_remote(machines)
     if level not in layers.LOCAL_LEVELS:
         raise SandboxTooWeak(
-            f"The sandbox level {level!r} does not exist here.",
+            f"The sandbox level {level!r} does not exist.",
             hint=f"Use one of {', '.join(map(str, layers.LOCAL_LEVELS))}.",
         )
     if platform.system() != "Linux":
@@ -158,7 +158,7 @@ def at_level(level: int) -> Capabilities:
 
 
 def _at_remote(machines: remote.Machines) -> Capabilities:
-    """Return the report of boxes on these machines. Failures are not cached, since starting a machine may work later."""
+    """Return the report for boxes on remote machines. Failures are not cached, because starting a machine may work later."""
     with _lock:
         known = _known_remote.get(id(machines))
         if known is None or known[0] is not machines:
@@ -171,7 +171,7 @@ def _at_remote(machines: remote.Machines) -> Capabilities:
 
 
 def capabilities() -> Capabilities:
-    """Return the strongest level that works here, and what it denies. The first call takes a fraction of a second.
+    """Return the report of the strongest level that works here. The first call takes a fraction of a second.
 
     Raises:
         SandboxTooWeak: No level works, so no box can start a program.
@@ -186,7 +186,7 @@ def capabilities() -> Capabilities:
 
 
 def settle(level: int | None, allow_weak: bool | None) -> int:
-    """Return the level of a new box. Raises SandboxTooWeak if it does not work, or if it is a weak level and not allowed."""
+    """Return the level of a new box. Raises SandboxTooWeak if it does not work, or if it is weak and not allowed."""
     report = capabilities() if level is None else at_level(level)
     if report.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
         return report.level
@@ -194,7 +194,7 @@ def settle(level: int | None, allow_weak: bool | None) -> int:
     raise SandboxTooWeak(
         "Untrusted code cannot run safely on this machine: sandbox level "
         f"{report.level} ({report.name}) does not confine files, network and processes. {reasons}".strip(),
-        hint="Fix one of these problems, or set TASKAPP_ALLOW_WEAK_SANDBOX=1 if you trust the code with this machine.",
+        hint="Fix one of these problems. If you trust the code, set TASKAPP_ALLOW_WEAK_SANDBOX=1 instead.",
     )
 
 
@@ -214,7 +214,7 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """Make the same attempts on a new remote machine. TCP goes to an address that this process can reach."""
+    """Run the probe on a new remote machine. It tries TCP with an address that this process can reach."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:
@@ -253,7 +253,7 @@ def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities
 
 def _attempts(level: int, folder: Folder, targets: _Targets) -> dict[str, str]:
     folder.put_code(Path(__file__).with_name("probe_inside.py").read_bytes())
-    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # the probe itself must not reach a limit
+    limits = _LIMITS if level else replace(_LIMITS, memory_bytes=2**40)  # the probe must not reach a limit
     launch = layers.prepare(level, folder, None, limits)
     stop = Stop()
     run = Run(launch, folder, limits, level, json.dumps(targets.names).encode())
@@ -286,7 +286,7 @@ def _check_datagram(outcomes: dict[str, str], targets: _Targets) -> None:
 
 
 class _Targets:
-    """The targets of the probe: harmless sockets, files and a process of the host."""
+    """The targets of the probe: harmless sockets, files and a process on the host."""
 
     def __init__(self, udp: socket.socket, names: Mapping[str, Any]) -> None:
         self._udp = udp

@@ -1,7 +1,7 @@
-"""A program that tests what the confinement of its box denies. Every attempt is real and harmless if it succeeds.
+"""A program that tests what its box denies. Every attempt is real, but harmless if it succeeds.
 
-Run as `python probe_inside.py`. Standard input is a JSON object that names the targets; standard output is a JSON object
-from attempt to "open" or "denied: why". It does not import the kit.
+Run it as `python probe_inside.py`. Standard input is a JSON object with the targets. Standard output is a JSON object that
+maps each attempt to "open" or "denied: why". The program does not import the kit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class AccessDenied(Exception):
-    """An attempt was denied. The message describes how."""
+    """An attempt was denied. The message gives the reason."""
 
 
 def tcp_out() -> None:
-    """Connect to a listener of the host or, from a remote machine, to an address that the host can reach."""
+    """Connect to a listener on the host, or from a remote machine to an address that the host can reach."""
     host = targets.get("tcp_host", "127.0.0.1")
     socket.create_connection((host, targets["tcp_port"]), timeout=3 if "tcp_host" in targets else 1).close()
 
@@ -43,7 +43,7 @@ def udp_out() -> None:
 
 
 def other_sockets() -> None:
-    """Connect to sockets of the host that no network namespace separates: by file, by abstract name, and over vsock."""
+    """Connect to the host's Unix sockets, by file and by abstract name, and to the host over vsock."""
     reached = []
     for name in (targets["socket_path"], "\0" + targets["abstract_name"]):
         try:
@@ -62,28 +62,28 @@ def other_sockets() -> None:
 
 
 def read_outside() -> None:
-    """Read a file of the host that any user may read."""
+    """Read a file on the host that any user may read."""
     Path(targets["readable"]).read_bytes()
 
 
 def write_outside() -> None:
-    """Create a file in a directory of the host that any user may write to."""
+    """Create a file in a directory on the host to which any user may write."""
     (Path(targets["writable"]) / "probe").write_bytes(b"x")
 
 
 def others_environment() -> None:
-    """Read the environment of a process of the host."""
+    """Read the environment of a process on the host."""
     if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
         raise AccessDenied("not its variables")
 
 
 def signal_others() -> None:
-    """Signal a process of the host."""
+    """Send a signal to a process on the host."""
     os.kill(targets["pid"], 0)
 
 
 def trace_others() -> None:
-    """Attach as a debugger to a process of the host, or to our own child."""
+    """Attach as a debugger to a process on the host, or to a child of this process."""
     child = os.fork()
     if child == 0:
         time.sleep(5)
@@ -140,7 +140,7 @@ def forks() -> None:
 
 
 def daemon() -> None:
-    """Leave a process behind in a new session. The host checks whether it survives."""
+    """Leave a process behind in a new session. The host checks whether the process survives."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -166,7 +166,7 @@ ATTEMPTS: dict[str, Callable[[], None]] = {
 
 
 def attempt(work: Callable[[], None]) -> str:
-    """Return "open", or "denied: " and the reason."""
+    """Make an attempt. Return "open", or "denied: " with the reason."""
     try:
         work()
     except (OSError, AccessDenied, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""Finding, measuring and killing the processes of a box from outside, through /proc."""
+"""Finds, measures and kills the processes of a box from outside, through /proc."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SET_DUMPABLE, _SET_PDEATHSIG, _GET_PDEATHSIG = 4, 1, 2
 _libc = ctypes.CDLL(None)
 
 GUARD_UID = 60_599
-"""A user id without boxes or accounts; see `acting_as`."""
+"""A user id that no box and no account uses; see `acting_as`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The total usage of a box's processes: resident bytes, processor seconds, bytes of open files without a name."""
+    """The total usage of a box's processes: resident bytes, processor seconds, and bytes of deleted files that are open."""
 
     memory_bytes: int
     cpu_seconds: float
@@ -67,9 +67,9 @@ def usage(pids: Iterable[int], *, memory_above: int, uid: int | None) -> Usage:
     """Return the usage of these processes.
 
     Args:
-        pids: The processes.
-        memory_above: Resident bytes above which shared pages are counted only once, which takes more time.
-        uid: User of the processes. None means our own user.
+        pids: The process ids.
+        memory_above: If the resident bytes exceed this, shared pages are counted only once, which takes more time.
+        uid: The user of the processes. None means the user of this process.
     """
     return _usage(pids, memory_above) if uid is None else _acting_as(uid, lambda: _usage(pids, memory_above))
 
@@ -81,11 +81,11 @@ def _usage(pids: Iterable[int], memory_above: int) -> Usage:
         with contextlib.suppress(OSError, ValueError, IndexError):
             resident[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
             after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            cpu += sum(map(int, after_name[11:15]))  # utime, stime, and both for its reaped children
+            cpu += sum(map(int, after_name[11:15]))  # utime, stime, and both for the reaped children
         nameless += _nameless(pid)
     memory = sum(resident.values())
     if memory > memory_above:
-        # Only above the limit, because reading the shared pages takes milliseconds for each process.
+        # only above the limit, because reading the shared pages takes milliseconds for each process
         memory = sum(_proportional(pid, else_bytes) for pid, else_bytes in resident.items())
     return Usage(memory, cpu / _TICKS, nameless)
 
@@ -99,7 +99,7 @@ def kill_uid(uid: int) -> None:
     # A killed process takes a moment to end, and a process forked just before the signal may appear only now.
     while left := of_uid(uid):
         if time.monotonic() > deadline:
-            raise SandboxError(f"{len(left)} processes of a box (user id {uid}) did not end after SIGKILL.")
+            raise SandboxError(f"{len(left)} processes in a box (user id {uid}) did not end after SIGKILL.")
         time.sleep(0.001)
 
 
@@ -112,21 +112,23 @@ def kill(pids: Iterable[int]) -> None:
 
 @contextlib.contextmanager
 def acting_as(uid: int) -> Iterator[None]:
-    """Give this thread the rights of a user inside the block, to signal and inspect the user's processes.
+    """Give this thread a user's rights inside the block, to signal and inspect the user's processes.
 
-    Do not use it on the process's first thread; see `_acting_as`.
+    Do not use this on the process's first thread; see `_acting_as`.
 
-    Root without CAP_SYS_PTRACE, as in most containers, may not inspect other users' processes. kill(-1) as root would kill
-    every process of the machine, so this checks that no right of root is left. Only the effective id is the user's. The
-    real id is an unused id, so that the user's processes cannot signal us. The system call is made directly, because the
-    C library's function changes all threads.
+    Root without CAP_SYS_PTRACE, as in most containers, cannot inspect other users' processes. As root, kill(-1) would kill
+    every process on the machine, so this function checks that the thread has lost all rights of root. Only the effective id
+    is the user's id. The real id is an unused id, so that the user's processes cannot signal this process. The system call is
+    made directly, because the C library's function changes all threads.
 
     Raises:
         SandboxError: The rights could not be changed.
     """
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
-        raise SandboxError(f"Measuring another user's box requires root, and does not work on {platform.machine()}.")
+        raise SandboxError(
+            f"Measuring another user's box requires root and x86_64 or aarch64, not {platform.machine()}."
+        )
     real, effective, saved = os.getresuid()
     group = os.getegid()
     parent_signal = ctypes.c_int(0)
@@ -135,22 +137,23 @@ def acting_as(uid: int) -> Iterator[None]:
         _libc.setfsgid(uid)
         _libc.syscall(number, GUARD_UID, uid, effective)
         if os.getresuid() != (GUARD_UID, uid, effective) or _capable():
-            raise SandboxError(f"A thread could not take the rights of user id {uid} to measure or kill its processes.")
+            raise SandboxError(f"A thread could not switch to user id {uid} to measure or kill the processes of a box.")
         yield
     finally:
         restored = _libc.syscall(number, real, effective, saved)
         _libc.setfsgid(group)
-        _libc.prctl(_SET_DUMPABLE, 0)  # changing ids resets both; see `child_python.hide_memory`
+        _libc.prctl(_SET_DUMPABLE, 0)  # changing the ids resets both settings; see `child_python.hide_memory`
         _libc.prctl(_SET_PDEATHSIG, parent_signal.value)
         if restored != 0:
-            raise SandboxError(f"A thread is stuck with the rights of user id {uid}. Restart this process.")
+            raise SandboxError(f"A thread could not switch back from user id {uid}. Restart this process.")
 
 
 def _acting_as(uid: int, work: Callable[[], T]) -> T:
     """Run `work` with a user's rights, but never on the process's first thread.
 
-    All threads that act as another user share one real id, and `kill(-1)` reaches processes with the sender's real id. It
-    checks only the first thread of each process: if that thread acted as a user, another process's kill would end us.
+    All threads that act as another user share one real id, and `kill(-1)` reaches all processes with the sender's real id.
+    The kernel only checks the first thread of each process. If that thread acted as a user, the kill of another process would
+    end this process.
     """
 
     def act() -> T:
@@ -189,7 +192,7 @@ def _alive(pid: int) -> bool:
 
 
 def _proportional(pid: int, else_bytes: int) -> int:
-    """Return the resident bytes, with 1/n of each page that n processes share, or `else_bytes` if they are unreadable."""
+    """Return the resident bytes of a process, with 1/n of each page that n processes share, or `else_bytes` if unreadable."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -198,7 +201,7 @@ def _proportional(pid: int, else_bytes: int) -> int:
 
 
 def _nameless(pid: int) -> int:
-    """Return the bytes on disk of deleted files that a process holds open."""
+    """Return the bytes on disk of deleted files that a process still has open."""
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):

@@ -1,8 +1,8 @@
-"""Level 4: each box on its own remote machine, through two protocols that a provider implements.
+"""Level 4: each box is on its own remote machine. A provider of machines implements two protocols.
 
-The machine is the outer boundary. It has no network, files of ours or secrets, and is removed when the box is closed.
-On the machine, `remote_inside.py` runs each program under a separate user id and measures it. As at other levels, anything
-that a program does is a result, and only failures of the machine are errors.
+The machine is the outer boundary. It has no network, no files of the host and no secrets, and is removed when the box is
+closed. On the machine, `remote_inside.py` runs each program under a separate user id and measures it. As at other levels, the
+behavior of a program is a result, and only failures of the machine raise errors.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FOLDER = "/taskapp-box"
 """The box's directory on its machine."""
 ROOT = f"{FOLDER}/files"
 UID = 61_200
-"""User id of the programs. Each machine has one box, so all boxes use the same id. Local boxes do not use it."""
+"""The user id of programs. Each machine has one box, so all boxes use the same id. Local boxes use other ids."""
 GRACE_SECONDS = 30.0
-"""Additional time for a call, beyond the program's time limit."""
+"""How many seconds a call may take in addition to the program's time limit."""
 _HEADER_BYTES = 65_536
 _UNPACK = f"""
 import os, pathlib, sys
@@ -44,7 +44,7 @@ os.umask(0o077)
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of our command on the machine. `stdout` is at most as long as requested."""
+    """The result of a command on the machine. `stdout` is at most as long as requested."""
 
     exit_code: int
     stdout: bytes
@@ -54,7 +54,7 @@ class Machine(Protocol):
     """The machine of one box. Calls block and do not overlap, but another thread may call `close` during a call."""
 
     def call(self, argv: Sequence[str], stdin: bytes, *, seconds: float, most_bytes: int) -> CommandResult:
-        """Run a command as root and wait for its end.
+        """Run a command as root and block until it has ended.
 
         Raises:
             SandboxError: The machine is unreachable, the command took too long, or it printed too much.
@@ -62,7 +62,7 @@ class Machine(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop the machine and everything on it. Further calls do nothing. Never raises."""
+        """Stop the machine and everything on it. A second call does nothing. Never raises."""
         ...
 
 
@@ -75,11 +75,11 @@ class Machines(Protocol):
         ...
 
     def open(self, limits: SandboxLimits) -> Machine:
-        """Start a machine without network, large enough for programs with these limits. Raises SandboxError."""
+        """Start a machine without network that is large enough for these limits. Raises SandboxError if this fails."""
         ...
 
     def reachable(self) -> tuple[str, int] | None:
-        """Return (host, TCP port) that this process can reach and boxes must not, or None to skip this test."""
+        """Return a host and TCP port that this process can reach and boxes must not reach, or None to skip the test."""
         ...
 
 
@@ -88,10 +88,10 @@ _in_use: Machines | None = None
 
 
 def use(machines: Machines | None) -> None:
-    """Set where this process creates new boxes. Open boxes are not affected.
+    """Set the machines on which this process creates new boxes. Open boxes are not affected.
 
     Args:
-        machines: Provider of remote machines. None creates boxes on this machine.
+        machines: The provider of remote machines. None creates boxes on this machine.
     """
     global _in_use
     with _lock:
@@ -113,23 +113,23 @@ class RemoteBox:
             ended = self._machine.call(argv, agent(), seconds=GRACE_SECONDS, most_bytes=1)
             if ended.exit_code != 0:
                 raise SandboxError(
-                    "A remote box could not be prepared: its machine has no usable Python or no root user."
+                    "A remote box could not be prepared, because the machine has no usable Python or no root user."
                 )
         except BaseException:
             self._machine.close()
             raise
 
     def write(self, name: str, data: bytes, *, most_bytes: int) -> None:
-        """Create or replace a file of the box."""
+        """Create or replace a file in the box."""
         self._request({"do": "write", "name": name, "most_bytes": most_bytes}, data)
 
     def read(self, name: str, *, most_bytes: int) -> bytes:
-        """Return the bytes of a file of the box."""
+        """Return the bytes of a file in the box."""
         _, data = self._request({"do": "read", "name": name, "most_bytes": most_bytes}, most_bytes=most_bytes)
         return data
 
     def names(self, *, most: int) -> list[str]:
-        """Return the paths of the box's files."""
+        """Return the paths of the files in the box."""
         _, data = self._request({"do": "names", "most": most}, most_bytes=4096 * most)
         paths: list[str] = json.loads(data)
         return paths
@@ -194,7 +194,7 @@ class RemoteBox:
     def _request(
         self, request: dict[str, Any], data: bytes = b"", *, seconds: float = 0.0, most_bytes: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """Return our agent's JSON reply and the bytes after it. Programs of the box cannot write to this stream."""
+        """Send a request to the agent. Return the JSON reply and the bytes after it, which programs cannot forge."""
         argv = ["python3", "-I", f"{FOLDER}/agent.zip"]
         sent = json.dumps(request | {"folder": FOLDER, "uid": UID}).encode() + b"\n" + data
         ended = self._machine.call(argv, sent, seconds=seconds + GRACE_SECONDS, most_bytes=most_bytes + _HEADER_BYTES)
@@ -202,7 +202,7 @@ class RemoteBox:
         try:
             reply = json.loads(line)
         except ValueError:
-            raise SandboxError(f"A remote box did not reply. Its agent exited with {ended.exit_code}.") from None
+            raise SandboxError(f"A remote box did not reply. Its agent exited with code {ended.exit_code}.") from None
         if reply.get("missing"):
             raise FileNotFoundError(2, "The box has no such file", request.get("name", ""))
         if "error" in reply:
@@ -212,7 +212,7 @@ class RemoteBox:
 
 @functools.cache
 def agent() -> bytes:
-    """Return the agent for the machine, a zip file of `remote_inside.py` and the two modules that it needs."""
+    """Return the agent for the machine: a zip file with `remote_inside.py` and the two modules that it imports."""
     here = Path(__file__).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:

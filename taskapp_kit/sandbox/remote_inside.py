@@ -1,10 +1,10 @@
 """The agent on a remote box's machine. It handles one request from `remote.py`, as root, and writes the reply.
 
-Standard input and standard output are a JSON line, then bytes. Programs of the box run under a separate user id and do not
-inherit our descriptors, so they can neither kill this program nor write to its output.
+Standard input and standard output are a JSON line followed by bytes. Programs in the box run under a separate user id and do
+not inherit the agent's descriptors, so they can neither kill the agent nor write to its output.
 
-It imports only the standard library, and `folder.py` and `errors.py` from its zip file. It does not use Linux features that
-a sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces), because the machine itself is the outer boundary.
+The agent only imports the standard library, and `folder.py` and `errors.py` from its zip file. It does not use Linux features
+that a sandboxed kernel may lack (pidfd, cgroups, Landlock, namespaces), because the machine is the outer boundary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RemoteFolder(Folder):
 
     def __init__(self, path: Path, uid: int) -> None:
         self.uid = uid
-        self.places = {}  # only level 3 has them
+        self.places = {}  # only level 3 has places
         self.path = path
         for name in ("files", "tmp", "shm", "code", "empty"):
             inner = path / name
@@ -55,7 +55,7 @@ class RemoteFolder(Folder):
 
 
 class Output:
-    """One of a program's two outputs. The first bytes are stored, the rest is only counted."""
+    """A program's stdout or stderr. The first bytes are stored, and the rest is only counted."""
 
     def __init__(self, pipe: IO[bytes], most: int) -> None:
         self.kept = bytearray()
@@ -89,7 +89,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
             stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
             preexec_fn=lambda: confine(limits, uid),  # noqa: PLW1509 (no thread was started yet)
         )  # fmt: skip
-    except OSError as error:  # reported like in a shell
+    except OSError as error:  # reported as in a shell
         text = f"{argv[0]}: {error.strerror}\n".encode()
         counts = [0, len(text)]
         return {
@@ -97,7 +97,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
             "wall_seconds": 0.0, "cpu_seconds": 0.0,
         }, text  # fmt: skip
     except subprocess.SubprocessError:
-        raise SandboxError("A remote box could not be confined: its machine does not allow setting limits.") from None
+        raise SandboxError("A remote box could not be confined, because its machine does not allow limits.") from None
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -143,7 +143,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
 
 
 def variables(folder: RemoteFolder) -> dict[str, str]:
-    """Return the environment of a program, the same as at other levels."""
+    """Return the environment variables of a program, which are the same as at other levels."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(folder.files),
@@ -157,7 +157,7 @@ def variables(folder: RemoteFolder) -> dict[str, str]:
 
 
 def confine(limits: dict[str, Any], uid: int) -> None:
-    """Set the limits and the user id, in the new process before it executes the program."""
+    """Set the limits and the user id. Runs in the new process before it executes the program."""
     cpu = max(1, math.ceil(limits["cpu_seconds"]))
     bounds = {
         "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],
@@ -185,7 +185,7 @@ def feed(pipe: IO[bytes], data: bytes) -> None:
 
 
 def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
-    """Return the limit that all processes together exceed, or None, and their processor seconds so far."""
+    """Return the limit that all processes together exceed, or None, and the processor seconds so far."""
     memory, cpu, count = 0, 0.0, 0
     for pid in of_uid(folder.uid or 0):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -219,7 +219,7 @@ def end(uid: int) -> None:
     deadline = time.monotonic() + KILL_SECONDS
     while of_uid(uid):
         if time.monotonic() > deadline:
-            raise SandboxError("Processes of a remote box did not end after SIGKILL.")
+            raise SandboxError("Processes in a remote box did not end after SIGKILL.")
         child = os.fork()
         if child == 0:
             try:
@@ -245,7 +245,7 @@ def read(request: dict[str, Any], folder: RemoteFolder, _: bytes) -> tuple[dict[
 
 
 def names(request: dict[str, Any], folder: RemoteFolder, _: bytes) -> tuple[dict[str, Any], bytes]:
-    """List the regular files."""
+    """Return the paths of the regular files."""
     return {}, json.dumps(folder.names(most=request["most"])).encode()
 
 
@@ -258,7 +258,7 @@ HANDLERS: dict[str, Callable[[dict[str, Any], RemoteFolder, bytes], tuple[dict[s
 
 
 def main() -> None:
-    """Handle one request."""
+    """Handle one request and write the reply."""
     request = json.loads(sys.stdin.buffer.readline())
     data = sys.stdin.buffer.read()
     try:
@@ -272,7 +272,7 @@ def main() -> None:
         reply, after = {"error": f"The request {request['do']!r} to a remote box failed: {error.strerror}."}, b""
     sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n" + after)
     sys.stdout.buffer.flush()
-    os._exit(0)  # without waiting for a thread that is still writing to standard input
+    os._exit(0)  # exit without waiting for a thread that is still writing to standard input
 
 
 if __name__ == "__main__":

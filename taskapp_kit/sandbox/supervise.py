@@ -1,6 +1,6 @@
-"""Supervision of one run from outside: input, output, measurement, and killing it when it reaches a limit.
+"""Supervises one run from outside: writes the input, reads the output, measures usage, and kills the run at a limit.
 
-All of this happens on one thread, which must live as long as the run, because the kernel kills a box when its parent thread
+All of this happens in one thread, which must live as long as the run, because the kernel kills a box when its parent thread
 ends.
 """
 
@@ -44,14 +44,14 @@ class _Output:
 
 
 class Stop:
-    """A switch that stops a run from another thread, at any time before, during or after the run."""
+    """A switch to stop a run from another thread. It can be used before, during and after the run."""
 
     def __init__(self) -> None:
         self.stopped = False
         self._read, self._write = os.pipe()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when `stop()` is called."""
+        """Return a file descriptor that becomes readable when `stop()` is called."""
         return self._read
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class Stop:
                 os.write(self._write, b"x")
 
     def close(self) -> None:
-        """Close the descriptors. Only the run's own thread may call this, after the run."""
+        """Close the descriptors. Only the run's thread may call this, after the run."""
         self.stopped = True
         os.close(self._read)
         os.close(self._write)
@@ -71,10 +71,10 @@ class Stop:
 class Run:
     """One started program. `result()` supervises it until it ends.
 
-    If `stdin` is None, only the interpreter is started: call `wait_at_program`, then `hand_over`.
+    If `stdin` is None, only the interpreter is started. Then call `wait_at_program` and `hand_over`.
 
     Attributes:
-        left_behind: Whether a process still held the output open after the run, which only levels 0 and 1 allow.
+        left_behind: Whether a process still had the output open after the run, which is only possible at levels 0 and 1.
     """
 
     def __init__(self, launch: Launch, folder: Folder, limits: SandboxLimits, level: int, stdin: bytes | None) -> None:
@@ -93,8 +93,8 @@ class Run:
         self._begun = not launch.handshake
         self._unsent = memoryview(b"\n" + (stdin or b"") if launch.handshake else stdin or b"")
         self._program: int | None = None
-        """Descriptor of the FIFO on which an interpreter that was started early waits for its program."""
-        # At weak levels, the program has our user id and could read our memory through /proc.
+        """The descriptor of the FIFO on which an early interpreter waits for its program."""
+        # At weak levels, the program has this process's user id and could read its memory through /proc.
         hide_memory()
         try:
             self._process = subprocess.Popen(  # noqa: S603 (what it is for)
@@ -111,9 +111,9 @@ class Run:
                 os.close(number)
 
     def wait_at_program(self, seconds: float) -> bool:
-        """Wait until the interpreter opens its program, a FIFO in the box's code directory. Return whether it did.
+        """Wait until the interpreter opens the FIFO for its program. Return whether it did within `seconds`.
 
-        Until then, only the interpreter's start-up code has run, and modules of the box that it imports.
+        Until then, only the interpreter's start-up code has run, and modules in the box that it imports.
         """
         deadline = time.monotonic() + seconds
         process = self._process
@@ -129,13 +129,13 @@ class Run:
             try:
                 self._program = os.open(self._folder.program, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # ENXIO: the interpreter has not opened it yet
+                if error.errno != errno.ENXIO:  # ENXIO: the interpreter has not opened the FIFO yet
                     raise
                 time.sleep(_OPENS_SECONDS)
         return self._program is not None
 
     def hand_over(self, code: bytes, stdin: bytes) -> bool:
-        """Pass the program to the waiting interpreter and start its clock. Return whether the interpreter still ran."""
+        """Pass the program to the waiting interpreter and start the time limits. Return whether the interpreter was alive."""
         number, self._program = self._program, None
         assert number is not None, "wait_at_program returned True"
         self._started = time.monotonic()
@@ -152,14 +152,14 @@ class Run:
         return True
 
     def discard(self) -> None:
-        """End an interpreter that was started early and is not needed."""
+        """End an early interpreter that is not needed."""
         if self._process.returncode is None:
             self._end("cancelled")
             self._reap()
         self._close()
 
     def result(self, stop: Stop) -> RunResult:
-        """Wait until the run ends or reaches a limit. Raises SandboxError if it could not be confined."""
+        """Wait until the run ends or reaches a limit. Raises SandboxError if the program could not be confined."""
         outputs = {"stdout": _Output(self._limits.output_bytes), "stderr": _Output(self._limits.output_bytes)}
         try:
             with selectors.DefaultSelector() as selector:
@@ -201,7 +201,7 @@ class Run:
         elif self._level in (1, 2):
             why = self._status.decode("utf-8", "replace").strip()
         if why:
-            needs = "bubblewrap needs user namespaces, or in a container CAP_SYS_ADMIN." if self._level == 3 else ""
+            needs = "bubblewrap requires user namespaces, or CAP_SYS_ADMIN in a container." if self._level == 3 else ""
             raise SandboxError(f"A box (level {self._level}) could not be confined: {why}.", hint=needs)
 
     def _watch(self, selector: selectors.BaseSelector, outputs: dict[str, _Output], stop: Stop) -> None:
@@ -222,11 +222,12 @@ class Run:
             look_at = self._started + _LOOK_SECONDS
             ended = ending = False
             while not ended:
-                if self._killed_for is not None and not ending:  # by a limit, or by output that was just read
+                # killed at a limit, or because of output that was just read
+                if self._killed_for is not None and not ending:
                     ending, deadline = True, time.monotonic() + _GOING_SECONDS
                 now = time.monotonic()
                 if ending and now >= deadline:
-                    raise SandboxError("A program of a box did not end after it was killed.")
+                    raise SandboxError("A program in a box did not end after it was killed.")
                 if not ending and now >= deadline:
                     self._end("wall")
                 elif not ending and now >= look_at:
@@ -292,7 +293,7 @@ class Run:
                     self._status += data
 
     def _root_pid(self) -> int:
-        """Return the pid of process 1 of the box once bubblewrap has reported it, else of the process that we started."""
+        """Return the pid of process 1 in the box, or of the launched process until bubblewrap has reported process 1."""
         if self._level == 3:
             self._read_status()
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -300,7 +301,7 @@ class Run:
         return self._process.pid
 
     def _look(self, outputs: dict[str, _Output]) -> None:
-        """Check the limits that no single process can exceed but several processes together can."""
+        """Check the limits that several processes together can exceed."""
         limits = self._limits
         used = processes.usage(self._family(), memory_above=limits.memory_bytes, uid=self._folder.uid)
         self._cpu_seconds = max(self._cpu_seconds, used.cpu_seconds)
@@ -320,10 +321,10 @@ class Run:
         return processes.descendants(self._root_pid())
 
     def _end(self, cause: KilledFor) -> None:
-        """Kill the run. At level 3, process 1 is killed, and the kernel kills all other processes of its namespace.
+        """Kill the run. At level 3, kill process 1, so that the kernel kills all other processes in the namespace.
 
         If process 1 has not reported yet, bubblewrap may be about to start it, and killing bubblewrap could leave process 1
-        running for a moment. So only stdin is closed, which makes process 1 exit.
+        running for a moment. In this case only stdin is closed, which makes process 1 exit.
         """
         self._killed_for = self._killed_for or cause
         if self._level == 3:
@@ -339,7 +340,7 @@ class Run:
             processes.kill(reversed(processes.descendants(self._process.pid)))
 
     def _reap(self) -> tuple[int, float]:
-        """Kill what the program left behind. Return the wait status and the processor seconds of all reaped processes."""
+        """Kill all remaining processes. Return the wait status and the processor seconds of all reaped processes."""
         self._read_status()
         if self._folder.uid is not None and (self._level != 3 or b'"exit-code"' not in self._status):
             processes.kill_uid(self._folder.uid)
@@ -351,7 +352,7 @@ class Run:
         return status, used.ru_utime + used.ru_stime
 
     def _drain(self, outputs: dict[str, _Output]) -> None:
-        """Read the rest of the pipes without waiting, because a daemon that could not be killed may hold them open."""
+        """Read the rest of the pipes without waiting, because a daemon that could not be killed may keep them open."""
         for name, output in outputs.items():
             number = getattr(self._process, name).fileno()
             while output.seen <= self._limits.flood_bytes:
@@ -362,7 +363,8 @@ class Run:
                     break
                 if not data:
                     break
-                if self._begun or name != "stdout":  # else it is the line of process 1, which has not been read
+                # otherwise the pipe contains the line of process 1, which has not been read
+                if self._begun or name != "stdout":
                     output.take(data)
 
     def _close(self) -> None:

@@ -1,9 +1,9 @@
-"""The seccomp filter: the system calls that untrusted code may not make, as a BPF program for the kernel.
+"""The seccomp filter: a BPF program for the kernel that denies system calls to untrusted code.
 
-These eighty lines replace libseccomp, whose Python bindings need a shared library that slim containers lack. The table
-lists forbidden calls rather than allowed ones, so that ordinary programs keep working. Calls that could circumvent other
-restrictions (new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts, kernel settings) fail
-with an error. Calls that are newer than this table do not exist for the program.
+This module replaces libseccomp, whose Python bindings need a shared library that slim containers lack. The table lists
+forbidden calls, not allowed calls, so that ordinary programs still work. Calls that could circumvent other restrictions fail
+with EPERM: new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts, and kernel settings. Calls
+that are newer than this table fail with ENOSYS.
 
 The numbers are from the kernel's `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (aarch64).
 """
@@ -20,13 +20,13 @@ EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""The kernel's AUDIT_ARCH numbers. The filter kills a program that uses another architecture's calls (32-bit calls)."""
+"""The kernel's AUDIT_ARCH numbers. The filter kills programs that use calls of another architecture, such as 32-bit."""
 
 NEWEST = 450
 """The newest call in this table (Linux 6.0: set_mempolicy_home_node). Newer calls fail with ENOSYS."""
 
 FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
-    # inspecting other processes, or taking their resources
+    # inspecting other processes or using their resources
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "process_madvise": (440, 440), "pidfd_getfd": (438, 438),
     # changing namespaces and the root directory
@@ -55,7 +55,7 @@ FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
     "_sysctl": (156, None), "sysfs": (139, None), "ustat": (136, None),
 }  # fmt: skip
-"""Numbers of the forbidden calls on (x86_64, aarch64). Each call fails with EPERM."""
+"""The numbers of the forbidden calls on x86_64 and aarch64. Each call fails with EPERM."""
 
 CLONE, CLONE3 = (56, 220), (435, 435)
 IOCTL, SOCKET, SOCKETPAIR = (16, 29), (41, 198), (53, 199)
@@ -68,7 +68,8 @@ TERMINAL_REQUESTS = (0x5412, 0x541C)
 _LOAD = 0x20  # load a 32-bit word of `struct seccomp_data` at offset k
 _EQUAL, _ABOVE, _ANY_BIT = 0x15, 0x25, 0x45  # compare the loaded word with k: ==, >, & != 0
 _RETURN = 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # the low halves: both machines are LE
+# of 64-bit arguments only the low halves, because both architectures are little-endian
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000  # FAIL: the low 16 bits are the errno
 
 Instruction = tuple[int, int, int, int]
@@ -85,7 +86,7 @@ def _when(number: int, then: list[Instruction]) -> list[Instruction]:
 
 
 def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
-    """Return the filter for an architecture, `x86_64` or `aarch64`. `families` are the socket families to allow."""
+    """Return the filter as BPF instructions. machine: `x86_64` or `aarch64`. families: the allowed socket families."""
     if machine not in ARCHITECTURES:
         raise Unavailable(
             f"The sandbox does not support {machine} processors.", hint="Use a machine with x86_64 or aarch64."
@@ -96,7 +97,7 @@ def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
         return pair[mine]
 
     program: list[Instruction] = [
-        # 1. Calls of another architecture have other numbers, so this filter cannot check them: kill the program.
+        # 1. Calls of another architecture have other numbers, so this filter cannot check them. Kill the program.
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, ARCHITECTURES[machine]),
         (_RETURN, 0, 0, KILL),
@@ -114,12 +115,12 @@ def instructions(machine: str, families: tuple[int, ...]) -> list[Instruction]:
     for request in TERMINAL_REQUESTS:
         typed += [(_EQUAL, 0, 1, request), _fail(EPERM)]
     program += _when(of(IOCTL), typed)
-    # 6. Only the allowed socket families: a network namespace does not confine VSOCK, ALG and others.
+    # 6. Allow only some socket families, because a network namespace does not confine VSOCK, ALG and others.
     kinds: list[Instruction] = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
     for family in families:
         kinds += [(_EQUAL, 0, 1, family), (_RETURN, 0, 0, ALLOW)]
     program += _when(of(SOCKET), [*kinds, _fail(EPERM)])
-    # 7. A pair of connected Unix sockets is allowed: it reaches no other process, and asyncio needs it.
+    # 7. Allow socketpair for Unix sockets, because it reaches no other process and asyncio needs it.
     program += _when(of(SOCKETPAIR), [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, AF_UNIX), _fail(EPERM)])
     # 8. The calls in the table fail; all others are allowed.
     for pair in FORBIDDEN.values():
@@ -135,7 +136,7 @@ def seccomp_program(*, sockets: bool, machine: str | None = None) -> bytes:
 
     Args:
         sockets: Whether the program may create Unix and internet sockets. Only safe inside a network namespace.
-        machine: Architecture. Defaults to this machine's.
+        machine: The architecture. Defaults to the architecture of this machine.
 
     Raises:
         Unavailable: The architecture is not supported.

@@ -1,7 +1,8 @@
 """Leases of user ids for boxes. On one machine, an id is leased to at most one box at a time.
 
-RLIMIT_NPROC counts the processes of a real user id, and processes may signal and inspect processes with the same id, so
-boxes must not share an id. Only root can change ids. Other users run boxes under their own id, in a user namespace.
+Boxes must not share an id, because RLIMIT_NPROC counts all processes of a real user id, and because a process can signal and
+inspect other processes with the same id. Only root can change ids. Other users run boxes under their own id in a user
+namespace.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ from taskapp_kit.errors import SandboxError
 from taskapp_kit.sandbox import processes
 
 DEFAULT_UIDS = range(60_600, 61_100)
-"""Ids that neither distributions nor systemd assign, below 65536, where the ids of a container end."""
+"""The default ids. Neither distributions nor systemd assign them. They are below 65536, the limit in a container."""
 
 _lock = threading.Lock()
 _next = 0
 
 
 class Lease:
-    """A user id, leased until `release()`. The lock is an abstract socket name, which can be bound only once."""
+    """A user id that is leased until `release()`. The lock is an abstract socket name, which can only be bound once."""
 
     def __init__(self, uid: int, held: socket.socket) -> None:
         self.uid = uid
         self._held = held
 
     def release(self) -> None:
-        """Return the id. No process with this id may be running."""
+        """Release the id. No process with this id may be running."""
         self._held.close()
 
 
 def lease(uids: Sequence[int]) -> Lease:
-    """Lease a free id, after killing processes that an owner which was itself killed may have left. Raises SandboxError."""
+    """Lease a free id and kill processes that a dead owner may have left. Raises SandboxError if no id is free."""
     global _next
     with _lock:
         for turn in range(len(uids)):
             uid = uids[(_next + turn) % len(uids)]
             if uid <= 0 or uid == processes.GUARD_UID or _has_account(uid):
                 raise SandboxError(
-                    f"The user id {uid} cannot be used for boxes: it is reserved or belongs to an account. "
+                    f"The user id {uid} is reserved or belongs to an account, so boxes cannot use it. "
                     "All processes with the id would be killed.",
-                    hint="Pass user_ids without accounts.",
+                    hint="Set user_ids to ids that no account uses.",
                 )
-            # The kernel releases the name even if this process is killed, unlike a lock file.
+            # unlike a lock file, the kernel releases the name even if this process is killed
             held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 held.bind(f"\0taskapp-box-uid-{uid}")

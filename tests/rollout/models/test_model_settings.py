@@ -74,7 +74,7 @@ def test_did_you_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = 1", "not a table"), ("[a]\n", "no url"), ('[a]\nurl = "h/v1"', "is not an address"), ('[a]\nurl = "http://u:p@h/v1"', "contains a user"),
+        ("x = 1", "not a table"), ("[a]\n", "no `url`"), ('[a]\nurl = "h/v1"', "is not an address"), ('[a]\nurl = "http://u:p@h/v1"', "contains a user"),
         ('[a]\nurl = "http://h"\nmodle = "x"', "modle"), ('[a]\nurl = "http://h"\nmodel = 3', "not a string"),
         ('[a]\nurl = "http://h"\nkey = "sk-secret-secret"', "invalid `key`"), ('[a]\nurl = "http://h"\nkey = 3', "invalid `key`"),
         ('[a]\nurl = "http://h"\nkey = "ENVIRONMENT_API_KEY"', "ENVIRONMENT_API_KEY"),

@@ -89,7 +89,7 @@ def test_six_attempts_are_enough(kind: str) -> None:
     assert failed.failure.boundary == "policy"
     assert failed.failure.code == KINDS[kind].code
     assert failed.failure.metadata["attempts"].split(", ") == [kind] * MOST_ATTEMPTS
-    assert "It was called 6 times." in failed.failure.message
+    assert "was called 6 times." in failed.failure.message
 
 
 @pytest.mark.parametrize("kind", [kind for kind, known in KINDS.items() if not known.again])
