@@ -126,9 +126,7 @@ def acting_as(uid: int) -> Iterator[None]:
     """
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
-        raise SandboxError(
-            f"Measuring another user's box requires root and x86_64 or aarch64, not {platform.machine()}."
-        )
+        raise SandboxError(f"Measuring another user's box requires root, and is unsupported on {platform.machine()}.")
     real, effective, saved = os.getresuid()
     group = os.getegid()
     parent_signal = ctypes.c_int(0)
