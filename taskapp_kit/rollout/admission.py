@@ -27,7 +27,7 @@ class Caller:
 
     Attributes:
         key_label: The label of the caller's key, never the key itself.
-        max_in_flight: The limit on concurrent rollouts with this label, or None if there is no limit.
+        max_in_flight: The limit on concurrent rollouts with this label, or None for unlimited.
         traceparent: W3C trace context of the request.
         tracestate: W3C trace state of the request.
         admin: Whether the caller may see and cancel the rollouts of every key label.

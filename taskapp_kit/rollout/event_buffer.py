@@ -48,7 +48,7 @@ class EventBuffer:
         # Wake the loop only for followers. Most rollouts have none, and an episode has hundreds of events.
         self._unread.append(event)
         if self._followers:
-            with suppress(RuntimeError):  # the loop is closed, so there are no readers
+            with suppress(RuntimeError):  # a closed loop has no readers
                 self._loop.call_soon_threadsafe(self._more.set)
 
     def take(self, piece: bytes, pictures: dict[str, bytes]) -> None:

@@ -243,7 +243,7 @@ class EpisodeDriver:
         try:
             self._thread = await threads.open(environment, seconds=rollout.seconds)
         except NoFreeThread:
-            # stored like any other failure, so that waiting clients learn why there is no episode
+            # stored like any other failure, so that waiting clients learn the reason
             return executor.give_up(rollout, [], no_thread(rollout.seconds), report.send_rest)
         except asyncio.CancelledError:
             await executor.cancel(rollout, [], report.send_rest)

@@ -198,7 +198,7 @@ class RequestPlanner:
         return self._models.of_policy(request, address)
 
     def _policy_name(self, request: RolloutRequest, address: GivenUrl | None, spec: EnvironmentSpec) -> str:
-        """Return the name of the requested policy. Raises RequestError if there is no such policy."""
+        """Return the name of the requested policy. Raises RequestError for an unknown policy."""
         url = None if address is None else address[0]
         return chosen_name(self.spec, spec.name, request.policy.config, request.policy.policy_name, url)
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 class SharedRollouts:
     """The shared rollouts of this process. Use it on the service's event loop, and close it before the service.
 
-    coordinator: stores the idempotency records. Defaults to the service's store, or to memory if there is no store.
+    coordinator: stores the idempotency records. Defaults to the service's store, or to memory without a store.
     """
 
     def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:
@@ -218,7 +218,7 @@ class SharedRollouts:
                     keep_lost = False
                     continue
                 found = Claim(found.record, "settled", settled)
-                # requests before this point were told that the rollout is lost
+                # earlier requests got the response that the rollout is lost
                 self._over.pop(found.record.rollout_id, None)
             # A rollout that was cancelled here is not settled yet. A repeated request must not join it.
             own = self._by_id.get(found.record.rollout_id)

@@ -56,7 +56,7 @@ class RolloutSource(ABC):
 
     @abstractmethod
     async def load(self, rollout_id: str) -> StoredRollout:
-        """Return the whole rollout. Only local sources include the private column. Raises ConfigError if there is none."""
+        """Return the whole rollout. Only local sources include the private column. Raises ConfigError for an unknown id."""
 
     @abstractmethod
     async def blob(self, sha256: str) -> bytes | None:
@@ -96,7 +96,7 @@ def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
 
 
 class RolloutReader:
-    """The stored rollouts of a service's app, filtered by what each caller may see. store: None if there is no store."""
+    """The stored rollouts of a service's app, filtered by what each caller may see. store: the service's store, or None."""
 
     def __init__(self, app: str, store: Store | None) -> None:
         self.app = app
@@ -208,7 +208,7 @@ class _CallersRollouts(RolloutSource):
 
 
 class ImageCache:
-    """Images by hash, up to `limit_bytes`, which are served as `/blobs/{hash}` if there is no store."""
+    """Images by hash, up to `limit_bytes`, which are served as `/blobs/{hash}` without a store."""
 
     def __init__(self, limit_bytes: int = IMAGE_MEMORY_BYTES) -> None:
         self._limit = limit_bytes

@@ -129,7 +129,7 @@ class Episode:
             failed, status, stop_reason = closing, "failed", closing.code
         if failed is not None:
             yield failed
-        # Failed episodes also end with this event. It tells readers that no event follows.
+        # Failed episodes also end with this event. No event follows this one.
         yield EpisodeEnded(status, stop_reason, final_state, self._numbers(host))
 
     def _numbers(self, host: EnvironmentHost) -> dict[str, float]:

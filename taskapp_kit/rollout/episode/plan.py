@@ -40,7 +40,7 @@ Instruction = Scripted | Literal["agent"]
 def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
     """Convert the caller's `ops` to instructions. Returns None for an empty list, which plays to the end or a limit.
 
-    "agent" (also "policy", "model") is one turn of the policy. "env" (also "environment", "step") stands for the response
+    "agent" (also "policy", "model") is one turn of the policy. "env" (also "environment", "step") represents the response
     to a turn and adds nothing. `{"type": "env", "tool": NAME, "args": {…}}` applies that action. Raises RequestError for
     other values.
     """

@@ -429,7 +429,7 @@ def _raised(error: BaseException) -> Frame:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the exception's message, or its type if there is none. An author's exception may fail in `__str__`."""
+    """Return the exception's message, or its type if the message is empty or `__str__` fails."""
     try:
         text = str(error)
     except Exception:

@@ -178,7 +178,7 @@ class PinnedThreads:
         thread returns to the pool when the job ends. Raises NoFreeThread if no thread becomes free, and ThreadHung if the
         job does not end after `stop`.
         """
-        # usually a thread is free, so there is no waiting time to subtract
+        # usually a thread is free, so no waiting time has to be subtracted
         if self._free.locked():
             began = time.monotonic()
             pinned_thread = await self.open(seconds=seconds)

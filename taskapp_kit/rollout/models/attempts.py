@@ -271,7 +271,7 @@ class HostLimiter:
         self.signs += congested
         if seconds is not None:
             self._time(seconds)
-        # attempts that began before the last reduction are no evidence about the current limit
+        # ignore attempts that began before the last reduction, because they did not test the current limit
         if epoch == self._epoch:
             self._answers += 1
             self._signs += congested

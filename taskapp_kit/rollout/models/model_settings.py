@@ -77,7 +77,7 @@ class ModelNames:
     def of(cls, settings: Settings, folder: Path | None = None) -> ModelNames:
         """Read `settings.models_file` if it is set, or else `models.toml` in `folder` if that file exists.
 
-        folder: defaults to the working directory. Raises ConfigError if the file is invalid.
+        `folder` defaults to the working directory. Raises ConfigError if the file is invalid.
         """
         if settings.models_file is not None:
             return cls.read(settings.models_file)

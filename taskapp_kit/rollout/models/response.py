@@ -311,7 +311,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def text_of(error: Any) -> str:
-    """Return the message in an error of any format, or "" if there is none."""
+    """Return the message in an error of any format, or "" if it has no message."""
     for _ in range(4):
         if isinstance(error, str):
             return error[:2000]

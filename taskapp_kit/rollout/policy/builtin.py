@@ -114,7 +114,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
     """Return the policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of such objects, or plain text.
 
     Raises RequestError if the action is missing, or invalid in every state of the environment. Raises PolicyError if it
-    has none of these forms.
+    has another form.
     """
     if "action" not in config:
         raise unavailable(

@@ -130,7 +130,7 @@ def _available(app: AppSpec, environment: str) -> list[str]:
 def chosen_name(
     app: AppSpec, environment: str, config: Mapping[str, Json], policy_name: str | None, inference_url: str | None
 ) -> str:
-    """Return the name of the selected policy. Raises RequestError with the valid names if there is no such policy."""
+    """Return the name of the selected policy. Raises RequestError with the valid names for an unknown policy."""
     names = policy_names(app, environment)
     asked = config.get("policy")
     loc = ("body", "policy", "policy_name") if asked is None else ("body", "policy", "config", "policy")

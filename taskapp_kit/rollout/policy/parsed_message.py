@@ -190,7 +190,7 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
 
 
 class UnreadableJson(ValueError):
-    """A string is not valid JSON or cannot be recorded. The message says what is wrong and where, for the model.
+    """A string is not valid JSON or cannot be recorded. The message, which the model reads, describes the error and its position.
 
     read: the number of characters that were parsed.
     """

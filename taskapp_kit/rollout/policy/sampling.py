@@ -95,7 +95,7 @@ class UniformSampler:
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
         """Return the function for a part of the schema."""
-        # there is no uniform distribution over values of unlimited size
+        # a uniform distribution over values of unlimited size does not exist
         if schema.recursive:
             raise Unbounded(f"{name} ({schema.recursive}) can contain itself without limit")
         return self.compiled(schema, name, depth + 1)
@@ -105,7 +105,7 @@ class UniformSampler:
         return schema.branches
 
     def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
-        """Return the bounds of a range of numbers. Raises Unbounded if there are none."""
+        """Return the bounds of a range of numbers. Raises Unbounded if a bound is missing."""
         if low is None or high is None or (kind == "integer" and high - low >= SPAN_LIMIT):
             raise Unbounded(f"{name} ({kind}) has no minimum and maximum")
         if kind == "integer" and low > high:

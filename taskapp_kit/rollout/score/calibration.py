@@ -38,9 +38,9 @@ class Case:
 
 @dataclass(slots=True)
 class CaseResult:
-    """The judge's scores for a case, one for each trajectory. If the judge gave no verdict, there are none.
+    """The judge's scores for a case, one for each trajectory. Without a verdict, the list is empty.
 
-    error: why there is no verdict. spreads: the highest minus the lowest score of each model's repeats. places: the mean
+    error: why the judge gave no verdict. spreads: the highest minus the lowest score of each model's repeats. places: the mean
     score at each position in a group, from first to last.
     """
 
@@ -150,13 +150,13 @@ def _class(value: float, judge: JudgeSpec, cut: float) -> int:
 
 
 def _length(trajectory: Trajectory) -> int:
-    """Return the length in characters of the policy's text, or of the arguments if there is no text."""
+    """Return the length in characters of the policy's text, or of the arguments if the text is empty."""
     words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
     return words or sum(len(str(step.args)) for step in trajectory.steps)
 
 
 def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """Return the share of equal pairs, or None if there are no pairs."""
+    """Return the share of equal pairs, or None without pairs."""
     return sum(a == b for a, b in zip(one, two, strict=True)) / len(one) if one else None
 
 

@@ -384,7 +384,7 @@ def _children(body: str) -> Iterator[tuple[str, str]]:
 def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
     """Yield the call of a tool without required arguments if the text is only the tool's name."""
     name = words[:200].strip().strip("`'\"*.! ").removesuffix("()")
-    # if the tool requires arguments, its name alone is no call but a mention
+    # if the tool requires arguments, its name alone only mentions the tool
     if len(words) <= 200 and name in tools and not tools[name].parameters.get("required"):
         yield ToolCall(name, {})
 
