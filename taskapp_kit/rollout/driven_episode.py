@@ -51,7 +51,7 @@ class DrivenEpisode:
 
     async def answers(self, body: dict[str, Json]) -> ChatReply:
         """Receive the policy's request and return the caller's decision. Call it on the event loop."""
-        # The caller replies in place of a model, over the path that a worker process uses for its model calls. Threads,
+        # The caller replies instead of a model, over the path that a worker process uses for its model calls. Threads,
         # processes, limits, scoring and the store therefore need no changes.
         self._reply = self._loop.create_future()
         if not self._pause.done():

@@ -198,7 +198,7 @@ class Executor:
     def complete(self, rollout: RunningRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
         """Add the timing, the images and the row to the result. encoded: the events if a worker encoded them, or None.
 
-        The total time includes waiting. Time outside the environment, the policy and scoring counts as the framework's.
+        The total time includes waiting. Time outside the environment, the policy and scoring counts as `framework`.
         """
         result.rollout_id, result.created_at = rollout.rollout_id, rollout.created_at
         # set in the process that admitted the rollout, because a worker knows neither the waiting time nor the commit

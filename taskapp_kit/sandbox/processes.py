@@ -117,7 +117,7 @@ def acting_as(uid: int) -> Iterator[None]:
     Do not use this on the process's first thread; see `_acting_as`.
 
     Root without CAP_SYS_PTRACE, as in most containers, cannot inspect other users' processes. As root, kill(-1) would kill
-    every process on the machine, so this function checks that the thread has lost all rights of root. Only the effective id
+    every process on the machine, so this function checks that the thread has lost root's rights. Only the effective id
     is the user's id. The real id is an unused id, so that the user's processes cannot signal this process. The system call is
     made directly, because the C library's function changes all threads.
 

@@ -136,7 +136,7 @@ def seccomp_program(*, sockets: bool, machine: str | None = None) -> bytes:
 
     Args:
         sockets: Whether the program may create Unix and internet sockets. Only safe inside a network namespace.
-        machine: The architecture. Defaults to the architecture of this machine.
+        machine: The architecture. Defaults to this machine's architecture.
 
     Raises:
         Unavailable: The architecture is not supported.

@@ -154,5 +154,5 @@ def test_a_rollout_plays_the_instance_and_rubrics_see_the_whole_config(tmp_path:
 def test_a_value_error_in_the_constructor_is_the_callers(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
         play(app_from(tmp_path, SOURCE), config={"low": 101})
-    assert caught.value.message == "environment 'adder' refuses this env.config: low is above 100."
+    assert caught.value.message == "Environment 'adder' rejects this env.config: low is above 100."
     assert caught.value.fields[0].loc == ("body", "env", "config")

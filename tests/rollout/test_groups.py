@@ -172,10 +172,10 @@ async def test_invalid_group_is_rejected_with_the_reason(groups: StoredGroups) -
     old, older = [await _copy(groups, one, spec_hash="0" * 64, rollout_id=letter * 32) for letter in "ab"]
     failed = await _copy(groups, one, status="failed", rollout_id="c" * 32)
     for code, part, names in (
-        ("not_one_group", "differ in seed;", [one, seed]),
-        ("not_one_group", "differ in config;", [one, config]),
-        ("not_one_group", "differ in environment;", [one, plain]),
-        ("not_one_group", "differ in environment, seed, task;", [one, row]),
+        ("not_one_group", "differ in seed.", [one, seed]),
+        ("not_one_group", "differ in config.", [one, config]),
+        ("not_one_group", "differ in environment.", [one, plain]),
+        ("not_one_group", "differ in environment, seed, task.", [one, row]),
         ("not_one_group", "spec hash", [one, old]),
         ("other_declarations", "", [old, older]),
         ("no_such_rollout", "f" * 32, [one, "f" * 32]),

@@ -394,7 +394,7 @@ def test_a_judge_that_weighs_something_is_refused_at_start_naming_the_variable(a
 
     with pytest.raises(Unavailable) as caught:
         served(app, a_request("noop"))
-    assert "judge 'style'" in caught.value.message
+    assert "'style'" in caught.value.message
     assert "test_service.py:" in caught.value.message
     assert "TASKAPP_JUDGE_URL" in caught.value.message
     assert "weight=0" in caught.value.hint

@@ -241,7 +241,7 @@ class EnvironmentHost:
 
     @_authors
     def close(self) -> None:
-        """Close the instance, if there is one, and the event loop of its async methods. A second call is allowed."""
+        """Close the instance, if it exists, and the event loop of its async methods. A second call is allowed."""
         instance, self._instance = self._instance, None
         try:
             if instance is not None and self.spec.has_close:

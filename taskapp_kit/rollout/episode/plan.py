@@ -51,7 +51,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
         word = op.get("type") if isinstance(op, dict) else op
         if not isinstance(word, str):
             raise _bad_op(index, "needs a string `type`" if isinstance(op, dict) else f"is a {type(op).__name__}")
-        # if accepted, the episode would silently play another action than the caller requested
+        # if accepted, the episode would silently ignore the action that the caller requested
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
             raise _bad_op(index, f"names a tool, but with the type {word!r} the policy chooses the tool")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:

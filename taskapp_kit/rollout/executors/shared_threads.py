@@ -36,7 +36,7 @@ MEASURED_CALLS = 100
 MEAN_OF_CALLS = 50
 """The length of the exponential moving average, in calls. One call of half a second ends the sharing."""
 BUSY_SECONDS = 0.05
-"""A thread whose current call has taken longer than this gets no new rollout."""
+"""A thread whose current call has taken longer than this is not assigned to a new rollout."""
 BLOCKED_SECONDS = 10.0
 """If a call takes longer than this, the other rollouts of its thread fail."""
 PATIENCE_SECONDS = 0.0005

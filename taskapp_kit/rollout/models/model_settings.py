@@ -253,7 +253,7 @@ class Credentials:
         key = settings.variable(variable)
         if not key:
             raise ConfigError(
-                f"{KEYS_FOR} names the variable {variable} for {called.host}, which is not set.",
+                f"{KEYS_FOR} names {variable} for {called.host}, but this variable is not set.",
                 hint=f"Set {variable}, or remove the entry.",
             )
         named = re.search(r":[0-9]+$", bare) is not None

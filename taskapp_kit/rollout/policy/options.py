@@ -1,7 +1,7 @@
 """Reads `policy.config`, which selects the policy and contains the options of a model's conversation.
 
 The policy is `policy.config.policy` if it is set, then `policy_name` if that is a known policy, then the model at
-`inference_url`. A request with none of them gets a 422.
+`inference_url`. Otherwise the request gets a 422.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CALLERS = (SESSION, PERSON)
 GOLD = "gold"
 """The policy with the app's example of good play. Only this policy may read a task's private fields."""
 
-# a list of the fields that are stored, not of those that are omitted, because an unknown field may contain a key
+# a list of the fields that are stored, not of the omitted fields, because an unknown field may contain a key
 STORED_CONFIG = (
     "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
     "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",

@@ -246,7 +246,7 @@ class FreeSampler(UniformSampler):
 
 
 def _depth_ahead(schema: Schema) -> int:
-    """Rank a branch by how far it may recurse. Plain values end a recursive schema, and references continue it."""
+    """Rank a branch by its possible recursion. Plain values end a recursive schema, and references continue it."""
     return 2 if schema.recursive else 1 if schema.kind in ("object", "array") else 0
 
 

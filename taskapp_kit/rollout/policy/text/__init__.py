@@ -1,1 +1,1 @@
-"""Actions written as text: as JSON, between tags, and the schema of structured output."""
+"""Actions in a model's text, as JSON or between tags, and the schema for structured output."""

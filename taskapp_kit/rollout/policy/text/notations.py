@@ -214,7 +214,7 @@ def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
         except UnreadableJson as error:
             found.broken = str(error)
             break
-    # all or nothing, because executing only the valid calls would reward other actions than the model wrote
+    # all or nothing, because executing only the valid calls would reward an answer that the model did not write
     if found.broken is not None:
         found.calls = []
     return found
