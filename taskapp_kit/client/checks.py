@@ -35,7 +35,7 @@ WHAT_TO_DO = {
     Trouble.CONNECT_TIMEOUT: "A firewall may block the connection. Check the host and the port.",
     Trouble.TIMEOUT: (
         "The server accepts connections but does not respond. A cold container may take a minute. Try again, or "
-        "read its log."
+        "read the server's log."
     ),
     Trouble.DROPPED: "The server closed the connection. Read the server's log.",
     Trouble.TRUNCATED: "The server closed the connection in the middle of its response. Read the server's log.",
@@ -274,7 +274,7 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
 def _key_of_task_app(health: ProbeResult, key: str | None) -> Finding | None:
     """Return the problem with the key, or None if the key is valid."""
     if health.code == "missing_environment_api_key":
-        do = "Set ENVIRONMENT_API_KEY where the task app runs (on Modal, in its secret), and restart it."
+        do = "Set ENVIRONMENT_API_KEY where the task app runs (on Modal: in its secret), and restart the task app."
         return Finding("key", False, "The task app was started without a key, so it rejects every request.", do)
     if health.status in (401, 403) or (health.status == 400 and health.code in UNAUTHORISED):
         if key:
@@ -323,13 +323,13 @@ def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     listed = dataset.get("splits")
     splits = [name_of(split, key) for split in listed if isinstance(split, str)][:8] if isinstance(listed, list) else []
     if not name or not splits:
-        found = f"The data set {name} has no splits." if name else "GET /task_info names no data set with splits."
+        found = f"The data set {name} has no splits." if name else "GET /task_info describes no data set with splits."
         return Finding("contract", True, found, "Add its id and splits, so that jobs can report metrics by split.")
     return Finding("contract", True, f"The data set {name} has the splits {', '.join(splits)}.")
 
 
 def takes_words(described: Mapping[str, Any]) -> bool:
-    """Return whether a tool of the environment takes plain text, according to `/task_info`."""
+    """Return whether a tool of the environment accepts plain text, according to `/task_info`."""
     space = described.get("action_space")
     tools = space.get("tools") if isinstance(space, dict) else None
     return isinstance(tools, list) and any(isinstance(tool, dict) and tool.get("text") is True for tool in tools)

@@ -86,7 +86,11 @@ async def exchange(
 async def _sent(
     transport: Transport, verb: str, address: str, body: bytes | None, seconds: float, retries: int
 ) -> HttpResponse:
-    """Send a request, follow redirects, and return the response. Raises NoAnswer, ForeignRedirect, OutOfHops."""
+    """Send a request, follow redirects, and return the response.
+
+    Raises NoAnswer if no response arrives, ForeignRedirect if a redirect leaves the server, and OutOfHops after too
+    many redirects.
+    """
     end = time.monotonic() + seconds
     answer = await transport.send(verb, address, body=body, seconds=seconds)
     if answer.status != 303:
@@ -111,7 +115,7 @@ class RemoteSession:
 
     Args:
         session_id: The session's id.
-        call: Function that makes one call, with the parameters of `exchange` from `verb` on.
+        call: Function that makes one call. It accepts the parameters of `exchange`, starting with `verb`.
     """
 
     def __init__(self, session_id: str, call: Exchange) -> None:

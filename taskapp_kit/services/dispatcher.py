@@ -135,7 +135,10 @@ class Dispatcher:
         await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
 
     async def _begin(self, slot: ReplicaSlot) -> None:
-        """Start the slot's process, and repeat the calls that set the replica's state. Raises ReplicaStartFailed."""
+        """Start the slot's process, and repeat the calls that set the replica's state.
+
+        Raises ReplicaStartFailed if the start or one of the calls fails.
+        """
 
         def has_ended(reason: str) -> None:
             if slot.handle is handle:

@@ -131,7 +131,7 @@ class EnvironmentActor(Actor, stateful=True):
 
     @classmethod
     def sent_arguments(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replace the app with a reference to it. Raises DeclarationError, DiscoveryError, RequestError."""
+        """Replace the app with a reference to it. Raises the errors of `app_arguments`."""
         return (), app_arguments(*args, **kwargs)
 
     @endpoint
@@ -237,7 +237,11 @@ def raise_with_boundary(error: RolloutFailed) -> NoReturn:
 
 
 def app_arguments(app: TaskApp | str | Path, environment: str | None = None) -> dict[str, Any]:
-    """Return the arguments for `EnvironmentActor`. Raises DeclarationError, DiscoveryError, RequestError."""
+    """Return the arguments for `EnvironmentActor`.
+
+    Raises DiscoveryError if the app is not found, DeclarationError if it is invalid, and RequestError if it has no such
+    environment.
+    """
     task_app = app if isinstance(app, TaskApp) else find_app(str(app))
     name = None if environment is None else find_environment(task_app.freeze(), environment).name
     return {"app": reference_of(task_app), "environment": name}
@@ -252,7 +256,8 @@ _making = threading.Lock()
 def service_here(app: str) -> Service:
     """Return this process's service of an app. The first call creates the service.
 
-    Do not call this function on the loop of services. Raises Unavailable, DiscoveryError, DeclarationError, KitError.
+    Do not call this function on the loop of services. Raises Unavailable if a required setting is missing,
+    DiscoveryError if the app is not found, and DeclarationError if it is invalid.
     """
     with _making:
         if app not in _services:

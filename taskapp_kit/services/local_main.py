@@ -40,7 +40,7 @@ class CallServer:
         self._ended = asyncio.Event()
 
     async def serve(self) -> bool:
-        """Serve until the service closes the socket. Return whether no call was still running at that time."""
+        """Serve until the service closes the socket. Return whether all calls had ended at that time."""
         self._loop.add_reader(self._sock.fileno(), self._read)
         self._send(encode({"ready": MAX_THREADS}))
         await self._ended.wait()

@@ -22,7 +22,8 @@ _thread: DaemonLoop | None = None
 class _Inbox:
     """Callbacks that other threads post to one event loop.
 
-    All callbacks that arrive before the loop runs them share one wake-up of its thread, which costs more than a call.
+    All callbacks that arrive before the loop runs them share one wake-up of the loop's thread. A wake-up costs
+    more than a call.
     """
 
     def __init__(self) -> None:

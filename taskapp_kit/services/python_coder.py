@@ -179,7 +179,7 @@ class SandboxedPythonCoder(Actor):
 
     async def _cleared(self) -> None:
         """Remove all files that the program created."""
-        if self._box.level == remote_boxes.LEVEL:  # another machine, which cannot be emptied
+        if self._box.level == remote_boxes.LEVEL:  # a box on another machine cannot be emptied
             self._box.close()
             self._box = self._opened()
         else:

@@ -23,7 +23,7 @@ from taskapp_kit.services.replica_host import Answer, ReplicaHost
 from taskapp_kit.services.replicas import Frame, HasEnded, Operation, ReplicaHandle, ReplicaSpec, check_loaded
 
 CALLS_AT_ONCE = 1000
-"""Concurrent calls of one actor. The host itself limits the calls of an instance."""
+"""Maximum concurrent calls of one actor. The host limits the calls of each instance."""
 GRACE_SECONDS = 1.0
 """Seconds that a call may take to end after its time limit. After that, its actor is killed."""
 END_SECONDS = 5.0

@@ -191,7 +191,7 @@ class ReplicaHandle(Protocol):
         ...
 
     async def start(self) -> None:
-        """Start the process and, for a stateless class, create the instance. Raises ReplicaStartFailed."""
+        """Start the process and, for a stateless class, create the instance. Raises ReplicaStartFailed if this fails."""
         ...
 
     async def call(

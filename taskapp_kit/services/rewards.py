@@ -197,7 +197,7 @@ class AppReward(RewardActor):
         return (), _one_turn(*args, **kwargs)
 
     async def reward(self, prompt: Any, response: str, target: Any) -> float | None:
-        """Play the response as an episode and return its reward. Raises RolloutFailed."""
+        """Play the response as an episode and return its reward. Raises RolloutFailed if the episode fails."""
         row = target if isinstance(target, Mapping) else {"seed": target}
         if not isinstance(row.get("seed"), int):
             raise BadArgument(

@@ -60,7 +60,7 @@ class ServiceEndpoint:
         return decode(wait_on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the method on all replicas concurrently, and return their results in order. A failed call returns None.
+        """Call the method on all replicas concurrently, and return the results in order. The result of a failed call is None.
 
         Raises:
             ServiceError: The call failed on all replicas. The first failure is raised.

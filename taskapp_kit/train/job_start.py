@@ -99,7 +99,10 @@ class JobNeeds:
 
 
 def model_sizes(source: ModelSource) -> ModelSizes:
-    """Read the sizes of a model without adapters from config.json and the weights' headers. Raises ConfigError."""
+    """Read the sizes of a model without adapters from config.json and the weights' headers.
+
+    Raises ConfigError if they cannot be read.
+    """
     while source.base is not None:
         source = source.base
     folder = source.folder

@@ -135,7 +135,7 @@ def _load_optimizer(model: Any, optimizer: torch.optim.AdamW, stored: Mapping[st
 
 
 def _tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors in `state_dict` by name. Tied weights occur once, under the first of their names."""
+    """Return the tensors in `state_dict` by name. Tied weights occur only once, under their first name."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         found.setdefault(id(tensor), (name, tensor))

@@ -133,7 +133,10 @@ def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
 
 
 def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
-    """Return a job's last complete checkpoint, or None. Logs a warning for each damaged checkpoint. Raises OSError."""
+    """Return a job's last complete checkpoint, or None. Logs a warning for each damaged checkpoint.
+
+    Raises OSError if `root` cannot be listed.
+    """
     for path in reversed(checkpoint_folders(root)):
         try:
             return read_checkpoint(path)

@@ -27,8 +27,8 @@ from taskapp_kit.train.loops.loop_settings import Level
 from taskapp_kit.train.loops.turn_rewards import NoTurnRewards, turn_rewards
 
 CHECKS = 10
-"""How many consecutive checks without a change mean a stall. They are spread over the time limit. Checks are
-counted instead of time, so that a job does not end because the machine was suspended."""
+"""Number of consecutive checks without a change that mean a stall. They are spread over the time limit. Checks are counted
+instead of time, so that a job does not end because the machine was suspended."""
 
 Result = TypeVar("Result")
 

@@ -95,7 +95,7 @@ class LocalEngine:
         return problems
 
     async def missing(self, job: JobDocument, task_app: OpenedTaskApp) -> list[str]:
-        """Return a sentence for each feature that the job needs but the task app lacks. Raises TaskAppError."""
+        """Return a sentence for each feature that the job needs but the task app lacks."""
         settings, _ = read_training(job)
         if settings is None:
             return []

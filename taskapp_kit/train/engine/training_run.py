@@ -226,7 +226,10 @@ async def while_it_runs(vllm: VllmSampler, driving: Coroutine[Any, Any, JobOutco
 def vllm_sampler(
     order: TrainerOrder, settings: TrainingSettings, loaded: LoadedModel, update: PolicyUpdate
 ) -> VllmSampler:
-    """Return the sampler of a job with `[sampler] engine = "vllm"`, without starting it. Raises JobError."""
+    """Return the sampler of a job with `[sampler] engine = "vllm"`, without starting it.
+
+    Raises JobError if the backend has no suitable vLLM.
+    """
     assert settings.vllm is not None, "the job samples with vLLM"
     if order.vllm is None:
         raise JobError(f"The job samples with vLLM, but {VARIABLE} is not set.")

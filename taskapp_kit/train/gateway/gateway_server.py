@@ -236,7 +236,10 @@ class Gateway:
                 turn.sent(peer_of(scope))
 
     def _addressed(self, path: str) -> tuple[OpenAttempt, str]:
-        """Return the open attempt of a path, and the part after `/v1/`. Raises RequestRefused, without the secret path."""
+        """Return the open attempt of a path, and the part after `/v1/`.
+
+        Raises RequestRefused for any other path. The message does not contain the path, which is secret.
+        """
         parts = path.split("/", 4)
         number = (
             self._capabilities.read(parts[2])

@@ -80,7 +80,10 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint
     async def save(self, saved: SavedJob, score: float | None, version: int) -> str:
-        """Save a checkpoint of the weights with this version, and return its name. Raises CheckpointError, ReplicaDied."""
+        """Save a checkpoint of the weights with this version, and return its name.
+
+        Raises CheckpointError if it cannot be saved, and ReplicaDied if this process has another version.
+        """
         self._check(version)
         return await self._checkpoints.save(saved, score)
 
@@ -89,7 +92,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         """Restore the last complete checkpoint, and write its weights for the samplers.
 
         Return the job at the checkpoint (None if no checkpoint exists) and the version of the weights. Raises
-        CheckpointError, TrainingError.
+        CheckpointError if the checkpoint does not fit the model, and TrainingError if the weights cannot be written.
         """
         saved = await self._checkpoints.restore()
         if self._update.version:
@@ -98,7 +101,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint(idempotent=True)
     async def results(self) -> dict[str, Any]:
-        """Return the part of the job's results about its checkpoints."""
+        """Return the part of the job's results that describes the checkpoints."""
         return dict(await self._checkpoints.results())
 
     @endpoint(idempotent=True)
@@ -135,7 +138,10 @@ class PolicyUpdateService:
         self._version = 0
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update, and swap the sampler's weights. Raises TrainingError, BadArgument."""
+        """Make one update, and swap the sampler's weights.
+
+        Raises BadArgument if the rows cannot be trained on, and TrainingError if the update fails.
+        """
         metrics: UpdateMetrics = await _result(self._service.train_step.route(rows, self._version))
         self._version = metrics.version
         await self._sampler.use(metrics.version)
@@ -155,7 +161,7 @@ class PolicyUpdateService:
         return saved
 
     async def results(self) -> Mapping[str, Any]:
-        """Return the part of the job's results about its checkpoints."""
+        """Return the part of the job's results that describes the checkpoints."""
         found: dict[str, Any] = await _result(self._service.results.route())
         return found
 
@@ -166,7 +172,7 @@ class PolicyUpdateService:
 
 
 def job_update(model: Any, settings: TrainingSettings, job_id: str) -> PolicyUpdate:
-    """Return the update of a job. `model` is the job's initial model, which is changed in place. Raises ConfigError."""
+    """Return the update of a job. `model` is the job's initial model, which is changed in place."""
     reference = copy.deepcopy(model) if settings.update.beta else None
     policy = trained_policy(model, settings.lora)
     return PolicyUpdate(policy, replace(settings.update, draw=job_id), reference=reference)

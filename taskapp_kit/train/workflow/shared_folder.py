@@ -54,7 +54,7 @@ class WeightsFolder:
         return path
 
     def write(self, pushed: list[tuple[int, int]], part: CheckpointPart) -> None:
-        """Write the weights of the last pushed version, and the list of pushed versions. Raises TrainingError.
+        """Write the weights of the last pushed version, and the list of pushed versions. Raises TrainingError if this fails.
 
         Readers never see an incomplete file. Files are not flushed to the disk, because checkpoints already survive a
         power failure.
@@ -79,7 +79,10 @@ class WeightsFolder:
             ) from error
 
     def pushed(self) -> list[tuple[int, int]]:
-        """Return the pushed versions with their numbers of updates, or [] before the first push. Raises TrainingError."""
+        """Return the pushed versions with their numbers of updates, or [] before the first push.
+
+        Raises TrainingError if the file cannot be read.
+        """
         try:
             return [
                 (int(version), int(updates)) for version, updates in orjson.loads((self._folder / PUSHED).read_bytes())

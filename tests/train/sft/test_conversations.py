@@ -193,7 +193,7 @@ def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         list(read_conversations(tmp_path / "none.jsonl"))
     (tmp_path / "b.jsonl").write_text("{\n")
-    with pytest.raises(ConfigError, match="line 1: no JSON"):
+    with pytest.raises(ConfigError, match="line 1: invalid JSON"):
         list(read_conversations(tmp_path / "b.jsonl"))
 
 

@@ -54,10 +54,10 @@ class Adapter:
 def write_model(
     folder: Path, weights: Mapping[str, torch.Tensor], description: Mapping[str, bytes], dtype: torch.dtype
 ) -> None:
-    """Write a model to a directory, from which vLLM can start and reload weights in place. Raises OSError.
+    """Write a model to a directory, from which vLLM can start and reload weights in place.
 
     `weights` is a `state_dict`. Adapters in it are omitted. `description` contains the model's other files by name,
-    including config.json.
+    including config.json. Raises OSError if a file cannot be written.
     """
     # The head is written as a separate tensor: if it is tied to the embeddings, vLLM 0.32 reloads only the embeddings, and
     # reports success.
@@ -77,7 +77,10 @@ def write_model(
 
 
 def write_adapter(folder: Path, weights: Mapping[str, torch.Tensor], adapter: Adapter, dtype: torch.dtype) -> None:
-    """Write an adapter in peft's format. `weights` is the `state_dict` of the model with the adapter. Raises OSError."""
+    """Write an adapter in peft's format. `weights` is the `state_dict` of the model with the adapter.
+
+    Raises OSError if a file cannot be written.
+    """
     tensors = {
         _STORED + name.replace(".default.", "."): _stored(tensor, dtype)
         for name, tensor in weights.items()

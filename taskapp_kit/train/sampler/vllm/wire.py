@@ -40,7 +40,10 @@ class VllmServer:
             return False
 
     async def base_model(self) -> tuple[str, int]:
-        """Return the base model's name, and its maximum number of prompt and reply tokens. Raises TrainingError."""
+        """Return the base model's name, and its maximum number of prompt and reply tokens.
+
+        Raises TrainingError if the request fails or no base model is listed.
+        """
         listed = await self._exchange("GET", "/v1/models", None, CONTROL_SECONDS)
         models = listed.get("data")
         for model in models if isinstance(models, list) else ():
