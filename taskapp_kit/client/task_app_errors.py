@@ -70,7 +70,7 @@ def refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> TaskA
     if error is None:
         return TaskAppError(f"{url}{path} returned {answer.status}.", status=answer.status, hint=NO_TASK_APP)
     if error.boundary:
-        ids = f"rollout {error.rollout_id or '-'}, error id {error.error_id or '-'}; see the server's log"
+        ids = f"rollout {error.rollout_id or '-'}, error id {error.error_id or '-'} in the server's log"
         message = f"The rollout failed at boundary {error.boundary} ({error.code}): {ended(error.message)}"
         return _error(message, f"{error.hint} ({ids})".strip(), answer, error)
     message = f"{url} returned {answer.status} ({error.code}): {ended(error.message)}"

@@ -1,4 +1,4 @@
-"""The replicas of one service and the calls to them, on the event loop of services. `service.py` has the handle.
+"""The replicas of one service and the calls to them, on the event loop of services. `service.py` defines the handle.
 
 `route` makes one call on a ready replica. If that replica ends, the call is made on another replica if that is safe.
 `fanout` makes one call on every ready replica concurrently. A session uses one replica as long as it is open. A replica

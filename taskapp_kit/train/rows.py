@@ -1,7 +1,7 @@
 """Converts the recorded turns of finished episodes into the rows of an update.
 
 The turns of an attempt form a forest: a turn continues another turn or starts a new tree. Each branch becomes a row. A
-turn on several branches is trained on only in the first of them, so that no turn counts twice.
+turn on several branches is trained on only in the first of these branches, so that no turn counts twice.
 
     turns: A -> B -> C        rows: A B C   trained on A, B, C
              \\-> D                  A D     trained on D
@@ -45,7 +45,7 @@ class RowOptions:
     Attributes:
         scale: The divisor of advantages.
         credit: `episode` gives all tokens of an episode the same advantage. `turn` compares the discounted return of each
-            turn with the turns of the same index in the group.
+            turn with the turns at the same index in the group.
         discount: The discount per turn, with credit `turn`.
         mask_truncated: Whether turns that `max_tokens` ended are not trained on.
     """
@@ -65,8 +65,8 @@ class TrainingBatch:
         failed: Number of episodes without a reward.
         without_rows: Number of episodes with a reward but without a turn to train on.
         groups: Number of groups.
-        without_spread: Number of groups that have no reward, or whose advantages are all 0. `rows` contains the rows of
-            the latter.
+        without_spread: Number of groups that have no reward, or whose advantages are all 0. If they are 0, `rows`
+            still contains the rows.
         turns: Number of turns that are trained on.
         truncated: Number of turns that `max_tokens` ended, whether or not they are trained on.
         forks: Number of rows beyond the first row of each episode.
@@ -228,7 +228,7 @@ def _advantages(
 def _rewards(episode: TrainingEpisode, trained: Sequence[int], options: RowOptions) -> dict[int, float]:
     """Return the rewards by turn: the episode's reward at the last turn, or each turn's reward with credit per turn.
 
-    The reward of a turn that is not trained on is added to the last trained turn before it.
+    The reward of a turn that is not trained on is added to the previous trained turn.
     """
     if options.credit == "episode":
         return {trained[-1]: episode.reward or 0.0} if trained else {}

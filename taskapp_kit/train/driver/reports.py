@@ -130,7 +130,7 @@ class UnitReport:
         if unit.phase == "eval":
             text = f"Evaluation after iteration {unit.number} of {plan.iterations}: {found.words()}."
         else:
-            learned = "There was no row to learn from" if update is None else f"Update {update.version} made"
+            learned = "There was no row to train on" if update is None else f"Update {update.version} made"
             of = " (stored rollouts)" if self.stored else ""
             text = f"Iteration {unit.number} of {plan.iterations}: {found.words()}{of}. {learned}."
         return Event(
@@ -202,7 +202,7 @@ def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any
 
 
 def resumed(incarnation: int, saved: SavedJob | None) -> Event:
-    """Return the event for a resumed job. `saved` is its last checkpoint, or None if it stopped before the first."""
+    """Return the event for a resumed job. `saved` is its last checkpoint, or None if it stopped before any checkpoint."""
     if saved is None:
         text = "The job starts again, because it stopped before its first checkpoint. Earlier events are superseded."
         facts: dict[str, Any] = {"iteration": 0, "after_seq": 0, "checkpoint": None}
@@ -234,7 +234,7 @@ def level_changed(
 
 
 def stopped_early(unit: Unit, reason: str) -> Event:
-    """Return the event that an evaluation ended the job. An example of `reason` is `its reward 0.95 reached 0.9`."""
+    """Return the event for the early end of a job. An example of `reason` is `its reward 0.95 reached 0.9`."""
     return Event(
         "rl.train.stopped",
         f"The job stops early after the evaluation of iteration {unit.number}: {reason}.",

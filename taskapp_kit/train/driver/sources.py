@@ -147,7 +147,7 @@ class EnvironmentSource:
                 if level in levels:
                     by_level[levels.index(level)].append(seed)
         if empty := [str(level) for level, seeds in zip(levels, by_level, strict=True) if not seeds]:
-            raise JobError(f"No training task has the difficulty {', '.join(empty)} of [curriculum] levels.")
+            raise JobError(f"No training task has the difficulty {', '.join(empty)}, which [curriculum] levels lists.")
         return by_level
 
     async def _difficulties(self, seeds: Sequence[int], split: str | None) -> list[Any]:

@@ -102,7 +102,10 @@ def _as_json(events: Sequence[Event], progress: JobReport) -> dict[str, Any]:
 
 
 async def answer_ledger_call(ledger: Ledger, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Call the ledger for the child, and return the reply as JSON. Raises KeyError for an unknown name, and StoreError."""
+    """Call the ledger for the child, and return the reply as JSON.
+
+    Raises KeyError for an unknown name, and StoreError if the store fails.
+    """
     if name in ("report", "supersede"):
         events = [Event(**each) for each in arguments["events"]]
         progress: Any = {name: arguments[name] for name in JobReport.__annotations__ if name in arguments}

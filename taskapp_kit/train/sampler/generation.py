@@ -110,7 +110,7 @@ def draw_tokens(
     Args:
         logits: The logits of the next token, (rows, vocabulary).
         temperatures: The temperature of each row. At 0, the most probable token is chosen, and its log-probability is
-            the one at temperature 1.
+            computed at temperature 1.
         uniforms: One random number in [0, 1) per row.
 
     Raises:

@@ -88,7 +88,7 @@ class TransformersSampler:
     ) -> Sampled:
         """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
 
-        At temperature 0, the log-probabilities are those at temperature 1. Raises BadArgument for invalid arguments,
+        At temperature 0, the log-probabilities are computed at temperature 1. Raises BadArgument for invalid arguments,
         and TrainingError if the model fails or the sampler is closed.
         """
         request = GenerationRequest(

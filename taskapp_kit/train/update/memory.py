@@ -53,7 +53,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The rows of one optimizer step. `episodes` is the number of episodes, including those without an advantage."""
+    """The rows of one optimizer step. `episodes` is the number of episodes, including episodes without an advantage."""
 
     episodes: int
     micro_batches: tuple[tuple[TrainingRow, ...], ...]

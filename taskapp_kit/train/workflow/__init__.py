@@ -8,7 +8,7 @@
 
 Each class documents its constructor. To set options of a service, call `options(num_replicas=…, with_gpus=…)` before
 `as_service`. Policies may have several replicas, but the trainer and the replay buffer have one. Policies and the
-trainer share weights through files in a temporary directory, or in the directory `folder` if it is passed to both. The
+trainer share weights through files in a temporary directory, or in a directory that is passed to them as `folder`. The
 following program trains a model in a minute on a CPU:
 
     import asyncio

@@ -117,7 +117,10 @@ class TrainedPolicy:
         return self._update.train_step([*complete, *completed])
 
     def push(self, version: int) -> str:
-        """Write the weights and return the file's path. Raises BadArgument for an invalid version, and TrainingError."""
+        """Write the weights and return the file's path.
+
+        Raises BadArgument for an invalid version, and TrainingError if the weights cannot be written.
+        """
         path = self._weights.path(version)
         if version == 0:
             raise BadArgument(

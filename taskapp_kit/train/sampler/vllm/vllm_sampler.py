@@ -108,7 +108,7 @@ log = logging.getLogger("taskapp_kit.train")
 Result = TypeVar("Result")
 
 EMPTY_SECONDS = 60.0
-"""Seconds that vLLM may take to detect disconnected callers. Until then, its cache cannot be emptied."""
+"""Seconds that vLLM may take to detect disconnected callers. Until then, vLLM's cache cannot be emptied."""
 LOOK_SECONDS = 0.05
 CHILD_SECONDS = 1.0
 """Seconds between checks whether a child has ended."""
@@ -182,9 +182,9 @@ class VllmSampler:
     ) -> Sampled:
         """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
 
-        At temperature 0, the log-probabilities are those at temperature 1. `draw` is not used, because vLLM has its own
-        random generator. Raises BadArgument for invalid arguments, and TrainingError if vLLM fails or the sampler is
-        closed.
+        At temperature 0, the log-probabilities are computed at temperature 1. `draw` is not used, because vLLM has its
+        own random generator. Raises BadArgument for invalid arguments, and TrainingError if vLLM fails or the sampler
+        is closed.
         """
         prompt = check_prompt(prompt_ids, max_tokens, self.context_tokens, self._vocabulary)
         check_temperature(temperature)
