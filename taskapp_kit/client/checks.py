@@ -324,7 +324,7 @@ def _dataset(dataset: Mapping[str, Any], key: str | None) -> Finding:
     splits = [name_of(split, key) for split in listed if isinstance(split, str)][:8] if isinstance(listed, list) else []
     if not name or not splits:
         found = f"The data set {name} has no splits." if name else "GET /task_info describes no data set with splits."
-        return Finding("contract", True, found, "Add its id and splits, so that jobs can report metrics by split.")
+        return Finding("contract", True, found, "Add the id and splits, so that jobs can report metrics by split.")
     return Finding("contract", True, f"The data set {name} has the splits {', '.join(splits)}.")
 
 

@@ -126,7 +126,7 @@ class RecordedTurn:
 def recorded_turns(
     tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
 ) -> list[RecordedTurn]:
-    """Return a turn for each run of sampled tokens in `mask`. The first turn is a root. Later turns continue the previous turn.
+    """Return a turn for each run of sampled tokens in `mask`. The first turn is a root, and the others follow each other.
 
     `before` is the number of earlier turns of the attempt.
     """

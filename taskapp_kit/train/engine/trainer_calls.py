@@ -1,4 +1,4 @@
-"""The calls from a trainer to its parent over the socket of `child_program.py`: for its order, and for ledger writes.
+"""The calls from a trainer to its parent, which request the order and write to the ledger. They use `child_program.py`.
 
 `LedgerOverSocket` is the child's side, and `answer_ledger_call` is the parent's side.
 """

@@ -200,7 +200,7 @@ def export_merged(name: str, models: Path, archive: Path) -> float:
 
 
 def _log_probs(model: Any) -> torch.Tensor:
-    """Return the log-probabilities of all tokens after each token in a random sequence."""
+    """Return the model's log-probabilities of all tokens at each position of a random sequence."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (1, COMPARED_TOKENS), generator=generator)
     with torch.no_grad():

@@ -220,7 +220,7 @@ class PolicyUpdate:
                     )
 
     def _agrees(self, rows: Sequence[TrainingRow], statistics: TokenStatistics) -> bool:
-        """Return whether the sampler's log-probabilities can replace the old policy's, according to the measurements."""
+        """Return whether the measured log-probabilities of the sampler can replace the old policy's log-probabilities."""
         # This detects the effects of bfloat16, a mask that is off by one, and rows from older weights. Log-probabilities that
         # are then computed in the same micro-batches have equal rounding errors, which cancel.
         mismatch = mean(statistics.mismatch())
