@@ -90,7 +90,7 @@ class Dispatcher:
         self.retried = 0
         self._latencies: deque[float] = deque(maxlen=MEASURED)
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all replicas, or wait for a start in progress. If one fails, stop all and raise ReplicaStartFailed."""

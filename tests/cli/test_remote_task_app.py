@@ -94,7 +94,7 @@ def test_a_failed_rollout_carries_boundary_and_ids(run: Run, tmp_path: Path) -> 
     with serving(tmp_path, "bad.py", "--store", "none", ENVIRONMENT_API_KEY=KEY) as served:
         told = run("rollout", served.url, "--seed", "3", "--key", KEY, status=1)
         assert "boundary environment" in told.stderr
-        error_id = told.stderr.partition("error id ")[2].partition(";")[0]
+        error_id = told.stderr.partition("error id ")[2].partition(" in the")[0]
         assert error_id
         assert error_id in served.err
     assert KEY not in told.stderr

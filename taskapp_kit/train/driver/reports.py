@@ -180,9 +180,11 @@ def update_values(update: UpdateMetrics) -> dict[str, float | None]:
 
 
 def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any] | None = None) -> Event:
-    """Return the event for a job's start. `stored` describes stored rollouts. It is None for a job that plays rollouts."""
+    """Return the event for a job's start. `stored` describes the stored rollouts. It is None if rollouts are played."""
     rollouts = rollout_count(plan, evaluations_only=stored is not None)
-    played = counted(rollouts, "rollout") + ("" if stored is None else " in evaluations, training on stored rollouts,")
+    played = counted(rollouts, "rollout") + (
+        "" if stored is None else " for evaluations (training uses stored rollouts)"
+    )
     return Event(
         "rl.train.started",
         f"{played} in {counted(plan.iterations, 'iteration')} of "

@@ -38,7 +38,7 @@ async def train(fd: int) -> None:
 def main(fd: str) -> None:
     """Run the job until its end, or until the parent ends."""
     hide_memory()  # the order contains keys
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # ignored: the parent ends this process
         signal.signal(number, lambda *_: None)
     faulthandler.enable()
     log_format, log_level = take_parent_logging()
