@@ -159,7 +159,7 @@ def _manifest(raw: bytes) -> dict[str, StoredFile]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be read: {error}") from error
     if value.keys() != {"files"} or FACTS not in files or len(files) > MOST_FILES:
-        raise CheckpointError(f"{MANIFEST} cannot be read: it lists no {FACTS}, or more than {MOST_FILES} files.")
+        raise CheckpointError(f"{MANIFEST} cannot be read: it must list {FACTS}, and at most {MOST_FILES} files.")
     for name, file in files.items():
         check_file_name(name)
         if type(file.size) is not int or type(file.sha256) is not str or not _SHA256.fullmatch(file.sha256):

@@ -44,7 +44,7 @@ LISTED = 500
 class JobDriver:
     """One job. The gateway's sampler and the learner share a policy. At most `plan.at_once` attempts are open.
 
-    If `stored` is set, the job learns from these stored rollouts and only plays evaluations.
+    If `stored` is set, the job trains on these stored rollouts and only plays evaluations.
     """
 
     job_id: str

@@ -191,13 +191,13 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise ConfigError(
-            f"{place}: no list `messages`{f' ({_members(value)})' if isinstance(value, dict) else ''}. Expected a "
-            "conversation in the format of `taskapp export --format sft`."
+            f"{place}: `messages` is not a list{f' ({_members(value)})' if isinstance(value, dict) else ''}. Expected a "
+            "conversation in the format that `taskapp export --format sft` writes."
         )
     normal = _normal(messages, place)
     assistant = [at for at, message in enumerate(normal) if message.role == "assistant"]
     if not assistant:
-        raise ConfigError(f"{place}: no message of the assistant. Expected at least one to train on.")
+        raise ConfigError(f"{place}: `messages` has no assistant message. Expected at least one to train on.")
     # A prompt may contain example replies of the assistant, so an export lists the positions of the model's own replies.
     answers = assistant if value.get("answers") is None else value["answers"]
     if (

@@ -142,11 +142,11 @@ EMPTY_ANSWERS = ({"content": None}, {"content": ""}, {"content": " \n"}, {}, {"t
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"messages": "hello"}, "no list `messages`"),
-        ({"messages": None, "prompt": [], "chosen": []}, "no list `messages`.*prompt"),
+        ({"messages": "hello"}, "`messages` is not a list"),
+        ({"messages": None, "prompt": [], "chosen": []}, "`messages` is not a list.*prompt"),
         ({"messages": [{"role": "human", "content": "x"}]}, "human.*user, assist"),
         ({"messages": [{"from": "human", "value": "x"}]}, "messages.0 .*from, value"),
-        ({"messages": [SYSTEM]}, "no message of the assistant"),
+        ({"messages": [SYSTEM]}, "no assistant message"),
         (with_answer(content=True), "messages.2.c"),
         (with_more({"role": "user", "content": {"x": 1}}), "messages.3.c"),
         (with_more({"role": "user", "text": "x"}), "messages.3 .*role, text"),
