@@ -126,7 +126,10 @@ def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
         ({"sequences": [{"tokens": [1, 2], "mask": [0, 1], "logprobs": [0.0]}]}, "an invalid sequence"),
         ({"sequences": [{"tokens": [1, 2], "mask": [1, 1], "logprobs": [0.0, 0.0]}]}, "an invalid sequence"),
         ({"sequences": [{"tokens": [1, 2.5], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "an invalid sequence"),
-        ({"sequences": [{"tokens": [1, 100], "mask": [0, 1], "logprobs": [0.0, 0.0]}]}, "token ids that the model does not have"),
+        (
+            {"sequences": [{"tokens": [1, 100], "mask": [0, 1], "logprobs": [0.0, 0.0]}]},
+            "token ids that the model does not have",
+        ),
         ({"temperature": 0.7}, "the temperature 0.7, but the job samples at 1"),
     ],
 )
