@@ -85,7 +85,7 @@ class VerifiersApp:
         return name, self.spec.seeds_of(name)
 
     def tasks(self, split: str | None, limit: int | None = None) -> Iterator[TaskOfApp]:
-        """Yield the first `limit` tasks of a split, or all. Raises RequestError for an unknown split.
+        """Yield the first `limit` tasks of a split. None yields all tasks. Raises RequestError for an unknown split.
 
         To read the prompts, episodes are begun in chunks while the caller iterates.
         """

@@ -29,8 +29,7 @@ def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False)
     """Return a reward function that scores a model's answers with the app.
 
         reward = to_reward_function("capitals.py")
-        GRPOTrainer(reward_funcs=reward, train_dataset=load_dataset("json", data_files="tasks.jsonl", split="train"),
-        ...)
+        GRPOTrainer(reward_funcs=reward, train_dataset=load_dataset("json", data_files="tasks.jsonl", split="train"), ...)
 
     Args:
         app: An app, a path, or the name of a bundled app. An episode must have one turn: `app.tasks`, `max_turns=1` or

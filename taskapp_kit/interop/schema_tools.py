@@ -61,7 +61,7 @@ def tool_method(
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
         raise parts.wrong(
-            f"of {parts.name}: the schema of the arguments of {name!r} is not a schema of an object",
+            f"of {parts.name}: the schema of the arguments of {name!r} does not describe an object",
             "a JSON Schema of an object",
             "change the schema where the tool is declared",
         )
@@ -127,7 +127,7 @@ def tool_methods(
 def resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the references in a schema with their targets.
 
-    A schema that contains itself is replaced with one for any JSON.
+    A schema that contains itself is replaced with a schema that accepts any JSON.
 
     root: the document that contains the targets.
     """

@@ -88,7 +88,7 @@ async def task_answer(environment: EnvironmentSpec, name: str, body: Mapping[str
 
 
 def task_at(environment: EnvironmentSpec, split: str, index: int) -> dict[str, Json]:
-    """Return the task with this index, which begins at 0. Raises RequestRefused (400) for an unknown split or index."""
+    """Return the task at an index, from 0. Raises RequestRefused (400) for an unknown split or index."""
     seeds = _seeds(environment, split)
     if not 0 <= index < size(seeds):
         raise RequestRefused(

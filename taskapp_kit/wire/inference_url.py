@@ -18,7 +18,7 @@ CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
 """The secret part of a training gateway's address. It allows sampling (`train/gateway/gateway_server.py`)."""
 SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while the command runs (`train/serving/`). The port differs each time."""
-# addresses are compared without the port, because a resumed evaluation uses a new port
+# addresses are stored without the port, because a resumed evaluation uses a new port
 _SERVED_HERE = re.compile(rf"^http://127\.0\.0\.1:\d+(?={SERVED_HERE})")
 _HERE = re.compile(rf"http://127\.0\.0\.1(?::\d+)?{SERVED_HERE}")
 CORRELATION_MEMBERS = ("trace_correlation_id", "trace")

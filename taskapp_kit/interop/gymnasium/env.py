@@ -184,7 +184,7 @@ def make(app: TaskApp | str | Path, environment: str | None = None, **options: A
     env = gymnasium.make(ANY_APP, app=str(app), environment=environment, **options)
     spec, made = env.unwrapped.spec, env.unwrapped
     if spec is not None and isinstance(made, GymnasiumEnv):
-        spec.nondeterministic = made.judged  # a model judges
+        spec.nondeterministic = made.judged  # a model scores the episodes
     return env
 
 

@@ -133,5 +133,5 @@ class GymnasiumEnvironment:
             except NotJson as error:
                 if str(key) not in self._left_out:
                     self._left_out.add(str(key))
-                    log.warning("%s: %s; it is left out of every step's info", self.name, error)
+                    log.warning("%s: %s; it is omitted from every step's info", self.name, error)
         return recorded

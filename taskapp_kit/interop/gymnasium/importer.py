@@ -4,8 +4,7 @@ Written against Gymnasium 1.4.0 (`Env.reset(seed, options)`, `Env.step(action) -
 truncated, info`). It needs the extra `taskapp-kit[gymnasium]`. Guarantees:
 
 - Each episode has its own Gymnasium environment. `reset` seeds the environment and its spaces with the episode's seed,
-and
-  the process's random state is not used. So the same seed and actions produce the same digest in every process.
+  and the process's random state is not used. So the same seed and actions produce the same digest in every process.
 - An action that is not in the action space is an InvalidAction, and the environment does not receive it.
 - `terminated` and `truncated` remain separate. After a truncation, `info["truncated_by"]` names the limit.
 - Nothing is rendered unless the caller's env.config sets `image`.

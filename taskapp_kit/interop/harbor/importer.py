@@ -1,23 +1,19 @@
 """`from_harbor` declares task directories in Harbor's format as an environment of an app.
 
 Written against Harbor's task format, schema 1.0 and 1.1 (harborframework.com/docs/tasks;
-github.com/harbor-framework/harbor, Apache-2.0). Harbor's package and a container engine are not needed, but Linux with
-bubblewrap is (level 3 in docs/environments/sandbox.md):
+github.com/harbor-framework/harbor, Apache-2.0). It needs Linux with bubblewrap (level 3 in
+docs/environments/sandbox.md), but neither Harbor's package nor a container engine:
 
 - A task is played in a sandbox without a network. The sandbox contains the task's own directories (`/app`, `/tests`,
-`/logs`,
-  …) and this machine's programs, which are read-only.
+  `/logs`, …) and this machine's programs, which are read-only.
 - When an episode begins, the COPY, ENV, WORKDIR and RUN instructions of the Dockerfile are executed in the sandbox. A
-task
-  with other requirements (an image, packages to install, services, a GPU) is rejected when the app is declared, with
-  the reason.
+  task with other requirements (an image, packages to install, services, a GPU) is rejected when the app is declared,
+  with the reason.
 - After the policy's last action, everything that the policy left outside the task's own directories is removed. Then
-the
-  tests are copied into the sandbox.
+  the tests are copied into the sandbox.
 - If the tests produce no verdict, they are repeated on the untouched task in a new sandbox. If they produce a verdict
-this
-  time, the policy's changes broke the tests: the reward is 0, with `verifier_broken_by_policy`. Otherwise the rollout
-  fails.
+  this time, the policy's changes broke the tests: the reward is 0, with `verifier_broken_by_policy`. Otherwise the
+  rollout fails.
 - The tests run with the same user id as the policy's programs that they start, so the policy could forge the reward.
   `isolation` is therefore "shared".
 """
@@ -215,7 +211,7 @@ class HarborEnvironment:
     def final_state(self) -> dict[str, Any]:
         """Run the tests, and return `reward`, `rewards` by name, `isolation` and `problem`.
 
-        Raises VerifierFailed or SandboxError if there is no verdict.
+        Raises VerifierFailed or SandboxError if the tests produce no verdict.
         """
         problem = None
         try:
@@ -327,7 +323,7 @@ class HarborEnvironment:
         return written[0]
 
     def _read(self, name: str, failed: str) -> dict[str, float] | None:
-        """Return a mapping from names to rewards in a file, or None if the file does not exist.
+        """Read a file of rewards. Return a mapping from names to rewards, or None if the file does not exist.
 
         Raises VerifierFailed.
         """

@@ -114,7 +114,7 @@ class HarborTask:
 
 
 def task_folders(path: Path) -> list[Path]:
-    """Return the task directories at a path, sorted by name. Raises TaskRefused if there is none.
+    """Return the task directories at a path, sorted by name. Raises TaskRefused if it finds no task.
 
     path: a task directory, or a directory that contains task directories.
     """
@@ -302,7 +302,7 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if there is none."""
+    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused without arguments."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):

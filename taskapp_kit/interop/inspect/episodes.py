@@ -164,7 +164,7 @@ def _result_of(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-# pairs of Inspect's messages and the kit's messages
+# conversion between Inspect's messages and the kit's messages
 
 
 class _Conversation:

@@ -122,7 +122,7 @@ def _samples(
         try:
             row = find_instance(spec, split, seed, random.Random(0), selection).task
         except RequestError as refused:
-            if refused.code == "no_such_row" and seeds is None:  # `difficulty` or `tags` of the config select rows
+            if refused.code == "no_such_row" and seeds is None:  # the config's `difficulty` or `tags` exclude the row
                 continue
             raise
         metadata = {"environment": spec.name, "split": split, "seed": seed, "config": json.dumps(config)}

@@ -60,7 +60,7 @@ class _HttpSession:
         opened.attach(self.end)
 
     def end(self, _: str) -> None:
-        """End the MCP session, because the service's session expired, lost its key or was closed by another route."""
+        """End the MCP session, because the service's session expired, was revoked or was closed by another route."""
         if self.transport.idle_scope is not None:
             self.transport.idle_scope.cancel()
 

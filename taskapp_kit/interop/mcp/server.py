@@ -97,7 +97,7 @@ class _Handlers:
     async def list_tools(
         self, _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Return the actions and the kit's own tools as tools."""
+        """Return the list of tools: the actions and the kit's own tools."""
         actions = [
             types.Tool(
                 name=action.tool.name,

@@ -116,7 +116,7 @@ class NemoEpisodes:
         return end
 
     def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
-        """Store the result of a call for repeated calls. If the call did not end the episode, remove it."""
+        """Store the result of a call for repeated calls. Remove calls that did not end the episode."""
         if task.cancelled() or task.exception() is not None:
             del self._verified[key]
         while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:

@@ -2,8 +2,8 @@
 
 Written against the source of NeMo Gym at commit 07d6b0d (`nemo_gym/base_resources_server.py`, `nemo_gym/judge.py`,
 `nemo_gym/rollout_collection.py`, `responses_api_agents/simple_agent/app.py`) and of NeMo RL at commit 7ea279a
-(`nemo_rl/experience/rollouts.py`). Their packages need Python 3.13.14, so the tests send the same requests as this source code.
-docs/connect/nemo-gym.md lists what was tested by hand.
+(`nemo_rl/experience/rollouts.py`). Their packages need Python 3.13.14, so the tests send the same requests as this
+source code. docs/connect/nemo-gym.md lists what was tested by hand.
 """
 
 from __future__ import annotations

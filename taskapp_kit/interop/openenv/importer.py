@@ -7,12 +7,10 @@ each episode. Guarantees:
 - An action is checked against the server's schema before it is sent.
 - The observation does not contain the reward, `done` or `metadata`. `metadata` becomes the step's info.
 - `done` means terminated, unless `metadata` contains `truncated`. A reward of null is undefined. If the server sends
-only null
-  in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
+  only null in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
   `rewarded=False`.
 - A timeout closes the connection, because responses have no id. If a connection breaks, the server sends an error
-frame, or
-  no session is free, the rollout fails and has no reward.
+  frame, or no session is free, the rollout fails and has no reward.
 - The server's key is read from an environment variable. URLs, messages and traces do not contain it.
 """
 
@@ -45,8 +43,7 @@ METADATA = "metadata"
 OWN_MEMBERS = ("reward", "done", METADATA)
 """The fields of a response that are not part of the observation."""
 NOT_REPEATABLE = ("episode_id", "session_id", "rollout_id", "episode")
-"""The fields of states and metadata that differ when an episode is repeated: random ids and the summary with timings that
-taskapp-kit's own protocol adds."""
+"""The fields of states and metadata that differ when an episode is repeated: ids, and timings from taskapp-kit's protocol."""
 CALL_TOOL = frozenset({"tool_name", "arguments"})
 """The fields of OpenEnv's CallToolAction, which MCP environments use."""
 TOOL_AND_ARGS = frozenset({"tool", "args"})
@@ -205,8 +202,7 @@ class OpenEnvEnvironment(ServerEpisode):
         return None if reward is None else float(reward)
 
 
-# -- the server's description of itself
-# ----------------------------------------------------------------------------------
+# -- the server's description of itself -------------------------------------------------------------------------------
 
 
 def _schema(parts: ClassParts, address: str, values: Mapping[str, str]) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class OpenEnvHandlers:
     # -- the routes --------------------------------------------------------------------------------------------------
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes of an environment. Their paths are only the last part."""
+        """Return the routes of an environment, whose paths are relative to the environment's base URL."""
         state = _about("state", self.openenv_state, "OpenEnv: describe the episode", OpenEnvState)
         close = _playing("close", self.openenv_close, "OpenEnv: close the session", OpenEnvSession)
         rpc = RouteSpec("mcp", "POST", self.openenv_mcp, "OpenEnv: call tools by JSON-RPC")
@@ -233,7 +233,7 @@ class OpenEnvHandlers:
         ]
 
     def task_verbs(self) -> list[RouteSpec]:
-        """Return the routes for an environment's tasks. Their paths are only the last part."""
+        """Return the routes for an environment's tasks, whose paths are relative to the environment's base URL."""
         return [
             _about("splits", self.openenv_splits, "OpenEnv: the splits", list[SplitType]),
             *(

@@ -54,7 +54,7 @@ class _Full(Exception):
 
 
 def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON object at a path of the server. Raises OpenEnvFailed if there is none."""
+    """Return the JSON object at a path of the server. Raises OpenEnvFailed for any other response."""
 
     async def get() -> dict[str, Any]:
         transport = Transport(headers)

@@ -4,16 +4,15 @@ Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Stan
 packages are not needed. Guarantees:
 
 - Each task of a split is a seed, and the task's prompt is the first observation. Each tool is an action, whose
-arguments are
-  checked against the tool's schema.
+  arguments are checked against the tool's schema.
 - The reward of an episode is the sum of the rewards of its calls. A reward of null is undefined. If the server sends
-only null
-  in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
+  only null in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
   `rewarded=False`.
 - `finished` means terminated, unless the call's metadata contains `truncated`. A malformed call is a rejected action.
 - If a tool raises, a call times out, the connection breaks or the server remains full, the rollout fails and has no
-reward. - The server's key is read from an environment variable. URLs, messages and traces do not contain it. X-Secrets
-is not sent.
+  reward.
+- The server's key is read from an environment variable. URLs, messages and traces do not contain it. X-Secrets is not
+  sent.
 """
 
 from __future__ import annotations
@@ -179,8 +178,7 @@ def _block(block: Any) -> Any:
     return None
 
 
-# -- the server's description of itself
-# ----------------------------------------------------------------------------------
+# -- the server's description of itself -------------------------------------------------------------------------------
 
 
 def _described(

@@ -210,7 +210,7 @@ class OrsHandlers:
     # -- the routes ------------------------------------------------------------------------------------------------
 
     def server_verbs(self) -> list[RouteSpec]:
-        """Return the routes for the server. Their paths are only the last part."""
+        """Return the routes for the server, whose paths are relative to a prefix."""
         return [
             _spec("health", "GET", self.ors_health, "whether the server answers", dict[str, str]),
             _spec("version", "GET", self.ors_version, "the server's version", dict[str, Any]),
@@ -218,7 +218,7 @@ class OrsHandlers:
         ]
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes that need no session. Their paths are only the last part."""
+        """Return the routes that need no session, whose paths are relative to a prefix."""
         return [
             _spec("splits", "GET", self.ors_splits, "the splits", list[SplitType], failures=(404,)),
             _spec("tools", "GET", self.ors_tools, "the tools", OrsTools, failures=(404,)),
@@ -232,7 +232,7 @@ class OrsHandlers:
         ]
 
     def session_verbs(self) -> list[RouteSpec]:
-        """Return the routes of a session. Their paths are only the last part."""
+        """Return the routes of a session, whose paths are relative to a prefix."""
         creating = {"request_model": CreateSession, "failures": (400, *READING, 429)}
         calling = {"request_model": OrsCall, "media_type": EVENT_STREAM, "failures": (*BEGUN, 408, 413, 415)}
         scoring = {

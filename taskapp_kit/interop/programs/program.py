@@ -73,11 +73,9 @@ def from_program(
     variables are set:
 
     - OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL contain the policy's address, which accepts chat
-    completions,
-      `responses` and `messages`. The API keys are placeholders.
+      completions, `responses` and `messages`. The API keys are placeholders.
     - TASKAPP_STEP_URL contains an address for actions. POST {"tool", "args"} returns the observation, the reward, and
-    the
-      reason if the action was rejected.
+      the reason if the action was rejected.
     - TASKAPP_TASK contains the task's public fields as JSON.
 
     If the exit status is not 0, the rollout fails. If the program reaches a limit, the episode is truncated with the

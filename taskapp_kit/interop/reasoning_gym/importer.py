@@ -54,7 +54,7 @@ FORMULAS = frozenset(
 )
 """The generators that pass an answer to sympy's `parse_expr`, which evaluates it."""
 UNORDERED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
-"""The generators that draw in the order of a set. It differs between processes unless PYTHONHASHSEED is set."""
+"""The generators that draw in the order of a set. Without PYTHONHASHSEED, the order differs between processes."""
 
 FUNCTIONS = frozenset({"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt"})
 MAX_POWER = 200

@@ -8,8 +8,7 @@ needs the extra `taskapp-kit[textarena]`. Guarantees:
   episode, so that the same seed and moves produce the same game, independent of the rest of the process.
 - Each message of the game is shown once, as soon as the player may read it.
 - A model that the operator configures (`context.model`) or a function of the author plays the other seats. If the model
-does
-  not respond, the rollout fails, and the game does not count as lost.
+  does not respond, the rollout fails, and the game does not count as lost.
 """
 
 from __future__ import annotations

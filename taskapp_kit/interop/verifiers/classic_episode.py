@@ -60,7 +60,7 @@ class PolicysClient(Client):
 def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that the class adds to `VerifiersEnvironment`.
 
-    Raises DeclarationError if it cannot be played.
+    Raises DeclarationError if the environment cannot be played.
     """
     for cls in type(env).__mro__:
         place, _, module = cls.__module__.rpartition(".")
@@ -134,7 +134,7 @@ class ClassicEnvironment(VerifiersEnvironment):
         return await self._answered(None, [call])
 
     async def speak(self, text: str) -> Step:
-        """Give the environment a turn with text."""
+        """Play a turn with a text reply."""
         return await self._answered(text, [])
 
     async def _answered(self, text: str | None, calls: list[Any]) -> Step:

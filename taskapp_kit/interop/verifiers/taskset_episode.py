@@ -59,7 +59,7 @@ class Tasks:
 def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], rewarded: bool) -> dict[str, Any]:
     """Return the attributes that the class adds to `VerifiersEnvironment`.
 
-    Raises DeclarationError if it cannot be played.
+    Raises DeclarationError if the taskset cannot be played.
     """
     cls = taskset_class(module)
     taskset = cls(taskset_config_type(module)(id=module, **arguments))

@@ -53,7 +53,7 @@ class TaskAppTask(vf.Task[TaskAppData]):
 
     @vf.metric
     async def scorecard(self, trace: vf.Trace) -> dict[str, float]:
-        """Return the criteria, the metrics, the number of steps, and whether the episode was truncated."""
+        """Return the criteria's scores, the metrics, the number of steps, and `truncated` as 0 or 1."""
         numbers: dict[str, float] = _scores(trace)["numbers"]
         return numbers
 

@@ -28,9 +28,7 @@ def refuse(body: Body, members: Mapping[str, str]) -> None:
     """
     for name, hint in members.items():
         if body.get(name):
-            raise wrong(
-                (name,), "is not supported: calls are stateless, and this server only runs the model", hint
-            )
+            raise wrong((name,), "is not supported: calls are stateless, and this server only runs the model", hint)
 
 
 def copied(body: Body, names: Collection[str]) -> dict[str, Any]:
