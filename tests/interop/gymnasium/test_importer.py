@@ -307,7 +307,7 @@ def test_info_is_copied_and_logs_values_that_are_not_json_once(caplog: pytest.Lo
     steps = play(from_gymnasium(Drawn, reset_options={"level": 2})).trajectory.steps
     assert steps[0].info == {"at": 1, "same": [-1.0, -1.0, -1.0], "reset_info": {"options": {"level": 2}}}
     assert steps[1].info == {"at": 2, "same": [-1.0, -1.0, -1.0]}
-    notes = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    notes = [record.getMessage() for record in caplog.records if "omitted" in record.getMessage()]
     assert len(notes) == 2
     assert "info.thing" in notes[0]
     assert "info.odd" in notes[1]
