@@ -75,7 +75,7 @@ class CallQueue:
         for task, (turn, peer) in list(self._waiting.items()):
             if everyone or peer.gone:
                 del self._waiting[task]
-                why = "The call was dropped before it began: its client disconnected, or the session was closed."
+                why = "The call was dropped before it began, because its client disconnected or the session was closed."
                 turn.set_exception(SessionError("session_not_found", why))
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -51,7 +51,7 @@ def to_reward_function(app: TaskApp | str | Path, *, first_answer: bool = False)
 class RewardFunction:
     """A reward function that plays an episode with each answer. It has its own threads.
 
-    TRL calls the object: it returns the reward of each completion, or None if the episode failed or the reward is
+    TRL calls the object, which returns the reward of each completion, or None if the episode failed or the reward is
     undefined. verl calls `compute_score`. The object can be pickled if it was created from a path or name.
     """
 

@@ -181,7 +181,7 @@ class ErrorWriter:
     def _failed(self, error: RolloutFailed) -> EncodedResponse:
         failure = error.failure
         error_id = failure.error_id or new_error_id()
-        if not (error.rollout_id and failure.error_id):  # else `serve.app.log_ended` logged the failure with this id
+        if not (error.rollout_id and failure.error_id):  # otherwise `serve.app.log_ended` has logged it
             self.log.error(
                 "rollout failed rollout_id=%s error_id=%s boundary=%s code=%s",
                 error.rollout_id or "-",

@@ -204,7 +204,7 @@ class GuardedResolver:
         return found
 
     async def close(self) -> None:
-        """Close the inner resolver."""
+        """Close the wrapped resolver."""
         await self._resolver.close()
 
     def socket(self, address: tuple[Any, ...]) -> socket.socket:

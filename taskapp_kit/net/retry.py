@@ -23,7 +23,7 @@ _RANDOM = random.Random()
 JITTER = (0.8, 1.2)
 """The range of the random factor of a pause, so that callers that failed together do not retry together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
-"""The errors after which a request is retried. A closed port or an invalid request is not among them."""
+"""The errors after which a request is retried. A request is not retried after a closed port or an invalid request."""
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
 """The statuses after which a request is retried, unless the response comes from the task app itself."""
 
@@ -138,11 +138,11 @@ def next_address(current: str, location: str | None) -> str:
     current: the address that responded. location: the value of its Location header.
     """
     if not location:
-        raise ForeignRedirect("it has no address")
+        raise ForeignRedirect("it has no Location header")
     try:
         target, here = read_url(urljoin(current, location)), read_url(current)
     except (NotAnAddress, ValueError):  # urljoin raises ValueError
-        raise ForeignRedirect("its address cannot be read") from None
+        raise ForeignRedirect("its Location header is invalid") from None
     # the key belongs to the current server and must not be sent to another server
     if not target.same_origin(here):
         raise ForeignRedirect("it leads to another server", target.place)

@@ -87,5 +87,5 @@ WORDS = {
 def _sentence(item: Any) -> str:
     words = WORDS.get(item["type"])
     if words is None:
-        return f"does not fit ({item['type']})"
+        return f"is invalid ({item['type']})"
     return words.format(**item.get("ctx", {}))

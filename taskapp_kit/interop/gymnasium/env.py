@@ -318,7 +318,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
             TaskAppError: The episode failed in an app at a URL. The exception has the `boundary`.
         """
         if not self.action_space.contains(action):
-            message = f"{str(action)[:200]!r} is not an action of {self.action_space}."
+            message = f"{str(action)[:200]!r} is not in the action space {self.action_space}."
             raise gymnasium.error.InvalidAction(message)
         if self.choices is None:
             body = _decision(action)

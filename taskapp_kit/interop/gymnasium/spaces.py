@@ -39,7 +39,7 @@ class UnknownSpace(ValueError):
 def kind_of(space: Any) -> str:
     """Return the name of a space's Gymnasium class, such as "Box".
 
-    For a subclass, it is the base class in Gymnasium.
+    For a subclass of a Gymnasium class, return the name of the Gymnasium class.
     """
     for cls in type(space).__mro__:
         if cls.__module__.startswith("gymnasium.spaces"):
@@ -140,7 +140,7 @@ def is_image(value: Any) -> bool:
 
 
 def description_of(space: Any) -> str:
-    """Return a short description of a space's values, for the description of a tool."""
+    """Return a short description of a space's values, which becomes part of a tool's description."""
     kind = kind_of(space)
     if kind == "Discrete":
         first, last = int(space.start), int(space.start) + int(space.n) - 1

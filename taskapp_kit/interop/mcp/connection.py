@@ -1,4 +1,7 @@
-"""The episode of an MCP connection: how it begins and ends, and what the client may do. Independent of the MCP SDK."""
+"""The episode of an MCP connection: how it begins and ends, and what the client may do.
+
+This module does not use the MCP SDK.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,7 @@ class McpConnection:
                 raise SessionError(
                     "episode_not_over",
                     "The episode has no scorecard, because it has not ended.",
-                    hint="Finish it first.",
+                    hint="Call `finish` first, or play the episode to its end.",
                 )
             return self._end
 

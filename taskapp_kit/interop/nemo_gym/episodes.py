@@ -108,7 +108,7 @@ class NemoEpisodes:
                 await session.step(text=words)
             end = (await session.finish()).end
         except RolloutFailed as failed:
-            return RolloutFailed(failed.failure, rollout_id=failed.rollout_id)  # without the frames of its traceback
+            return RolloutFailed(failed.failure, rollout_id=failed.rollout_id)  # without the traceback's frames
         finally:
             if not session.busy:  # a tool call is still running, so the episode continues and can be verified later
                 await session.close()

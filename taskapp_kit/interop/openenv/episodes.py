@@ -184,8 +184,8 @@ def schemas(environment: EnvironmentSpec) -> dict[str, Json]:
     """Return the JSON Schemas of actions, observations and states."""
     observation = {
         "type": "object",
-        "description": "`text`, or `content` with text and images (data URLs), or the fields that the environment returns; "
-        "or `value` with these fields if their names conflict with a field below.",
+        "description": "`text`; or `content`, a list of text and images (data URLs); or the environment's own fields, "
+        "which are inside `value` if a name conflicts with a field below.",
         "properties": {
             "text": {"type": "string"},
             "content": {"type": "array", "items": {"type": "object"}},

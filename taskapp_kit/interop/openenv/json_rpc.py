@@ -131,7 +131,7 @@ async def rpc_answer(
         elif method == "openenv/session/close":
             closing = _session(episodes, environment, caller, params, None)
             if closing is session:
-                return rpc_failure(INVALID_REQUEST, "The socket's own session ends with the socket.", request_id)
+                return rpc_failure(INVALID_REQUEST, "Close the socket to end the socket's own session.", request_id)
             await closing.close()
             result = {"session_id": closing.session_id, "closed": True}
         else:

@@ -163,8 +163,8 @@ class OpenEnvSocket:
             hint = status_hint(status, ADDRESS)
             raise self._failed(f"rejected the connection to /ws with HTTP {status}", hint) from None
         except (WebSocketException, OSError) as error:
-            what = "did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-            raise OpenEnvFailed(f"No connection to the OpenEnv server at {self._url}: {what}.") from error
+            what = "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+            raise OpenEnvFailed(f"The OpenEnv server at {self._url} cannot be reached: {what}.") from error
 
     def _answer_to(self, frame: dict[str, Any], kind: str) -> dict[str, Any]:
         socket = self._socket

@@ -235,7 +235,7 @@ class OrsEpisodes:
             )
         ors_session.session.touch()
         if environment is not None:
-            hint = "Send env_name to /create. ors-sdk sends it for session(task=...), but not for split= and index=."
+            hint = "Send env_name to /create. ors-sdk sends env_name with session(task=...), but not with split= and index=."
             check_environment(ors_session.session, environment, hint)
         return ors_session
 

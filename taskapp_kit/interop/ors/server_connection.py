@@ -118,7 +118,7 @@ class OrsConnection:
             pause = attempts.pause(answer.retry_after)
             if pause is None:
                 raise self._failed(
-                    f"was not ready for {self._open_seconds:g} s ({path}: HTTP {answer.status})",
+                    f"was not ready within {self._open_seconds:g} s ({path}: HTTP {answer.status})",
                     "Run fewer rollouts concurrently, or increase open_seconds= of from_ors.",
                 )
             time.sleep(pause)

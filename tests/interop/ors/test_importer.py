@@ -122,7 +122,7 @@ GO = [{"type": "env", "tool": "go", "args": {}}]
         ({"prompt": [(200, {}, '[{"type": "video"}]')]}, "neither text nor PNG images"),
         ({"prompt": [(410, {}, "{}")]}, "HTTP 410"),
         ({"create_session": stream(("end", "x"))}, "without an id"),
-        ({"create": [(503, {"Retry-After": "60"}, "")]}, "was not ready for 0.5 s"),
+        ({"create": [(503, {"Retry-After": "60"}, "")]}, "was not ready within 0.5 s"),
         ({"task": [(200, {}, "{}")]}, "without a task"),
     ],
 )
