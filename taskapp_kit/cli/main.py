@@ -109,7 +109,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section per group."""
+        """Write one section for each group of commands."""
         for group, commands in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name, marked(name, summary)) for name, summary in commands.items()])

@@ -304,7 +304,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     @abstractmethod
     async def _give_up(self, rollout_ids: list[str]) -> None:
-        """End the leases of these records, which this process owned. Raises StoreError."""
+        """End the leases of these records, which this process owned until now. Raises StoreError."""
 
     async def _close(self) -> None:
         """Release connections and memory."""

@@ -17,14 +17,19 @@ log = logging.getLogger("taskapp_kit.service")
 LIMIT_BYTES = 256 * 2**20
 """The maximum size of the compressed results, in bytes."""
 RECORD_BYTES = 1024
-"""The size counted for a settled record besides its answer and events, which also bounds the number of small records."""
+"""The size that is added for each settled record, in bytes. It also limits the number of small records."""
 _INLINE_BYTES = 64 * 1024
-"""Longer data is compressed and decompressed in a thread: zlib takes about 10 ms for 1 MB."""
+"""Data longer than this is compressed and decompressed in a thread, because zlib takes about 10 ms for 1 MB."""
 
 
 @dataclass(slots=True, eq=False)
 class MemoryEntry:
-    """A `StoredEntry`. result: None while it is running; answer and events are compressed. size: its counted bytes."""
+    """A `StoredEntry` in memory.
+
+    Attributes:
+        result: The result with compressed answer and events, or None while the rollout is running.
+        size: The size that counts towards the limit, in bytes.
+    """
 
     ticket: IdempotencyRecord
     owner: str
@@ -34,7 +39,7 @@ class MemoryEntry:
 
     @property
     def settled(self) -> bool:
-        """Return whether it has a result."""
+        """Return whether the record has a result."""
         return self.result is not None
 
 
@@ -123,8 +128,8 @@ class MemoryIdempotencyStore(LeasedIdempotencyStore[MemoryEntry]):
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "results of rollouts use more than %d MiB of memory: the oldest are removed before %d h have passed, "
-                    "with their Idempotency-Keys. A store in a file keeps all of them.",
+                    "results of rollouts use more than %d MiB of memory, so the oldest are removed before %d h have passed, "
+                    "with their Idempotency-Keys. A store in a file keeps all results.",
                     self._limit_bytes // 2**20,
                     RECORD_SECONDS // 3600,
                 )

@@ -54,7 +54,12 @@ class IdempotencyRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SqlEntry:
-    """A `StoredEntry`. result: None while it is running, or if it expired. alive: whether its lease or process is alive."""
+    """A `StoredEntry` in SQL.
+
+    Attributes:
+        result: The result, or None if the rollout is running or the record has expired.
+        alive: Whether the lease is valid or the owner's process is alive.
+    """
 
     row: IdempotencyRow
     result: StoredResult | None

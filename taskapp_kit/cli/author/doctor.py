@@ -30,7 +30,7 @@ from taskapp_kit.net.redact import without_keys
     )
 )
 @click.argument("app", metavar="APP|URL")
-@click.option("--quick", is_flag=True, help="Play fewer rollouts, which takes less than 20 s.")
+@click.option("--quick", is_flag=True, help="Play fewer rollouts. Takes less than 20 s.")
 @click.option("--env", "environment", metavar="NAME", help="For an APP, check only this environment.  [default: all]")
 @click.option(
     "--allow", multiple=True, metavar="CHECK", help="Print what this check finds, but don't fail; may be repeated."

@@ -137,7 +137,7 @@ def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
 
 
 def _evaluation(options: dict[str, Any], **more: Any) -> EvalOptions:
-    """Return the command's options, updated with `more`."""
+    """Return the evaluation's options, from the command's options and `more`."""
     names = (*STORED_OPTIONS, "out", "resume", "retry_failed", "as_json")
     return EvalOptions(**({name: options[name] for name in names} | more))
 

@@ -1,4 +1,4 @@
-"""The options of `taskapp eval`, grouped by whether an evaluation's directory stores them."""
+"""The options of `taskapp eval`. Some groups of options are stored in an evaluation's directory."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class Session:
         if counts.done < counts.total and (score or not retry_failed):
             commands.append(f"{self.command_to_go_on()} continues")
         if retry_failed:
-            commands.append(f"{self.command_to_go_on(retry_failed=True)} also plays the failed rollouts again")
+            commands.append(f"{self.command_to_go_on(retry_failed=True)} continues and plays the failed rollouts again")
         if commands:
             words = "; ".join(commands)
             echo(

@@ -111,7 +111,7 @@ class _Elsewhere:
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request. Websockets are closed."""
         if scope["type"] == "http":
             at_root = scope["path"] == "/"
             headers = [(b"location", f"{viewers.UI}/".encode())] if at_root else []

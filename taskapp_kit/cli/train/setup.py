@@ -66,8 +66,8 @@ def command(
     """Write an .env file (mode 600) that `taskapp train`, `serve`, `eval` and `deploy` read.
 
     Values are read from flags, the environment and env files. On a terminal, the command prompts for missing values and
-    does not echo keys. If ENVIRONMENT_API_KEY is not set, it is created. If SYNTH_API_KEY is not set and the backend is on
-    this machine, it is also created. Nothing leaves this machine without --upload-key or --discover.
+    does not echo keys. If ENVIRONMENT_API_KEY is not set, a key is created. If SYNTH_API_KEY is not set and the backend is on
+    this machine, a key is created for the backend. Nothing leaves this machine without --upload-key or --discover.
     """
     sources = [*([str(path)] if path.expanduser().is_file() else []), *env_files]
     settings = job_settings(env_files=sources, backend_url=backend_url, task_app_url=task_url)
