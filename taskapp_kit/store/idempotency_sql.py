@@ -237,7 +237,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
         raise self._contended(ticket.rollout_id)
 
     def _put_before(self, row: IdempotencyRow, ticket: IdempotencyRecord) -> bool:
-        """Return whether this claim was already written, because the job was repeated after a connection was lost."""
+        """Return whether an earlier run of the same job wrote this claim. A job is repeated if its connection is lost."""
         written = (row.rollout_id, row.fingerprint, row.created_at, row.key, row.lease_owner, row.settled_at)
         return written == (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, self.owner, None)
 

@@ -99,7 +99,7 @@ def _postgres(scheme: str, url: str) -> Store:
     except ImportError:  # also raised if psycopg is installed but cannot find libpq
         raise Unavailable(
             "A store in Postgres needs the package psycopg, which is not installed.",
-            hint="pip install 'taskapp-kit[postgres]'",
+            hint="Run: pip install 'taskapp-kit[postgres]'",
         ) from None
     from taskapp_kit.store.postgres import PostgresStore
 

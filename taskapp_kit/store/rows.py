@@ -45,7 +45,7 @@ def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
     if value is None and optional:
         return None
     if not isinstance(value, str):
-        raise Inexact(f"{name} is {type(value).__name__}, expected a str")
+        raise Inexact(f"{name} is {type(value).__name__}, but must be a str")
     if has_surrogate(value):
         raise Inexact(f"{name} contains a lone surrogate, which is not valid text")
     return str(value)
@@ -54,7 +54,7 @@ def exact_text(value: Any, name: str, *, optional: bool) -> str | None:
 def exact_int(value: Any, name: str) -> int:
     """Return the value of an integer column. Raises Inexact if it is not an integer of at most 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Inexact(f"{name} is {type(value).__name__}, expected an int")
+        raise Inexact(f"{name} is {type(value).__name__}, but must be an int")
     if not -(2**63) <= value < 2**63:
         raise Inexact(f"{name} is an integer beyond 64 bits")
     return int(value)
@@ -73,7 +73,7 @@ def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
     if value is None and optional:
         return None
     if type(value) is not int:
-        raise Inexact(f"{name} is {type(value).__name__}, expected a float")
+        raise Inexact(f"{name} is {type(value).__name__}, but must be a float")
     if abs(value) > 2**53:
         raise Inexact(f"{name} is an integer that a float cannot represent exactly")
     return float(value)
@@ -159,7 +159,7 @@ def _row(rollout: StoredRollout) -> Row:
     elif type(rollout.events) is list:
         events = exact_json(rollout.events, "events")
     else:
-        raise Inexact(f"events is {type(rollout.events).__name__}, expected a list")
+        raise Inexact(f"events is {type(rollout.events).__name__}, but must be a list")
     # Search the text first, because most rollouts show no images, and visiting all events takes longer.
     shown = _pictures(rollout.events) if b'"image":' in events else set()
     blobs = [_blob(name, data) for name, data in rollout.blobs.items()]
@@ -177,7 +177,7 @@ def _row(rollout: StoredRollout) -> Row:
 
 def _object(value: Any, name: str) -> str:
     if type(value) is not dict:
-        raise Inexact(f"{name} is {type(value).__name__}, expected a dict")
+        raise Inexact(f"{name} is {type(value).__name__}, but must be a dict")
     return exact_json(value, name).decode() if value else "{}"
 
 
@@ -209,7 +209,7 @@ def _pictures(events: Sequence[Json]) -> set[str]:
 
 def _blob(name: str, data: Any) -> tuple[str, bytes]:
     if not isinstance(data, bytes):
-        raise Inexact(f"the image {name!r} is {type(data).__name__}, expected bytes")
+        raise Inexact(f"the image {name!r} is {type(data).__name__}, but must be bytes")
     if hashlib.sha256(data).hexdigest() != name:
         raise Inexact(f"the SHA-256 of the image {name!r} does not match its bytes")
     return name, data

@@ -45,7 +45,7 @@ class Field:
     Attributes:
         control: The control's name in the form.
         name: The parameter's name.
-        kind: The kind of input. `words` is a sequence of choices. `json` is any value for which there is no other kind.
+        kind: The kind of input. `words` is a sequence of choices. `json` is any other JSON value.
         description: The parameter's description.
         options: The options of a choice, as (JSON, label).
         low: The minimum of a number.
@@ -150,7 +150,7 @@ def read_fields(schema: Mapping[str, Any], form: Mapping[str, str]) -> dict[str,
         except ValueError as error:
             raise BadFields({"f0": f"is not valid JSON: {error}"}) from None
         if not isinstance(read, dict):
-            raise BadFields({"f0": "is not a JSON object"})
+            raise BadFields({"f0": "must be a JSON object"})
         return read
     members = read_schema(schema).members
     arguments: dict[str, Json] = {}

@@ -84,7 +84,7 @@ class Colour(Enum):
         ({"config": []}, "config is list"),
         ({"config": {"colour": Colour.RED}}, "config"),
         ({"blobs": {"0" * 64: b"x"}}, "does not match its bytes"),
-        ({"blobs": {hashlib.sha256(b"x").hexdigest(): bytearray(b"x")}}, "expected bytes"),
+        ({"blobs": {hashlib.sha256(b"x").hexdigest(): bytearray(b"x")}}, "but must be bytes"),
     ],
 )
 def test_field_of_the_wrong_type_is_rejected_by_name(changes: dict[str, Any], sentence: str) -> None:
