@@ -2,12 +2,12 @@
 
 import sys
 
-try:  # before any other module of the kit, whose import would end in a traceback
+try:  # checked before other modules of the kit are imported, because their import would fail with a traceback
     import fcntl  # noqa: F401
     import resource  # noqa: F401
 except ImportError:
     print(
-        "Error: taskapp-kit needs Linux or macOS (Python's modules `fcntl` and `resource`); on Windows, run it in WSL.",
+        "Error: taskapp-kit needs Linux or macOS (Python's modules `fcntl` and `resource`). On Windows, run it in WSL.",
         file=sys.stderr,
     )
     sys.exit(3)

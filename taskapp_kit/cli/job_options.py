@@ -21,7 +21,7 @@ LOCAL_BACKEND = "http://127.0.0.1:8500"
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """The addresses and keys of a command about jobs. A value that is not set is None."""
+    """The addresses and keys for a job command. A value is None if it is not set."""
 
     backend_url: str | None
     task_app_url: str | None
@@ -30,7 +30,7 @@ class JobSettings:
 
     @property
     def keys(self) -> tuple[str | None, str | None]:
-        """Both keys, which must never be printed."""
+        """Return both keys, which must never be printed."""
         return self.backend_key, self.task_app_key
 
     def needed_backend(self) -> str:

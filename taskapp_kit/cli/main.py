@@ -70,7 +70,7 @@ HELP = ("-h", "--help")
 
 
 class Commands(click.Group):
-    """The root command: imports commands on demand, lists them by group, and prints each KitError as one paragraph."""
+    """The root command. It imports commands on demand, lists them by group, and prints a KitError as one paragraph."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and store them for messages that suggest the same command with another option."""

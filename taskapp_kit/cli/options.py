@@ -82,7 +82,7 @@ class AtOnce(ValueKind):
 
 
 ARGUMENTS = "taskapp_kit.arguments"
-"""Where a command's context stores its arguments, for `command_with`."""
+"""The key under which a command's context stores the command's arguments for `command_with`."""
 MAY_HOLD_KEYS = ("--key", "--policy-config")
 LARGEST_CONCURRENCY = 4096
 SEED = Seed()
@@ -246,7 +246,7 @@ POLLING = options(
 
 
 def typed(ctx: click.Context) -> dict[str, str]:
-    """Return the parameters that the command line sets, each with the spelling of its option."""
+    """Return the parameters that the command line sets, with the name of the option for each."""
     flags = ((str(param.name), param.opts[0]) for param in ctx.command.params)
     return {name: flag for name, flag in flags if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 

@@ -275,7 +275,7 @@ def _live_row(one: RunningRollout) -> LiveRow:
 
 
 def reward_ranges(spec: AppSpec) -> dict[str, Range]:
-    """Return the range of each environment's reward."""
+    """Return the range of the reward by environment."""
     described = Description(spec, max_time_seconds=1.0, max_concurrent=1, max_body_bytes=1)
     return {
         name: ScoreRanges.of_task_info(described.taskset(environment), spec.aggregation).reward

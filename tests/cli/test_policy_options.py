@@ -72,7 +72,7 @@ def test_without_a_backend_it_says_what_to_set(folder: Path) -> None:
 
 def test_the_backends_key_goes_to_no_server_elsewhere(folder: Path) -> None:
     given = settings(folder, **BACKEND)
-    with pytest.raises(ConfigError, match=r"'ft:other' .*https://app\.example"):
+    with pytest.raises(ConfigError, match=r"'ft:other'.*https://app\.example"):
         chosen_policy(given, None, "ft:other", None, None, None, app="https://app.example")
     for app in ("http://127.0.0.1:8001", "adder.py"):
         assert chosen_policy(given, None, "ft:other", None, None, None, app=app)[0]["api_key"] == "sk-1"

@@ -73,7 +73,7 @@ async def test_the_same_rollout_again_is_fine_and_another_under_its_id_is_not(st
     await store.save(replace(made, config={"high": 15, "low": 5}))
     with pytest.raises(StoreError, match=r"'r1'.*reward, config\."):
         await store.save(replace(made, reward=0.5, config={"low": 5.0, "high": 15}))
-    with pytest.raises(StoreError, match=r"'r1'.* events\)"):
+    with pytest.raises(StoreError, match=r"'r1'.* events\."):
         await store.save(replace(made, events=episode(9)))
     assert await store.load("r1") == made
     assert (await store.check()).rollouts == 1

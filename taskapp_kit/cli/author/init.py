@@ -128,7 +128,7 @@ def _summary(folder: Path) -> str:
             continue
         try:
             docstring = ast.get_docstring(ast.parse(text)) or ""
-        except SyntaxError:  # a placeholder where Python expects something else
+        except SyntaxError:  # the template's placeholders are not valid Python
             docstring = ""
         line = re.sub(rf"^(?:{NAME}|{TITLE})\s*[:.,-]?\s*", "", docstring.split("\n", 1)[0])
         return line[:1].upper() + line[1:]

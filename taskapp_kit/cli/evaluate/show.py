@@ -1,4 +1,4 @@
-"""`taskapp show`: list stored rollouts, or print one turn by turn."""
+"""`taskapp show`: list stored rollouts, or print one rollout turn by turn."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best
     type=click.Choice(SORTS),
     help="List the newest or largest first.  [default: seed for an evaluation, otherwise newest first]",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Rows of the list.  [default: {LIMIT}]")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"List at most N rollouts.  [default: {LIMIT}]")
 @click.option("--scores", "scorer", metavar="VERSION", help="Use the scores of this version; see `taskapp rescore`.")
 @click.option("--app", metavar="APP", help="With --private, the app that has the private fields.")
 @click.option("--private", is_flag=True, help="With --app and one rollout, also show its task's private fields.")

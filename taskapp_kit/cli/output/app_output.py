@@ -108,7 +108,7 @@ def _environment(name: str, task: Mapping[str, Any], unavailable: Mapping[str, s
 
 def _selecting(dataset: Mapping[str, Any]) -> str:
     """Describe the fields of `env.config` that select an episode in every environment."""
-    words = "in addition: split and index"
+    words = "every app: split and index"
     if dataset.get("kind") == "rows":
         values = ", ".join(clean(str(value)) for value in dataset.get("difficulties") or ())
         words += ", difficulty and tags" + (f" (difficulty is one of: {values})" if values else "")

@@ -54,7 +54,7 @@ def image_steps(plan: DeployPlan) -> list[str]:
         f"uv pip install --no-deps {plan.wheel.name} ({size_words(plan.wheel.stat().st_size)}, built from this kit)"
     )
     if plan.trees:
-        steps.append("the files below, mounted so that an edit rebuilds nothing")
+        steps.append("the files below, which are mounted, so an edit rebuilds nothing")
     return steps
 
 

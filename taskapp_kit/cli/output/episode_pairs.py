@@ -34,7 +34,7 @@ class EpisodePair:
 
 
 def print_pairs(pairs: Sequence[EpisodePair], out: Console) -> None:
-    """Print each pair: its seed and rewards, the first observation, and the turns of both episodes in two columns."""
+    """Print the seed, the rewards and the first observation of each pair, and the turns of both episodes in two columns."""
     for pair in pairs:
         before, after = map(number, pair.rewards)
         out.print(Text(f"\nseed {pair.seed}: reward {before} before, {after} after", style="bold"))

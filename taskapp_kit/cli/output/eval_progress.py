@@ -47,7 +47,7 @@ class Counts:
 
     @property
     def seconds(self) -> float:
-        """Seconds since `begin`."""
+        """Return the seconds since `begin` was called."""
         return time.monotonic() - self._began
 
     def words(self) -> list[str]:

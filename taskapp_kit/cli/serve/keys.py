@@ -81,7 +81,7 @@ def mint(
     """
     if not key_file.is_label(label) or key_file.is_own_label(label):
         reserved = "environment, development, aliasN and fileN are reserved for keys without a label"
-        raise click.BadParameter(f"a label has {key_file.LABEL_RULE}; {reserved}.", param_hint="LABEL")
+        raise click.BadParameter(f"a label has {key_file.LABEL_RULE}. The labels {reserved}.", param_hint="LABEL")
     path = _path(keys_file)
     key = secrets.token_urlsafe(32)
     holder = key_file.add(path, label, key, max_in_flight=max_in_flight, admin=admin, another=another)
@@ -121,7 +121,9 @@ def rotate(ctx: click.Context, label: str, finish: bool, keys_file: str | None, 
     quota = lines[-1].holder.max_in_flight
     ctx.invoke(mint, label=label, max_in_flight=quota, admin=False, another=True, keys_file=keys_file, as_json=as_json)
     file = "" if keys_file is None else f" --keys-file {shlex.quote(keys_file)}"
-    _say(f"The old key is still valid. Once every caller has the new key: taskapp keys rotate {label} --finish{file}")
+    _say(
+        f"The old key is still valid. Once every caller has the new key, run: taskapp keys rotate {label} --finish{file}"
+    )
 
 
 @command.command(
@@ -233,7 +235,8 @@ def _read(path: Path) -> list[KeyLine]:
         raise key_file.missing(path) from None
     except OSError as error:
         raise key_file.KeyFileError(
-            f"The key file {path} cannot be read: {error.strerror}.", hint="Choose a file that you can read."
+            f"The key file {path} cannot be read: {error.strerror}.",
+            hint="Make the file readable, or pass another --keys-file.",
         ) from None
 
 

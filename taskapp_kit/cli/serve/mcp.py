@@ -53,7 +53,7 @@ def command(
     settings = load({"store": store}, env_files=env_files)
     if importlib.util.find_spec("mcp") is None:
         raise Unavailable(
-            "`taskapp mcp` needs the MCP SDK, which is not installed.", hint="Run pip install 'taskapp-kit[mcp]'."
+            "`taskapp mcp` needs the MCP SDK, which is not installed.", hint="Run: pip install 'taskapp-kit[mcp]'"
         )
     with contextlib.redirect_stdout(sys.stderr):  # stdout is reserved for the protocol
         target = local_app.open_app(app, settings)

@@ -178,7 +178,7 @@ def _engine(name: str, settings: Settings, gateway: gateways.GatewayOptions) -> 
     """
     if name == rollouts_engine.RolloutsEngine.name:
         if gateway != gateways.GatewayOptions():
-            raise ConfigError("The engine rollouts has no gateway.", hint="Add --engine local.")
+            raise ConfigError("The engine rollouts has no gateway.", hint="Pass --engine local, or omit --gateway-*.")
         yield rollouts_engine.RolloutsEngine()
         return
     local_engine.check_installed()

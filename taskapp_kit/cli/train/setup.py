@@ -106,7 +106,7 @@ def command(
         _upload(JobSettings(backend, task_app, values[SYNTH_KEY], values[ENVIRONMENT_KEY]))
     missing = [name for name, value in values.items() if not value]
     if missing:
-        echo(f"Still missing: {', '.join(missing)}. Run `taskapp setup` again, or add them to the file.", err=True)
+        echo(f"Not set: {', '.join(missing)}. Run `taskapp setup` again, or add these variables to the file.", err=True)
 
 
 def _address(text: str | None) -> str | None:

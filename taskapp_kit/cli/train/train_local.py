@@ -133,7 +133,7 @@ class LocalServers:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Both keys, which must never be printed."""
+        """Return both keys, which must never be printed."""
         return self.key, self.task_app_key
 
 

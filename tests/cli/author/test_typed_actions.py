@@ -63,7 +63,7 @@ def test_plain_words_go_to_the_tool_that_takes_words() -> None:
         ("jump", [MOVE, PULL], "'jump'.*: move, pull"),
         ("pull hard", [MOVE, PULL], "^pull "),
         ("move 1 2 a b", [MOVE, PULL], "^move .*: x, y, why"),
-        ("move 'a", [MOVE, PULL], "closed"),
+        ("move 'a", [MOVE, PULL], "closing"),
         ('{"amount": ', [ADD], "JSON"),
         ('{"jump": {}}', [MOVE, PULL], ": move, pull"),
     ],

@@ -109,7 +109,7 @@ def test_list_tells_labels_and_never_a_key(run: Run, tmp_path: Path) -> None:
 def test_an_empty_file_says_what_to_do(run: Run, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("# nobody yet\n")
     shown = run("keys", "list", "--keys-file", "keys", status=0)
-    assert "keys has no keys. `taskapp keys mint LABEL` creates one" in shown.stdout
+    assert "keys contains no keys. `taskapp keys mint LABEL` creates a key" in shown.stdout
 
 
 def test_revoke_removes_a_label_and_nothing_else(run: Run, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_at_a_terminal_it_asks_for_what_is_missing_and_shows_no_key(tmp_path: Pa
     }
     assert minted is not None and len(minted) == 64
     assert "ENVIRONMENT_API_KEY  created" in terminal.text
-    assert "Still missing" not in terminal.text
+    assert "Not set" not in terminal.text
     assert_no_key(terminal.text, SYNTH, TASK_APP, minted)
 
 
