@@ -1,4 +1,4 @@
-"""Checks with policies that do not follow instructions: they answer nonsense, empty text, or anything a schema allows."""
+"""Checks with policies that ignore instructions: they reply with nonsense, with empty text, or with any valid arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskapp_kit.records.trajectory import Decision, nothing_accepted
 
 NONSENSE_SEEDS = 3
 HALF = 0.5
-OTHER_PROCESS = "The doctor's own policies need an environment that is played in this process."
+OTHER_PROCESS = "Not checked, because the doctor's built-in policies can only play environments in this process."
 
 
 async def _nonsense(subject: EnvironmentUnderTest) -> dict[str, list[Rollout]]:
@@ -30,7 +30,7 @@ async def _nonsense(subject: EnvironmentUnderTest) -> dict[str, list[Rollout]]:
         for name, answer in nonsense(view.tools):
             subject.nonsense[name] = []
             for split, seed in Budget(subject.options.check_seconds / 4).within(episodes):
-                with contextlib.suppress(RolloutFailed):  # reported by empty-text and schema-accepted
+                with contextlib.suppress(RolloutFailed):  # empty-text and schema-accepted report this failure
                     subject.nonsense[name].append(await _answered(subject, split, seed, name, answer))
     return subject.nonsense
 
@@ -44,7 +44,7 @@ async def _answered(
 
 @check("nonsense-ends", "A policy that answers nonsense is cut by a limit.", plays=True)
 async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
-    """Answer with text instead of a tool call, an unknown tool, bad arguments and nothing; see what ends the episode."""
+    """Reply with text instead of a tool call, an unknown tool, bad arguments or nothing, and check what ends the episode."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     environment, played = subject.environment, await _nonsense(subject)
@@ -52,19 +52,21 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
     for name, rollouts in played.items():
         endless = [rollout for rollout in rollouts if rollout.stop_reason == "max_ops"]
         if endless and not limited:
-            found = f"A policy that answers {name} was still playing after {MOST_TURNS} turns: no limit ended it."
-            do = "Declare max_steps= or max_turns=, or leave max_refusals=10: a model that is stuck costs tokens without end."
+            found = f"A policy that replies with {name} was still playing after {MOST_TURNS} turns, because no limit applied."
+            do = "Declare max_steps= or max_turns=, or keep max_refusals=10. A stuck model would use tokens endlessly."
             return wrong(found, do, subject.place)
     if not any(played.values()):
-        return skipped("Every rollout of a policy that answers nonsense failed.")
+        return skipped("Not checked, because every rollout of a policy that replies with nonsense failed.")
     ends = sorted({rollout.stop_reason for rollouts in played.values() for rollout in rollouts})
     longest = max((rollout.length for rollouts in played.values() for rollout in rollouts), default=0)
-    return passed(f"{len(played)} kinds of nonsense were ended by {', '.join(ends)}, after at most {longest} steps.")
+    return passed(
+        f"Rollouts with {len(played)} kinds of nonsense ended with {', '.join(ends)}, after at most {longest} steps."
+    )
 
 
 @check("nonsense-pays", "Nonsense is worth less than good play.", plays=True, after=("policies",))
 async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the rewards of episodes in which no action was accepted with the rewards of other policies."""
+    """Compare the rewards of episodes without an accepted action with the rewards of other policies."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     means = {}
@@ -74,26 +76,28 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
         if rewards and (refused or subject.environment.one_answer):
             means[name] = fmean(rewards)
     if not means:
-        return passed("Nonsense was accepted as an action, or has no reward.")
+        return passed("No episode of nonsense has a reward, or its actions were accepted.")
     name = max(means, key=lambda item: means[item])
-    found = f"A policy that answers {name} has a mean reward of {means[name]:g}"
+    found = f"A policy that replies with {name} has a mean reward of {means[name]:g}"
     gold = subject.mean_reward(GOLD)
     others = {label: subject.mean_reward(label) for label in subject.idle_labels()}
     scale = subject.spec.blend_for(subject.name)
-    do = "Let a rubric give its lowest score to an episode in which nothing was done."
+    do = "Make a rubric give its lowest score to an episode in which nothing was done."
     if gold is not None and means[name] >= gold:
         return wrong(f"{found}, and gold has {gold:g}.", do, subject.place)
     if gold is None and not scale.env and means[name] > HALF * (scale.outcome + scale.event):
         return wrong(f"{found}, more than half of the highest reward that the formula allows.", do, subject.place)
     best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
     if gold is None and best is not None and means[name] > best[0]:
-        return warning(f"{found}, and policy {best[1]} has {best[0]:g}, so not playing pays.", do, subject.place)
+        return warning(
+            f"{found}, and policy {best[1]} has only {best[0]:g}, so not playing is rewarded.", do, subject.place
+        )
     return passed(f"{found}" + (f", and gold has {gold:g}." if gold is not None else "."))
 
 
 @check("empty-text", "Empty text is played or rejected, and breaks nothing.", plays=True)
 async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
-    """Answer with no text, and with an empty string in every argument that allows it."""
+    """Reply with no text, and with an empty string in every argument that allows one."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     split, seed = subject.seeds(1)[0]
@@ -103,7 +107,7 @@ async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
         try:
             await _answered(subject, split, seed, "empty", lambda _, decision=decision: _copy(decision))  # type: ignore[misc]
         except RolloutFailed as failed:
-            return _broken(subject, failed, f"An answer with empty text ({name})")
+            return _broken(subject, failed, f"A reply with empty text ({name})")
     return passed(f"Empty text was played or rejected: {', '.join(tried)}.")
 
 
@@ -127,7 +131,7 @@ async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
 def _broken(subject: EnvironmentUnderTest, failed: RolloutFailed, what: str) -> CheckResult:
     cause = "" if failed.__cause__ is None else f" ({type(failed.__cause__).__name__})"
     found = f"{what} made the rollout fail at boundary {failed.boundary} ({failed.failure.code}){cause}."
-    do = "Raise InvalidAction for an action that is not accepted, and let criteria score it low."
+    do = "Raise InvalidAction for an action that is not accepted, and let criteria give it a low score."
     return wrong(found, do, raised_at(failed, str(subject.app.file.parent)) or subject.place)
 
 

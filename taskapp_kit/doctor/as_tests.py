@@ -1,4 +1,4 @@
-"""The doctor's checks as pytest tests, one for each check of each environment."""
+"""Runs the doctor's checks as pytest tests: one test for each check of each environment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from taskapp_kit.errors import DeclarationError
 
 
 class DoctorWarning(UserWarning):
-    """A finding of the doctor that may be intended."""
+    """A finding of the doctor that may be intentional."""
 
 
 class Examination:
-    """The findings about an app. The first test that reads them plays all rollouts."""
+    """The findings about an app. All rollouts are played when the first test reads the findings."""
 
     def __init__(self, app: TaskApp, options: DoctorOptions) -> None:
         self._app = app
@@ -33,7 +33,7 @@ class Examination:
         if self._findings is None:
             log = logging.getLogger("taskapp_kit")
             level = log.level
-            log.setLevel(logging.CRITICAL)  # the doctor reports failures itself
+            log.setLevel(logging.CRITICAL)  # the doctor reports failures, so they are not logged
             try:
                 self._findings = run(_all(self._app, self._options))
             finally:
@@ -46,7 +46,7 @@ async def _all(app: TaskApp, options: DoctorOptions) -> list[DoctorFinding]:
 
 
 class DoctorItem(pytest.Item):
-    """One check of one environment; None is the app."""
+    """One check of one environment, or of the app if the environment is None."""
 
     def __init__(self, *, examination: Examination, check: str, environment: str | None, **given: object) -> None:
         super().__init__(**given)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class DoctorItem(pytest.Item):
         self._environment = environment
 
     def runtest(self) -> None:
-        """Fail, warn or skip, as the finding requires."""
+        """Fail, warn or skip, depending on the finding."""
         for finding in self._examination.findings():
             if (finding.name, finding.environment) != (self._check, self._environment):
                 continue
@@ -68,7 +68,7 @@ class DoctorItem(pytest.Item):
                 warnings.warn(f"{finding.name} ({finding.status}): {said}", DoctorWarning, stacklevel=1)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """Return what a report shows instead of a file and a line."""
+        """Return the location that pytest shows in a report: the test has no file and no line."""
         return "taskapp-doctor", None, self.name
 
 
@@ -79,7 +79,7 @@ class DoctorCollector(pytest.Collector):
     options: DoctorOptions
 
     def collect(self) -> Iterator[DoctorItem]:
-        """Yield a test for each check of each environment, or only one if the declarations are invalid."""
+        """Yield a test for each check of each environment. If the declarations are invalid, yield only one test."""
         examination = Examination(self.app, self.options)
 
         def item(check: str, environment: str | None) -> DoctorItem:

@@ -21,12 +21,12 @@ _LIMIT = re.compile(
     rf" (?P<number>\d+|{'|'.join(NUMBERS)}) (?:more |wrong )?(?P<what>{STEP_WORDS})\b",
     re.IGNORECASE,
 )
-"""A limit in a prompt, such as `You have 10 guesses` or `at most six moves`."""
+"""Matches a limit in a prompt, such as `You have 10 guesses` or `at most six moves`."""
 
 
 @check("prompt-limits", "The limits that the prompt states apply.", plays=True)
 async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare numbers of steps in the prompt, the tools and the first observation with the limits of the environment."""
+    """Compare the limits that the prompt, the tools and the first observation state with the environment's limits."""
     environment = subject.environment
     view = await subject.first_view(*subject.seeds(1)[0])
     texts = {
@@ -49,7 +49,7 @@ async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
             if longest > number or (environment.max_steps is not None and environment.max_steps < number):
                 limits = ", ".join(map(str, sorted(limit for limit in holds if limit))) or "none"
                 said = f"{where} states {short(found[0])}, but the limits are {limits}, and an episode had {longest} steps."
-                return warning(said, "State the limit that applies.", subject.place)
+                return warning(said, "Change the text so that it states the limit that applies.", subject.place)
     return passed(
         f"These limits are stated and apply: {', '.join(map(short, stated))}."
         if stated
@@ -64,15 +64,17 @@ async def task_info(subject: EnvironmentUnderTest) -> CheckResult:
     info = described.taskset(subject.environment)
     orjson.dumps(info)
     if not subject.environment.description:
-        found = f"Environment {subject.name} has no description: a model's prompt does not say what to do."
-        return warning(found, "Write a docstring under the class.", subject.place)
+        found = f"Environment {subject.name} has no description, so a model's prompt does not describe the task."
+        return warning(found, "Add a docstring to the class.", subject.place)
     for part in ("outcome", "events"):
         section = info["rubric"][part]
         for criterion in [] if section is None else section["criteria"]:
             if criterion["description"] in ("", criterion["id"]):
                 found = f"Criterion {criterion['id']!r} has no description."
                 places = [item.place for item in subject.spec.criteria if item.name == criterion["id"]]
-                return warning(found, "Write a docstring under its function.", places[0] if places else subject.place)
+                return warning(
+                    found, "Add a docstring to the criterion's function.", places[0] if places else subject.place
+                )
     splits, count = info["dataset"]["splits"], info["dataset"]["cardinality"]
     criteria = sum(len(section["criteria"]) for section in info["rubric"].values() if section is not None)
     return passed(f"Splits {', '.join(splits)}: {count} episodes; {criteria} criteria; {info['reward']['formula']}.")

@@ -1,4 +1,4 @@
-"""How much the doctor plays: the settings of one examination."""
+"""The settings of an examination: how much the doctor plays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 MOST_TURNS = 1000
-"""The number of turns of one action after which a rollout of the doctor ends, with or without a declared limit."""
+"""The number of turns after which the doctor ends a rollout, even if no limit is declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,12 @@ class DoctorOptions:
     """How much the doctor plays.
 
     Attributes:
-        quick: Play fewer rollouts, for less than 20 s in total.
-        judges: Call the app's judges.
-        environment: Examine only this environment.
+        quick: Whether to play fewer rollouts, in less than 20 s in total.
+        judges: Whether to call the app's judges.
+        environment: If set, examine only this environment.
         allow: Names of checks whose findings are accepted.
         rollout_seconds: The deadline of each rollout. Defaults to 60 s, 10 s with `quick`.
-        processes: Start a second process, which takes almost a second.
+        processes: Whether to start a second process, which takes almost a second.
     """
 
     quick: bool = False
@@ -31,45 +31,45 @@ class DoctorOptions:
 
     @property
     def seconds(self) -> float | None:
-        """The time for the whole examination; None without a limit."""
+        """The time limit of the full examination in seconds, or None for no limit."""
         return 15.0 if self.quick else None
 
     @property
     def hint_for_time(self) -> str:
-        """What to do if the time was too short."""
+        """A hint for when the time was too short, or an empty string."""
         return "Run the doctor without --quick." if self.quick else ""
 
     @property
     def deadline_seconds(self) -> float:
-        """The deadline of each rollout."""
+        """The deadline of each rollout, in seconds."""
         return self.rollout_seconds or (10.0 if self.quick else 60.0)
 
     @property
     def seeds(self) -> int:
-        """Rollouts of each policy, if the environment is fast enough."""
+        """How many rollouts of each policy are played, if the environment is fast enough."""
         return 6 if self.quick else 20
 
     @property
     def policy_seconds(self) -> float:
-        """Time for the rollouts of one policy."""
+        """The time for one policy's rollouts, in seconds."""
         return 0.7 if self.quick else 8.0
 
     @property
     def check_seconds(self) -> float:
-        """Time for the repetitions of one check."""
+        """The time for the repetitions in one check, in seconds."""
         return 1.0 if self.quick else 15.0
 
     @property
     def first_views(self) -> int:
-        """Episodes of which only the first observation is read."""
+        """The number of episodes in which only the first observation is read."""
         return 20 if self.quick else 60
 
     @property
     def resets(self) -> int:
-        """Resets for the check of memory."""
+        """The number of resets in the check `memory`."""
         return 60 if self.quick else 200
 
     @property
     def at_once(self) -> int:
-        """Rollouts that are played concurrently."""
+        """The number of concurrent rollouts."""
         return 8 if self.quick else 20

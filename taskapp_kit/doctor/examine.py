@@ -24,7 +24,7 @@ CHECKS: tuple[DoctorCheck, ...] = tuple(
     for item in vars(module).values()
     if isinstance(item, DoctorCheck)
 )
-"""The checks in the order in which they run and appear: the order of their modules, and of the lines in a module."""
+"""All checks, in the order in which they run and are reported. It is the order of the modules and of their lines."""
 DECLARATIONS = "declarations"
 SETUP = "setup"
 THREADS = 32
@@ -49,14 +49,14 @@ async def examine(
     Args:
         app: The app.
         options: How much to play. By default all environments are examined and no judge is called.
-        settings: The models of judges and environments. Defaults to the process environment.
+        settings: The settings with the models of judges and environments. Defaults to the process environment.
 
     Yields:
         A finding for each check.
 
     Raises:
         ConfigError: `allow` or `environment` has a name that does not exist.
-        Unavailable: `judges` is set, and a judge has no model.
+        Unavailable: `judges` is set, but a judge has no model.
     """
     options = options or DoctorOptions()
     _check_names(options.allow)
@@ -90,7 +90,7 @@ async def examine(
 
 
 async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> AsyncIterator[DoctorFinding]:
-    """Yield the findings about one environment. seconds: the time for its checks, after its setup."""
+    """Yield the findings about one environment. seconds: The time for the checks, not including the setup."""
     if subject.in_this_process:
         try:
             await asyncio.to_thread(prepare_to_serve, subject.environment)
@@ -118,14 +118,14 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
 
 
 async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: dict[str, str]) -> CheckResult:
-    """Run one check, or return why it is skipped."""
+    """Run one check, or return the reason why it is skipped."""
     broken = next((name for name in item.after if statuses.get(name) in ("wrong", "warning")), None)
     if broken is not None:
         return skipped(f"Not checked, because {broken} found a problem.")
     if item.plays and not subject.base_rollouts():
         return skipped("Not checked, because no rollout of the base policy was scored.")
     if item.plays and subject.asks_models:
-        return skipped("Not checked, because an episode calls a model. Only its first rollout was played.")
+        return skipped("Not checked, because episodes call a model. Only the first rollout was played.")
     try:
         return await item.function(subject)
     except OutOfTime:

@@ -1,4 +1,4 @@
-"""Checks of a running task app with many requests: authentication, errors, limits, and rollouts under load."""
+"""Checks a running task app with many requests: authentication, errors, limits, and rollouts under load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskapp_kit.records.example_policy import example_policy
 
 AT_ONCE = 20
 TURNS = 20
-"""Limit on the turns of each rollout."""
+"""The maximum number of turns in each rollout."""
 SECONDS = 30.0
 READ_LOG = "Read the task app's log. docs/reference/contract.md specifies the expected response."
 GUARDED = ("/health", "/info", "/task_info", "/rollouts", "/metrics")
@@ -40,7 +40,7 @@ BROKEN: Mapping[str, bytes] = {
 
 
 async def examine_server(url: str, key: str | None) -> AsyncIterator[DoctorFinding]:
-    """Yield the findings of `taskapp doctor URL --load`. url, key: valid according to `client.check_task_app`."""
+    """Yield the findings of `taskapp doctor URL --load`. `client.check_task_app` must have accepted the URL and the key."""
     prober = Prober.at(read_address(url), {"X-API-Key": key} if key else {}, SECONDS)
     other = Prober.at(read_address(url), {"X-API-Key": f"not-{uuid.uuid4().hex}"}, SECONDS)
     try:
@@ -74,7 +74,7 @@ async def _auth(prober: Prober, other: Prober, key: str | None) -> CheckResult:
             if answer.status == 404:
                 continue
             if not 400 <= answer.status < 500:
-                return wrong(f"GET {path} {what} answers {answer.words}.", "Ask for the key on every route.")
+                return wrong(f"GET {path} {what} returned {answer.words}.", "Require the key on every route.")
     for asks, keyed, what in ((prober, False, "without a key"), (other, True, "with a wrong key")):
         answer = await asks.ask("/rollout", verb="POST", body=BROKEN["an unknown policy"], keyed=keyed)
         tried += 1
@@ -99,16 +99,16 @@ async def _errors(prober: Prober, _: Prober, key: str | None) -> CheckResult:
 
 
 async def _limits(prober: Prober, _: Prober, __: str | None) -> CheckResult:
-    """Send a body above the advertised limit."""
+    """Send a body that is larger than the advertised limit."""
     described = (await prober.ask("/task_info")).object or {}
     limits = described.get("limits")
     most = limits.get("max_body_bytes") if isinstance(limits, Mapping) else None
     if not isinstance(most, int) or not 0 < most <= 64_000_000:
-        return skipped("/task_info advertises no limit on bodies (limits.max_body_bytes).")
+        return skipped("/task_info does not state the limit on bodies (limits.max_body_bytes).")
     answer = await prober.ask("/rollout", verb="POST", body=b'{"x":"' + b"x" * most + b'"}')
     if answer.answer is not None and answer.status != 413:
-        return wrong(f"A body above the advertised {most} bytes returned {answer.words}. Expected 413.", READ_LOG)
-    return passed(f"A body above {most} bytes is rejected.")
+        return wrong(f"A body larger than the advertised {most} bytes returned {answer.words}. Expected 413.", READ_LOG)
+    return passed(f"A body larger than {most} bytes is rejected.")
 
 
 async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
@@ -160,7 +160,7 @@ async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
     differs = [seed for seed, before, after in zip(seeds, alone, together, strict=True) if before != after]
     if differs and same.status == "ok":
         found = (
-            f"{len(differs)} of {AT_ONCE} seeds gave other digests when played concurrently, first seed {differs[0]}."
+            f"{len(differs)} of {AT_ONCE} seeds had other digests when played concurrently. The first is {differs[0]}."
         )
         return [("same-seed", same), ("at-once", wrong(found, "`taskapp doctor APP` shows where."))]
     health = (
@@ -173,7 +173,7 @@ async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
 
 
 def _digest(answer: Mapping[str, Any]) -> str:
-    """Return the answer's digest, or its steps as JSON if the server sends no digest."""
+    """Return the response's digest, or the steps as JSON if the server sends no digest."""
     digest = answer.get("digest")
     if isinstance(digest, str):
         return digest

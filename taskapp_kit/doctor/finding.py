@@ -1,4 +1,4 @@
-"""A check of the doctor, and its result: a status, the evidence, the line in the author's file, and what to do."""
+"""The doctor's checks and their results: a status, the evidence, the line in the author's file, and what to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from taskapp_kit.doctor.subject import EnvironmentUnderTest
 
 Status = Literal["ok", "warning", "wrong", "skipped", "allowed"]
-"""`allowed` is a warning or an error that the caller accepts by the check's name."""
+"""`allowed` is a warning or an error that the caller accepted by naming the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check of one environment. found: a sentence with the evidence. place: `file:line`, or ""."""
+    """The result of one check of one environment.
+
+    found: A sentence with the evidence. do: What to do, or "". place: `file:line` in the author's code, or "".
+    """
 
     status: Status
     found: str
@@ -31,12 +34,12 @@ def passed(found: str) -> CheckResult:
 
 
 def skipped(found: str, do: str = "") -> CheckResult:
-    """Return the result of a check that did not run. found: the reason."""
+    """Return the result of a check that did not run. found: The reason."""
     return CheckResult("skipped", found, do)
 
 
 def warning(found: str, do: str, place: str = "") -> CheckResult:
-    """Return the result of a check that found something which may be intended."""
+    """Return the result of a check that found something that may be intentional."""
     return CheckResult("warning", found, do, place)
 
 
@@ -52,12 +55,12 @@ class DoctorFinding:
     Attributes:
         name: The check's name.
         part: `task app`, `rollout`, or a part of a running server (`key`, `contract`, `backend`).
-        status: `allowed` is a warning or an error that the caller or the declaration accepts.
+        status: The result. `allowed` is a warning or an error that the caller or a declaration accepts.
         found: A sentence with the evidence.
-        do: What to do about it; "" if nothing.
+        do: What to do about it, or "".
         place: `file:line` in the author's code, or "".
-        environment: None for a finding about the app or a server.
-        seconds: How long the check took.
+        environment: The environment, or None for a finding about the app or a server.
+        seconds: The duration of the check.
     """
 
     name: str
@@ -71,11 +74,11 @@ class DoctorFinding:
 
     @property
     def ok(self) -> bool:
-        """False for an error that was not accepted."""
+        """Whether the finding is not an error, or an error that was accepted."""
         return self.status != "wrong"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as an object of `taskapp doctor --json`."""
+        """Return the finding as JSON for `taskapp doctor --json`."""
         return {
             "part": self.part,
             "ok": self.ok,
@@ -89,14 +92,14 @@ class DoctorFinding:
         }
 
     def accepted(self, reason: str = "") -> DoctorFinding:
-        """Return the finding as accepted; unchanged if its check passed or was skipped."""
+        """Return the finding as accepted. If its check passed or was skipped, return it unchanged."""
         if self.status not in ("warning", "wrong"):
             return self
         return replace(self, status="allowed", found=f"{self.found} Accepted: {reason}" if reason else self.found)
 
 
 def of_server(finding: Finding) -> DoctorFinding:
-    """Return a finding about a running server as a finding of the doctor."""
+    """Convert a finding about a running server to a finding of the doctor."""
     name = finding.part.replace(" ", "-")
     return DoctorFinding(name, finding.part, "ok" if finding.ok else "wrong", finding.found, finding.do)
 
@@ -112,9 +115,10 @@ class DoctorCheck:
         name: The check's name.
         sentence: What is true if the check passes.
         function: Runs the check.
-        plays: Whether it plays further rollouts. Then it is skipped if the base policy's rollouts fail, and if an episode
-            calls a model.
-        after: Names of checks. If one of them fails, this check would only repeat its finding, so it is skipped.
+        plays: Whether the check plays rollouts. Such a check is skipped if the base policy's rollouts fail, or if episodes
+            call a model.
+        after: The names of other checks. If one of them fails, this check is skipped, because it would only repeat the
+            finding.
     """
 
     name: str
@@ -127,7 +131,7 @@ class DoctorCheck:
 def check(
     name: str, sentence: str, *, plays: bool = False, after: tuple[str, ...] = ()
 ) -> Callable[[CheckFunction], DoctorCheck]:
-    """Turn a function into a check; see `DoctorCheck`."""
+    """Turn a function into a check. See `DoctorCheck`."""
 
     def decorate(function: CheckFunction) -> DoctorCheck:
         return DoctorCheck(name, sentence, function, plays, after)

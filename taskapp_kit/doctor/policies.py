@@ -1,4 +1,4 @@
-"""The doctor's own policies: they repeat recorded actions, draw from the tools' schemas, or answer nonsense."""
+"""The doctor's policies: they repeat recorded actions, draw from the tools' schemas, or reply with nonsense."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 from taskapp_kit.rollout.policy.sampling import draw, sentence
 
 LEFT = "left"
-"""The stop reason if a recording ends before its episode."""
+"""The stop reason if a recording ends before the episode does."""
 TURN_SECONDS = 30.0
-"""How long one of two interleaved rollouts waits for the other."""
+"""How long an interleaved rollout waits for the other rollout, in seconds."""
 
 
 class SchemaPolicy:
-    """Draws a tool, then arguments that fit its schema, even if the schema has no bounds."""
+    """Draws a tool, and arguments that are valid for its schema, even if the schema has no bounds."""
 
     name = "schema"
 
@@ -34,19 +34,19 @@ class SchemaPolicy:
 
 
 class Function:
-    """Answers each turn with a function of the view."""
+    """Decides each turn with a function of the view."""
 
     def __init__(self, name: str, answer: Callable[[View], Decision]) -> None:
         self.name = name
         self._answer = answer
 
     def decide(self, view: View) -> Decision:
-        """Return the function's answer."""
+        """Return the function's decision."""
         return self._answer(view)
 
 
 class RecordedActions:
-    """Repeats actions in order, then stops. before: called before each answer."""
+    """Repeats actions in order, then stops. before: Called before each decision."""
 
     name = "recorded"
 
@@ -66,14 +66,14 @@ class RecordedActions:
 
 
 def scripted(steps: Sequence[PlayedStep]) -> list[Json]:
-    """Return `ops` for a request that repeats the steps."""
+    """Return the `ops` of a request that repeats the steps."""
     return [{"type": "env", "tool": step.tool, "args": step.args} for step in steps if step.tool]
 
 
 class TakingTurns:
-    """Makes rollouts in separate threads take turns: one action each, in a fixed order.
+    """Makes rollouts in separate threads take turns. Each plays one action at a time, in a fixed order.
 
-    late: whether a turn took too long, so that a rollout stopped.
+    late: Whether a turn took so long that a rollout was stopped.
     """
 
     def __init__(self, count: int) -> None:
@@ -99,7 +99,7 @@ class TakingTurns:
             self._next = self._after(number)
 
     def leave(self, number: int) -> None:
-        """Note that this rollout has ended."""
+        """Record that this rollout has ended."""
         with self._changed:
             self._playing.discard(number)
             self._waiting.discard(number)
@@ -113,7 +113,7 @@ class TakingTurns:
 
 
 def empty_texts(tools: Sequence[Tool]) -> list[tuple[str, Decision]]:
-    """Return empty answers: no text, and for each tool an empty string in each field that allows it."""
+    """Return empty replies: one without text, and for each tool one with an empty string in every field that allows it."""
     answers = [("no words", Decision(output=""))]
     for tool in tools:
         properties = tool.parameters.get("properties", {})
@@ -129,11 +129,11 @@ def empty_texts(tools: Sequence[Tool]) -> list[tuple[str, Decision]]:
 
 
 CLOSED = frozenset({"enum", "const", "pattern", "minLength", "format"})
-"""Keywords of a string's schema that may exclude the empty string."""
+"""Keywords in a string's schema that may exclude the empty string."""
 
 
 def nonsense(tools: Sequence[Tool]) -> list[tuple[str, Callable[[View], Decision]]]:
-    """Return policies of a model that does not follow its instructions, by name."""
+    """Return, by name, policies that imitate models that ignore their instructions."""
     first = next((tool for tool in tools if not tool.text), None)
     answers: list[tuple[str, Callable[[View], Decision]]] = [
         ("words", lambda view: Decision(output="Purple monkeys, seven of them, sing about the weather.")),

@@ -1,4 +1,4 @@
-"""Checks of rows: no private field is shown, and no two rows contradict each other."""
+"""Checks of rows: private fields are not shown, and rows do not contradict each other."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.score.private import private_values
 
 SHORT = 4
-"""Shorter values, like numbers, may occur anywhere by chance."""
+"""The minimum length of a value to search for. Shorter values and numbers may occur anywhere by chance."""
 USUAL = 0.8
-"""Short values, numbers and choices are reported if at least this share of the rows shows its own value."""
+"""Short values, numbers and choices are reported if at least this share of the rows show their own value."""
 CHANCE = 0.5
-"""If this share of the rows shows the value of another row, the value is there by chance."""
+"""If this share of the rows show the value of another row, the values are there by chance."""
 LEAST_ROWS = 5
 
 
 def folded(text: str) -> str:
-    """Return the text without case, white space and punctuation."""
+    """Return the text in lower case, without white space and punctuation."""
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A private value that was shown. last: whether at the end of the episode, after the last action."""
+    """A private value that was shown. last: Whether it was shown at the end of the episode, after the last action."""
 
     field: str
     split: str
@@ -55,13 +55,13 @@ class _Row:
             text = value if isinstance(value, str) else str(value)
             bare = folded(text)
             if not bare or bare in self.elements:
-                continue  # a choice that the row shows, or an argument that the schema lists
+                continue  # such as a choice that the row shows, or an argument that the schema lists
             faint = len(bare) < SHORT or not isinstance(value, str) or bare.isdigit() or bare in self.public
             (self.faint if faint else self.long).append((field, text))
 
 
 def _elements(value: Json) -> Iterator[str]:
-    """Yield the strings in lists of the row, which are choices."""
+    """Yield the strings in a row's lists, because they are usually choices."""
     if isinstance(value, dict):
         for part in value.values():
             yield from _elements(part)
@@ -75,7 +75,7 @@ def _elements(value: Json) -> Iterator[str]:
 
 @check("private", "No observation, info or tool shows a private field of the row.", plays=True)
 async def private(subject: EnvironmentUnderTest) -> CheckResult:
-    """Search what policies and readers see for the row's private values, exactly and folded."""
+    """Search everything that policies and readers see for the row's private values, both exactly and folded."""
     tasks = subject.environment.tasks
     if tasks is None:
         return passed("The environment has no rows.")
@@ -96,21 +96,21 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
         how = "verbatim" if leak.exact else "apart from case, spaces and punctuation"
         row = f"Row {leak.seed} of {leak.split}"
         found = f"{row}: {leak.where} shows the private field {leak.field!r} {how}."
-        do = f"Do not show it, or make {leak.field!r} public if a policy may read it."
+        do = f"Do not show this value, or make {leak.field!r} public if policies may read it."
         return (warning if leak.last else wrong)(found, do, subject.line("reset"))
     for field, own, rows_with in _usual(read):
         found = f"{own} of {rows_with} first observations contain the value of the private field {field!r}."
-        do = "Check whether it reveals the answer. If it does not, accept it with --allow private."
+        do = "Check whether this reveals the answer. If it does not, accept the finding with --allow private."
         return warning(found, do, subject.line("reset"))
     count = len(subject.scored())
-    return passed(f"{len(read)} first observations and {count} rollouts show no private value.")
+    return passed(f"No private value is shown in {len(read)} first observations and {count} rollouts.")
 
 
 def _usual(read: Sequence[tuple[_Row, str]]) -> Iterator[tuple[str, int, int]]:
-    """Yield each field whose short value, number or choice most rows show: field, rows that show it, rows with this field.
+    """Yield fields whose short value, number or choice is shown by most rows, as (field, rows that show it, rows with it).
 
-    A field is omitted if observations show the values of another row almost as often, because short values occur in any
-    text. read: rows with their first observations.
+    A field is omitted if observations show the values of other rows almost as often, because short values occur in any text.
+    read: Rows with their first observations.
     """
     for field in sorted({field for values, _ in read for field, _ in values.faint}):
         rows = [
@@ -127,7 +127,7 @@ def _usual(read: Sequence[tuple[_Row, str]]) -> Iterator[tuple[str, int, int]]:
 
 
 def _chosen(subject: EnvironmentUnderTest) -> list[tuple[str, int, Any]]:
-    """Return rows from the beginning of each split."""
+    """Return the first rows of each split."""
     rows: list[tuple[str, int, Any]] = []
     most = max(1, subject.options.first_views // len(subject.environment.split_names))
     for split in subject.environment.split_names:
@@ -137,7 +137,7 @@ def _chosen(subject: EnvironmentUnderTest) -> list[tuple[str, int, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A text that was shown. said: the policy's own earlier text, folded."""
+    """A string that was shown. said: What the policy wrote before, folded."""
 
     where: str
     text: str
@@ -146,7 +146,7 @@ class _Shown:
 
 
 def _later(trajectory: Trajectory) -> Iterator[_Shown]:
-    """Yield what the steps of an episode showed."""
+    """Yield the strings that the steps of an episode showed."""
     said = ""
     for step in trajectory.steps:
         said += folded(orjson.dumps(step.args).decode())
@@ -165,7 +165,7 @@ def _leaks(row: _Row, split: str, seed: int, shown: Iterable[_Shown]) -> Iterato
 
 
 def _has_word(text: str, value: str) -> bool:
-    """Return whether the text contains the value as a word. Its characters alone may be part of the task."""
+    """Return whether the text contains the value as a separate word. As a part of a word it may be there by chance."""
     return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text) is not None
 
 
@@ -186,14 +186,18 @@ async def rows(subject: EnvironmentUnderTest) -> CheckResult:
             continue
         where = f"Row {seed} of {split} and row {first[1]} of {first[0]}"
         if first[0] != split:
-            found = f"{where} are the same apart from case, spaces and punctuation, so a training row is tested."
+            found = (
+                f"{where} are the same apart from case, spaces and punctuation, so a training row is also a test row."
+            )
             return wrong(found, f"Remove one of them from its split (declared at {tasks.place}).", subject.place)
         if first[2] != private_hash:
-            found = f"{where} show the same but have different private fields, so no answer is right for both."
-            return wrong(found, "Remove one of them, or show how they differ.", subject.place)
+            found = f"{where} show the same question but have different private fields, so no answer is right for both."
+            return wrong(found, "Remove one of these rows, or show how they differ.", subject.place)
         twice += 1
     if twice:
         return warning(
-            f"{twice} of {count} rows are duplicates.", "Remove them, unless they should count more.", subject.place
+            f"{twice} of {count} rows are duplicates.",
+            "Remove the duplicates, unless these rows should count more.",
+            subject.place,
         )
     return passed(f"{count} rows are all different.")

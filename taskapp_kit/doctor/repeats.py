@@ -1,4 +1,4 @@
-"""Checks that play an episode again: here, in another process, concurrently, and with and without images."""
+"""Checks that play an episode again: in this process, in another process, concurrently, and with and without images."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from taskapp_kit.rollout.episode import global_random
 from taskapp_kit.rollout.service import Service, ServiceSettings
 
 REPEATED = 3
-"""Episodes that are played a second time."""
+"""How many episodes are played a second time."""
 ISOLATED_AT_ONCE = 3
-"""Concurrent rollouts if each has its own process."""
+"""The number of concurrent rollouts if each rollout has a separate process."""
 SLOWER = 4
 """The factor by which concurrent rollouts may take longer than rollouts one after another."""
 LATE = 10
-"""If a turn takes longer than a whole episode alone by this factor, an episode waits for another one."""
+"""If a turn takes this many times as long as a full episode alone, one episode waits for the other."""
 IMAGE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
-"""Names of constructor parameters that turn images on."""
-DRAW_FROM_SEED = "Draw everything from `seed` or context.rng; read no clock, no address and no global random state."
+"""Names of constructor parameters that turn on images."""
+DRAW_FROM_SEED = (
+    "Draw all randomness from `seed` or context.rng. Do not read a clock, an object's address or global random state."
+)
 
 
 @check("same-seed", "The same seed and actions give the same episode.", plays=True)
 async def same_seed(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play episodes of the sample again in this process, and compare their digests."""
+    """Play episodes of the sample again in this process, and compare the digests."""
     player, again = _base(subject), []
     for first in Budget(subject.options.check_seconds).within(subject.base_rollouts()[:REPEATED]):
         second = await subject.play(player, first.split, first.seed)
@@ -56,12 +58,12 @@ async def same_image(subject: EnvironmentUnderTest) -> CheckResult:
             first, second = [await subject.play(player, split, seed, config=config) for _ in range(2)]
         except RolloutFailed as failed:
             if isinstance(failed.__cause__, Unavailable):
-                return skipped(f"Images need a package: {failed.message}")
+                return skipped(f"Images require a package: {failed.message}")
             raise
         if first.observation_digest == first.digest:
-            continue  # without images both digests are the same
+            continue  # without images, both digests are equal
         if first.observation_digest != second.observation_digest:
-            found = f"Seed {first.seed} was played twice with equal text and different images."
+            found = f"Seed {first.seed} was played twice, and the text was equal but the images were different."
             return wrong(found, DRAW_FROM_SEED, subject.line("reset"))
         return passed(f"Seed {first.seed} showed the same images twice.")
     return passed("The environment has no images.")
@@ -82,11 +84,13 @@ async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
             hidden = await subject.play(player, split, seed, config=off, policy_config=policy)
         except RolloutFailed as failed:
             if isinstance(failed.__cause__, Unavailable):
-                return skipped(f"Images need a package: {failed.message}")
+                return skipped(f"Images require a package: {failed.message}")
             raise
         if shown.digest != hidden.digest:
-            found = f"Seed {seed} with {what} on and off: {difference(shown.trajectory, hidden.trajectory)}."
-            do = "Draw images without touching the episode's state or its random numbers."
+            found = (
+                f"Seed {seed} was played with {what} on and off, and {difference(shown.trajectory, hidden.trajectory)}."
+            )
+            do = "Draw images without changing the episode's state or using its random numbers."
             return wrong(found, do, subject.line("reset"))
     return passed(f"The digests are equal with {' and '.join(what for what, *_ in variants)} on and off.")
 
@@ -95,9 +99,9 @@ async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
 async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the states of the global generators before and after a rollout."""
     if not subject.in_this_process:
-        return skipped("Each rollout has its own process, whose state is not visible here.")
+        return skipped("Not checked, because each rollout has a separate process, whose state is not visible here.")
     watch = None
-    for _ in range(2):  # repeated if something was imported, because an import may also draw
+    for _ in range(2):  # repeated if a module was imported, because an import may also draw random numbers
         global_random.draw()
         watch = global_random.GlobalRandomWatch()
         await subject.play(_base(subject), *_episode(subject))
@@ -108,14 +112,14 @@ async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
         return wrong(
             f"{change[:1].upper()}{change[1:]}.", f"{global_random.REMEDY.capitalize()}.", subject.line("reset")
         )
-    return passed("A rollout left the global random states as they were.")
+    return passed("A rollout did not change the global random states.")
 
 
 @check("second-process", "Another process plays the same episode.", plays=True, after=("same-seed", "same-picture"))
 async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play episodes in a new worker process, whose string hashes and addresses differ, and compare."""
+    """Play episodes in a new worker process, whose string hashes and addresses differ, and compare the digests."""
     if not subject.options.processes:
-        return skipped("The options exclude a second process.")
+        return skipped("Not checked, because the options exclude a second process.")
     first = subject.base_rollouts()[:REPEATED]
     own = _base(subject).own is not None
     service = Service(
@@ -127,7 +131,7 @@ async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
         try:
             await service.start()
         except Unavailable as missing:
-            return skipped(f"No second process: {missing.message}", missing.hint)
+            return skipped(f"A second process could not be started: {missing.message}", missing.hint)
         for one in Budget(subject.options.check_seconds).within(first):
             if own:
                 ops = scripted(one.trajectory.steps)
@@ -140,7 +144,7 @@ async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
                 found = (
                     f"Seed {one.seed} was played in two processes, and {difference(here.trajectory, there.trajectory)}."
                 )
-                do = "Do not depend on hash() of a string, the order of a set or an address, which differ in each process."
+                do = "Do not depend on string hashes, the order of a set or object addresses. They differ in each process."
                 return wrong(found, do, subject.line("reset"))
         return passed(f"A second process played seeds {_listed([one.seed for one in first])} with equal digests.")
     finally:
@@ -149,9 +153,9 @@ async def second_process(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("interleaved", "Two sessions that take turns do not affect each other.", plays=True, after=("same-seed",))
 async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play two episodes in turns, action by action, and compare each with the same actions alone."""
+    """Play two episodes alternately, action by action, and compare each with the same episode played alone."""
     if not subject.in_this_process:
-        return passed("Each rollout has its own process.")
+        return passed("Each rollout has a separate process.")
     pair = [rollout for rollout in subject.base_rollouts() if rollout.length][:2]
     if not pair:
         return skipped("No rollout had a step.")
@@ -169,19 +173,19 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
     together = await gathered([asyncio.create_task(one_of_two(number)) for number in range(2)])
     if turns.late:
         alone_seconds = max(sum(one.seconds.values()) for one in alone)
-        found = f"An episode waited more than {TURN_SECONDS:g} s for its turn, but an episode alone took {alone_seconds:.3g} s."
+        found = f"An episode waited over {TURN_SECONDS:g} s for another one, but took {alone_seconds:.3g} s alone."
         if alone_seconds * LATE > TURN_SECONDS:
             return skipped(found)
-        return wrong(found, "Do not let an episode wait for the end of another one.", subject.place)
+        return wrong(found, "Do not make an episode wait until another episode ends.", subject.place)
     for before, after in zip(alone, together, strict=True):
         if before.digest != after.digest:
             found = (
-                f"Seed {before.seed} was played alone and in turns with seed {both[1 if before is alone[0] else 0].seed}, "
+                f"Seed {before.seed} was played alone and alternately with seed {both[1 if before is alone[0] else 0].seed}, "
                 f"and {difference(before.trajectory, after.trajectory)}."
             )
             do = "Keep an episode's state in the instance (self), not in the class, a module or a default argument."
             return wrong(found, do, subject.place)
-    return passed(f"Seeds {both[0].seed} and {both[1].seed} gave the same episodes in turns as alone.")
+    return passed(f"Seeds {both[0].seed} and {both[1].seed} gave the same episodes when played alternately and alone.")
 
 
 @check(
@@ -191,7 +195,7 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
     after=("same-seed", "interleaved"),
 )
 async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play many episodes concurrently, and compare each with the same episode alone."""
+    """Play many episodes concurrently, and compare each with the same episode played alone."""
     player = _base(subject)
     alone = {(item.split, item.seed): item for item in subject.base_rollouts()}
     longest = max(sum(item.seconds.values()) for item in alone.values())
@@ -200,7 +204,7 @@ async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
         count -= 1
     if count < 2:
         return skipped(
-            f"A rollout took {longest:.3g} s, which is too long to play several concurrently.",
+            f"Not checked, because a rollout took {longest:.3g} s, which is too long to play several concurrently.",
             subject.options.hint_for_time,
         )
     chosen = (list(alone.values()) * count)[:count]
@@ -209,13 +213,15 @@ async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
         if before.digest != after.digest:
             differs = difference(before.trajectory, after.trajectory)
             found = f"Seed {before.seed} was played alone and with {count - 1} others, and {differs}."
-            return wrong(found, "Do not share mutable state between episodes, or guard it with a lock.", subject.place)
-    return passed(f"{count} concurrent rollouts were equal to rollouts one after another.")
+            return wrong(
+                found, "Do not share mutable state between episodes, or protect it with a lock.", subject.place
+            )
+    return passed(f"{count} concurrent rollouts were equal to the same rollouts played one after another.")
 
 
 @check("seeds-differ", "Different seeds give different episodes.", plays=True, after=("same-seed",))
 async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play the same actions on different seeds, and count the different episodes."""
+    """Play the same actions with different seeds, and count the different episodes."""
     split = subject.environment.split_names[0]
     played = _Fingerprints(subject)
     hashes = await played.of(split)
@@ -227,7 +233,7 @@ async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
     different = len(set(hashes.values()))
     if len(hashes) < available:
         return skipped(
-            f"Only {len(hashes)} seeds were played in time, which is too few to compare.", subject.options.hint_for_time
+            f"Only {len(hashes)} seeds were played in time, too few for a comparison.", subject.options.hint_for_time
         )
     if different == 1:
         found = (
@@ -239,14 +245,14 @@ async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
     if different * 2 <= len(hashes):
         twins = _twins(hashes)
         found = f"{len(hashes)} seeds of split {split} gave {different} different episodes: seeds {twins} are the same."
-        do = "Draw more from the seed, or declare only as many seeds as there are different episodes."
+        do = "Make more depend on the seed, or declare only as many seeds as there are different episodes."
         return warning(found, do, subject.line("reset"))
     return passed(f"{len(hashes)} seeds of split {split} gave {different} different episodes under the same actions.")
 
 
 @check("splits", "No episode is in two splits.", plays=True, after=("same-seed", "seeds-differ"))
 async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the episodes of each further split with the first split, if the actions distinguish episodes."""
+    """Compare the episodes of each other split with the first split, if the actions distinguish episodes."""
     names = subject.environment.split_names
     if len(names) < 2:
         return passed("The environment has one split.")
@@ -258,20 +264,20 @@ async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
         first, count = await played.of(names[0]), len(await played.of(name))
         if len(first) < len(subject.seeds(LEAST_SEEDS)) or count < len(subject.seeds(LEAST_SEEDS, name)):
             return skipped(
-                f"Only {count} seeds of {name} were played in time, which is too few to compare.",
+                f"Only {count} seeds of {name} were played in time, too few for a comparison.",
                 subject.options.hint_for_time,
             )
         told_apart = len(set(first.values())) >= TOLD_APART * len(first)
         if told_apart and len(shared) * 2 > count:
             seed, twin = next(iter(shared.items()))
-            found = f"{len(shared)} of {count} seeds of split {name} are also in {names[0]}: seed {seed} is seed {twin} there."
-            do = "Training episodes would be tested. Draw more from the seed, or give the splits different contents."
+            found = f"{len(shared)} of {count} seeds of split {name} are also in {names[0]}. Seed {seed} equals {twin}."
+            do = "Tests would use training episodes. Make more depend on the seed, or give the splits different contents."
             return warning(found, do, subject.place)
     return passed(f"The splits {', '.join(names)} have no common episodes among the played seeds.")
 
 
 def _shared(first: dict[int, str], other: dict[int, str]) -> dict[int, int]:
-    """Map the seeds of `other` whose episode is also in `first` to the seed in `first`."""
+    """Map each seed of `other` whose episode is also in `first` to its seed in `first`."""
     known = {digest: seed for seed, digest in first.items()}
     return {seed: known[digest] for seed, digest in other.items() if digest in known}
 
@@ -279,7 +285,7 @@ def _shared(first: dict[int, str], other: dict[int, str]) -> dict[int, int]:
 class _Fingerprints:
     """Hashes of the episodes of a split's first seeds, played with the same actions. Equal hashes mean equal episodes.
 
-    One recording of actions may not distinguish two episodes, so `further` plays another recording in each of them.
+    One recording of actions may not distinguish two episodes, so `further` plays another recording in every episode.
     """
 
     def __init__(self, subject: EnvironmentUnderTest) -> None:
@@ -298,7 +304,7 @@ class _Fingerprints:
         return self._hashes[split]
 
     async def further(self, split: str) -> bool:
-        """Play the next recording of actions in every episode; return False after the last one."""
+        """Play the next recording of actions in every episode. Return False if there is no further recording."""
         subject, number = self._subject, self._played.get(split, 0)
         if number >= min(len(self._scripts), RECORDINGS):
             return False
@@ -314,7 +320,7 @@ class _Fingerprints:
                 rollout = await subject.play(_base(subject), split, seed)
             hashes[seed] = before.get(seed, "") + content_hash(rollout.trajectory)
         if len(hashes) < len(seeds) and before:
-            return False  # the time is up, and the hashes so far are complete
+            return False  # time is up, but the hashes so far are complete
         self._played[split], self._hashes[split] = number + 1, hashes
         return True
 
@@ -330,7 +336,7 @@ def _episode(subject: EnvironmentUnderTest) -> tuple[str, int]:
 
 
 def _longest(subject: EnvironmentUnderTest) -> tuple[Player, str, int]:
-    """Return the policy, split and seed of the longest rollout, because images may disturb a late part of an episode."""
+    """Return the policy, split and seed of the longest rollout, because images may affect only a late part of an episode."""
     if subject.options.quick:
         return (_base(subject), *_episode(subject))
     tried = [attempt for attempt in subject.tried() if attempt.rollout is not None]
@@ -343,13 +349,13 @@ async def _repeated(subject: EnvironmentUnderTest, one: Rollout, policy: LocalPo
 
 
 LEAST_SEEDS = 8
-"""With fewer seeds, equal episodes may be chance, unless the split has no more seeds."""
+"""With fewer seeds, episodes may be equal by chance, unless the split has no more seeds."""
 SCRIPTED_STEPS = 30
 """The number of actions to repeat on other seeds."""
 TOLD_APART = 0.95
-"""If a smaller share of a split's seeds are different episodes, equal episodes prove nothing about the splits."""
+"""If a smaller share of a split's episodes is different, equal episodes prove nothing about the splits."""
 RECORDINGS = 6
-"""The most recordings of such actions to try, if fewer do not distinguish episodes."""
+"""How many recordings are tried at most, if fewer recordings do not distinguish the episodes."""
 
 
 def _twins(hashes: dict[int, str]) -> str:

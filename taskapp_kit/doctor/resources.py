@@ -1,4 +1,4 @@
-"""Checks of resources: what episodes leave behind (instances, files, threads, processes, memory), and their time."""
+"""Checks of resources: what episodes leave behind (instances, files, threads, processes, memory), and how long they take."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ from taskapp_kit.records.protocols import View
 from taskapp_kit.records.trajectory import Decision, PlayedStep, ToolCall
 
 EPISODES = 8
-"""Episodes whose leftovers are counted. A leak leaves something in at least half of them."""
+"""How many episodes are checked for leftovers. A leak leaves something behind in at least half of them."""
 WARM = 2
 KIT_THREADS = ("taskapp-pinned", "asyncio_", "AnyIO")
-"""Names of threads that the service itself starts."""
+"""Names of threads that the service starts."""
 LEAK_BYTES = (100_000, 10_000)
 """Growth per reset that counts as a leak: of the process, far above the noise of allocators, and of Python's allocations,
-which are counted exactly."""
+which are counted exactly.
+"""
 HELD = ("VmRSS:", "VmSwap:")
-"""Lines of /proc/self/status: memory in use, and swapped memory."""
+"""Lines of /proc/self/status with the memory in use and the swapped memory."""
 RESET_SEEDS = 5
-"""Seeds of the check of memory. Caches per seed are full after the first round."""
+"""How many seeds the check `memory` uses. Caches per seed are full after the first round."""
 SETTLE_SECONDS = 2.0
-"""How long the next thread or process may take to end, and a cancelled rollout to stop."""
+"""How long to wait for the next thread or process to end, and for a cancelled rollout to stop, in seconds."""
 LEAST_ROUNDS = 4
-"""With fewer rounds over the seeds, growth may be chance."""
+"""With fewer rounds over the seeds, memory may grow by chance."""
 SLOW_RESET_SECONDS, SLOW_STEP_SECONDS = 2.0, 0.5
-"""Above these medians, a trainer mostly waits for the environment."""
+"""If the medians exceed these values, a trainer mostly waits for the environment."""
 PATIENCE = 4
-"""The factor by which the check of memory may exceed its time to complete these rounds."""
+"""The factor by which the check `memory` may exceed its time to complete these rounds."""
 
 
 def counted(cls: type, folder: Path) -> dict[str, int]:
-    """Return the number of each resource of this process. folder: the directory of temporary files."""
+    """Return how many of each resource this process has. folder: The directory for temporary files."""
     gc.collect()
     descriptors = Path("/proc/self/fd")
     children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
@@ -62,10 +63,10 @@ def counted(cls: type, folder: Path) -> dict[str, int]:
 
 @contextmanager
 def _own_temporary_folder() -> Iterator[Path]:
-    """Give `tempfile` a separate directory, so that the files that remain there belong to the environment."""
+    """Set a separate directory for `tempfile`, so that all files that remain in it belong to the environment."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="taskapp-doctor-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)  # a sandbox's user must reach its own files there, as in the default directory
+        Path(folder).chmod(0o711)  # a sandbox's user must be able to reach its files in it, as in the default directory
         tempfile.tempdir = folder
         try:
             yield Path(folder)
@@ -74,7 +75,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 
 async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
-    """Play episodes; return the resources that grew in at least every second episode, and the number of episodes."""
+    """Play episodes. Return the resources that grew in at least half of them, and the number of episodes."""
     with _own_temporary_folder() as folder:
         for number in range(WARM):
             await episode(number)
@@ -90,7 +91,7 @@ async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitabl
                 until, fewest = time.monotonic() + SETTLE_SECONDS, sum(grown.values())
             if not grown or time.monotonic() > until:
                 return grown, played
-            await asyncio.sleep(0.05)  # a thread or a process may be about to end
+            await asyncio.sleep(0.05)  # wait, because a thread or a process may be about to end
 
 
 @check("close-frees", "An episode that has ended leaves nothing behind.", plays=True)
@@ -106,13 +107,15 @@ async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
 
     left, played = await _left(subject, episode)
     if left:
-        return wrong(f"{played} episodes left behind {_words(left)}.", "Release it in close().", subject.line("close"))
+        return wrong(
+            f"{played} episodes left {_words(left)} behind.", "Release all resources in close().", subject.line("close")
+        )
     return passed(f"{played} episodes left nothing behind.")
 
 
 @check("abort-frees", "An episode that is cancelled leaves nothing behind.", plays=True, after=("close-frees",))
 async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
-    """Cancel rollouts after their first step, like a client that disconnects, and count."""
+    """Cancel rollouts after their first step, as if a client disconnected, and count the resources."""
     if not subject.in_this_process:
         return skipped("Each rollout has its own process, which ends with it.")
     rollout = next((item for item in subject.base_rollouts() if item.length > 1), subject.base_rollouts()[0])
@@ -137,7 +140,7 @@ async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
         waiting.cancel()
         playing.cancel()
         with contextlib.suppress(asyncio.CancelledError, RolloutFailed):
-            await asyncio.sleep(0.01)  # the cancellation arrives before the policy answers
+            await asyncio.sleep(0.01)  # cancel before the policy replies
             go_on.set()
             await playing
         go_on.set()
@@ -145,9 +148,11 @@ async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
 
     left, played = await _left(subject, episode)
     if left:
-        found = f"{played} rollouts that were cancelled after {len(first)} steps left behind {_words(left)}."
+        found = f"{played} rollouts that were cancelled after {len(first)} steps left {_words(left)} behind."
         return wrong(
-            found, "Release it in close(), which always runs, rather than in the last step.", subject.line("close")
+            found,
+            "Release all resources in close(), which always runs, rather than in the last step.",
+            subject.line("close"),
         )
     return passed(f"{played} cancelled rollouts left nothing behind.")
 
@@ -180,7 +185,7 @@ async def memory(subject: EnvironmentUnderTest) -> CheckResult:
                     sizes.append(held())
     rounds = len(sizes) - 1
     if rounds < LEAST_ROUNDS:
-        found = f"{done} resets took too long to see whether memory grows."
+        found = f"Not checked, because {done} resets took too long to measure whether memory grows."
         return skipped(found, subject.options.hint_for_time)
     half = rounds // 2
     resets = (rounds - half) * len(episodes)
@@ -188,17 +193,17 @@ async def memory(subject: EnvironmentUnderTest) -> CheckResult:
     whole, python = (f"{bytes_each / 1000:+.1f} KB" for bytes_each in grown)
     found = f"{done} resets: {whole} per reset in the second half, {python} of it by Python; {sizes[-1][0] / 1e6:.0f} MB in total"
     if any(bytes_each > leak for bytes_each, leak in zip(grown, LEAK_BYTES, strict=True)):
-        do = "An object that outlives the episode grows at each reset, such as a list or cache of the class or module."
+        do = "Find what outlives the episode and grows with each reset, such as a list or cache in a class or module."
         return wrong(f"{found}.", do, subject.line("reset"))
     return passed(f"{found}.")
 
 
 @contextmanager
 def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Yield a function that returns the bytes in use by this process, and the bytes that Python has allocated since.
+    """Yield a function that returns the bytes that this process uses, and the bytes that Python has allocated since.
 
-    The first number includes the allocations of C libraries. The second is exact, even if free memory is used again. The
-    garbage collections skip older objects, because they take long in a large process.
+    The first number includes allocations of C libraries. The second number is exact, even if free memory is reused. Garbage
+    collections skip older objects, because collecting them takes long in a large process.
     """
     traced = tracemalloc.is_tracing()
     gc.collect()
@@ -222,7 +227,7 @@ def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
 
 @check("cost", "A reset and a step are quick.")
 async def cost(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report the median and the 99th percentile of the seconds of resets and steps."""
+    """Report the median and the 99th percentile of the duration of resets and steps."""
     rollouts = subject.scored()
     resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
     steps = [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
@@ -236,8 +241,8 @@ async def cost(subject: EnvironmentUnderTest) -> CheckResult:
     found = f"{'; '.join(parts)}."
     if median(resets) > SLOW_RESET_SECONDS:
         return warning(
-            found, "Load shared data in setup_worker, or cache the result for a seed.", subject.line("reset")
+            found, "Load shared data in setup_worker, or cache the result for each seed.", subject.line("reset")
         )
     if steps and median(steps) > SLOW_STEP_SECONDS:
-        return warning(found, "Make steps faster: a trainer waits for each of them.", subject.place)
+        return warning(found, "Make steps faster, because a trainer waits for each step.", subject.place)
     return passed(found)

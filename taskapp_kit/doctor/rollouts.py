@@ -1,4 +1,4 @@
-"""Checks that read the sample: rollouts of every policy that needs no model, on the first seeds."""
+"""Checks that read the sample, which has rollouts of every policy that needs no model, on the first seeds."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _failed(subject: EnvironmentUnderTest, name: str) -> list[tuple[Attempt, Rol
 
 
 def failure_words(attempt: Attempt, error: RolloutFailed) -> str:
-    """Return a failed rollout as a sentence, without the exception's own text, which may contain anything."""
+    """Describe a failed rollout in a sentence, without the exception's message, which may contain anything."""
     said = error.message.rstrip(".")
     return f"{attempt.words}: failed at boundary {error.boundary} ({error.failure.code}): {said}."
 
 
 def raised_at(error: RolloutFailed, folder: str) -> str:
-    """Return `file:line` of the last frame in the author's directory, "" without one."""
+    """Return `file:line` of the last frame in the author's directory, or "" if there is none."""
     cause, place = error.__cause__, ""
     trace = None if cause is None else cause.__traceback__
     while trace is not None:
@@ -64,7 +64,7 @@ def raised_at(error: RolloutFailed, folder: str) -> str:
 
 
 def _verdict(subject: EnvironmentUnderTest, name: str, holds: str, do: str) -> CheckResult:
-    """Return the result of a check that reads failures. holds: the sentence if no rollout failed."""
+    """Return the result of a check that looks for failures. holds: The finding if no rollout failed."""
     found = _failed(subject, name)
     if not found:
         return passed(holds)
@@ -83,7 +83,7 @@ def _played(subject: EnvironmentUnderTest) -> str:
 
 @check("rollout", "A rollout of each policy that needs no model ends without a failure.")
 async def rollout_ends(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report the result of the base policy's first rollout."""
+    """Report how the base policy's first rollout ended."""
     if subject.base is None:
         found = "No rollout was played, because no policy can act without a model."
         return skipped(found, "Add bounds or @action(sample=fn) to its actions, so that `random` can play.")
@@ -92,7 +92,7 @@ async def rollout_ends(subject: EnvironmentUnderTest) -> CheckResult:
         return wrong(f"{refused.words} was not played: {refused.error.message}", refused.error.hint, subject.place)
     first = subject.attempts[subject.base.label][0]
     if first.rollout is None:
-        holds = f"{first.words} failed, as another check reports."
+        holds = f"{first.words} failed, which another check reports."
     else:
         ended = "; ".join([outcome_words(first.rollout), *first.rollout.warnings])
         holds = f"Environment {subject.name}: {first.words}: {ended}."
@@ -109,7 +109,7 @@ def _is_failure(attempt: Attempt) -> bool:
 
 @check("schema", "The environment returns values that can be recorded: JSON, finite, and a new object at each step.")
 async def schema(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report values that the service could not record."""
+    """Report values that could not be recorded."""
     return _verdict(subject, "schema", f"All values of {_played(subject)} were JSON.", "Return JSON values.")
 
 
@@ -130,18 +130,18 @@ async def reward_range(subject: EnvironmentUnderTest) -> CheckResult:
     holds = f"Rewards of steps: {seen}" + (
         f", declared {declared[0]:g} to {declared[1]:g}." if declared else "; no range is declared."
     )
-    return _verdict(subject, "reward-range", holds, "Correct reward_range=, or the reward.")
+    return _verdict(subject, "reward-range", holds, "Correct reward_range= or the reward.")
 
 
 @check("scoring", "Every rubric returns a score, or None if it does not apply.")
 async def scoring(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report criteria that raise or return an invalid score."""
+    """Report criteria that raise an exception or return an invalid score."""
     return _verdict(subject, "scoring", f"{_played(subject)} were scored.", "Fix the criterion.")
 
 
 @check("policies", "The app's own policies answer with actions.")
 async def policies(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report policies of the app that raise, or whose actions are all rejected."""
+    """Report policies of the app that raise exceptions, or whose actions are all rejected."""
     verdict = _verdict(subject, "policies", f"Policies: {', '.join(subject.attempts) or 'none'}.", "Fix the policy.")
     if verdict.status == "wrong":
         return verdict
@@ -164,16 +164,18 @@ async def close(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("in-time", "A rollout ends before its deadline.")
 async def in_time(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report rollouts that ran into the doctor's deadline."""
+    """Report rollouts that reached the doctor's deadline."""
     late = _failed(subject, "in-time")
     if late and late[0][1].failure.code == "deadline":
         attempt, _ = late[0]
         seconds = subject.options.deadline_seconds
         found = f"{attempt.words}: the rollout did not end within {seconds:g} s."
         if subject.options.quick:
-            return skipped(found, "Run the doctor without --quick, which gives a rollout 60 s.")
+            return skipped(found, "Run the doctor without --quick. A rollout then has 60 s.")
         return warning(found, "Make steps faster, or declare a lower max_steps= or max_turns=.", subject.place)
-    return _verdict(subject, "in-time", "No rollout reached the deadline.", "Set a time limit on its calls.")
+    return _verdict(
+        subject, "in-time", "No rollout reached the deadline.", "Set a time limit on the environment's calls."
+    )
 
 
 @check("ends", "An episode ends, by its rules or by a declared limit.")
@@ -192,7 +194,7 @@ async def ends(subject: EnvironmentUnderTest) -> CheckResult:
     longest = max(rollout.length for rollout in rollouts)
     if not cut or declared:
         return passed(f"{len(rollouts)} rollouts ended, the longest after {longest} steps.")
-    words = f"{cut[0].words} was cut after {MOST_TURNS} turns, because neither the environment nor a declared limit ended it"
+    words = f"{cut[0].words} was stopped after {MOST_TURNS} turns, because neither the environment nor a limit ended it"
     do = "Declare max_steps= or max_turns=, or end the episode: Step(terminated=True)."
     if environment.default_max_turns is None and len(cut) == len(rollouts):
         return wrong(f"{words}, and no other policy's episode ended either.", do, subject.place)
@@ -226,10 +228,12 @@ async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     refused = [step for step in steps if step.refused is not None]
     if len(refused) >= LEAST_REFUSED and len(refused) == len(steps):
         first = short(refused[0].refused)
-        found = f"All {len(steps)} actions that were drawn from the schemas were rejected, the first with {first}."
+        found = (
+            f"All {len(steps)} actions that were drawn from the schemas were rejected. The first rejection was {first}."
+        )
         do = "Restrict the schema to accepted actions (Literal, Field bounds), or add a sampler: @action(sample=fn)."
         return warning(found, do, subject.line(refused[0].tool))
-    return passed(f"{len(steps) - len(refused)} of {len(steps)} drawn actions were accepted.")
+    return passed(f"{len(steps) - len(refused)} of {len(steps)} randomly drawn actions were accepted.")
 
 
 @check("reward-defined", "A rollout has a reward.")
@@ -241,32 +245,34 @@ async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
     formula = rollouts[0].scorecard.formula
     skipped_judges = any(item.reason == "judges_skipped" and item.weight > 0 for item in rollouts[0].scorecard.criteria)
     if skipped_judges:
-        return skipped(f"{formula}: judges were not called, so the reward is unknown.", "Call them with --judges.")
+        return skipped(
+            f"The reward ({formula}) is unknown, because judges were not called.", "Call them with --judges."
+        )
     undefined = [rollout for rollout in rollouts if rollout.reward is None]
     blend = subject.spec.blend_for(subject.name)
     if len(undefined) == len(rollouts):
         found = f"The reward of all {len(rollouts)} rollouts is undefined ({formula})."
-        return wrong(found, "Let a criterion of the formula apply, or change `reward=`.", subject.place)
+        return wrong(found, "Make a criterion in the formula apply, or change `reward=`.", subject.place)
     done = [step for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
     if not any(step.reward is not None for step in done) and done and not blend.event and not blend.outcome:
         found = f"None of {len(done)} steps has a reward, and no rubric scores the rollout ({formula})."
         return wrong(found, "Return Step(reward=…), or declare a rubric with @app.rubric.", subject.place)
-    return passed(f"{formula}; defined in {len(rollouts) - len(undefined)} of {len(rollouts)} rollouts.")
+    return passed(f"{formula}. It is defined in {len(rollouts) - len(undefined)} of {len(rollouts)} rollouts.")
 
 
 @check("models", "The environment declares the roles of the models that it calls.")
 async def models(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report roles that rollouts called and that neither the environment nor a judge declares."""
+    """Report roles of called models that neither the environment nor a judge declares."""
     declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
     undeclared = sorted(subject.service.models.called - declared - {POLICY})
     if not undeclared:
-        return passed("No rollout called a model of an undeclared role.")
-    found = f"Environment {subject.name} calls models of roles that it does not declare: {', '.join(undeclared)}."
+        return passed("No rollout called a model with an undeclared role.")
+    found = f"Environment {subject.name} calls models with roles that it does not declare: {', '.join(undeclared)}."
     do = f"Declare models=({''.join(f'{role!r}, ' for role in undeclared).strip()}); then `info` and deployment plans list them."
     return warning(found, do, subject.place)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is at least as large as this share of the values."""
+    """Return the smallest value that is at least as large as the given share of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

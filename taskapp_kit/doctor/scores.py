@@ -1,4 +1,4 @@
-"""Checks of scores: which policies earn them, and whether rubrics and judges notice a difference."""
+"""Checks of scores: which policies earn them, and whether rubrics and judges distinguish rollouts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ERRORS = 2.0
 """The number of standard errors by which a mean must exceed a limit."""
 BASELINE_SEEDS = 100
 HIGH = 0.8
-"""The share of gold's reward, or of the scale, that is a high score for a policy without knowledge of the task."""
+"""The share of gold's reward, or of the scale, that is too high for a policy without knowledge of the task."""
 CROSSED = 5
-"""The number of rollouts whose parts are exchanged, to see whether a criterion notices."""
+"""The number of rollouts whose parts are exchanged to find out whether a criterion's score changes."""
 LEAST = 3
-"""The lowest number of rollouts for a mean."""
+"""How many rollouts a mean needs at least."""
 
 
 def surely(values: Sequence[float]) -> float | None:
-    """Return a value that the true mean very likely exceeds; None for too few values."""
+    """Return a value that the true mean very likely exceeds, or None if there are too few values."""
     if len(values) < LEAST:
         return None
     return fmean(values) - ERRORS * stdev(values) / math.sqrt(len(values))
@@ -36,7 +36,7 @@ def surely(values: Sequence[float]) -> float | None:
 
 @check("baselines", "Idling, chance and one repeated action score no more than `baselines=` allows.", plays=True)
 async def baselines(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare mean rewards with the declared baselines; play more seeds if a mean is higher."""
+    """Compare mean rewards with the declared baselines. If a mean is higher, play more seeds."""
     declared = subject.environment.baselines
     if not declared:
         return passed("No baselines are declared.")
@@ -51,8 +51,8 @@ async def baselines(subject: EnvironmentUnderTest) -> CheckResult:
             certain = surely(rewards)
             if certain is not None and certain > highest:
                 mean_words = f"{fmean(rewards):.3g} over {len(rewards)} rollouts"
-                found = f"Policy {label} has a mean reward of {mean_words}, but baselines allows only {highest:g}."
-                do = "A policy without knowledge of the task earns reward. Change the rubric or the reward, not the baseline."
+                found = f"Policy {label} has a mean reward of {mean_words}, but `baselines=` allows only {highest:g}."
+                do = "This policy does not know the task. Change the rubric or the reward, not the baseline."
                 return wrong(found, do, subject.place)
             if rewards:
                 said.append(f"{label} {fmean(rewards):.3g} of {highest:g}")
@@ -79,7 +79,7 @@ async def idle_scores(subject: EnvironmentUnderTest) -> CheckResult:
     found = f"Mean rewards: {', '.join(said) or 'none is defined'}."
     if high:
         _, label = max(high)
-        do = f"Policy {label} knows nothing about the task. Change the reward, or declare baselines= if this is intended."
+        do = f"Policy {label} has no knowledge of the task. Change the reward, or declare `baselines=` if this is intended."
         return warning(found, do, subject.place)
     return passed(found)
 
@@ -90,11 +90,11 @@ async def idle_scores(subject: EnvironmentUnderTest) -> CheckResult:
     after=("policies",),
 )
 async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare gold with the policies without knowledge of the task, on the same seeds."""
+    """Compare gold with policies without knowledge of the task, on the same seeds."""
     gold = subject.rewards(GOLD)
     if GOLD not in subject.attempts:
         return skipped(
-            "The app has no policy gold.", 'Declare one with @app.policy("gold") to show which score is possible.'
+            "The app has no policy gold.", 'Declare it with @app.policy("gold") to show which score is possible.'
         )
     if not gold:
         return skipped("Gold has no reward.")
@@ -105,9 +105,9 @@ async def gold_better(subject: EnvironmentUnderTest) -> CheckResult:
         mine, theirs = fmean(one for one, _ in pairs), fmean(other for _, other in pairs)
         if mine <= theirs:
             found = (
-                f"Gold has a mean reward of {mine:.3g}, and policy {label} {theirs:.3g} on the same {len(pairs)} seeds."
+                f"Gold has a mean reward of {mine:.3g}, but {label} has {theirs:.3g} on the same {len(pairs)} seeds."
             )
-            do = "Either gold is not an example of good play, or the reward does not distinguish good play from bad."
+            do = "Improve gold if it plays badly. Otherwise make the reward distinguish good play from bad."
             return wrong(found, do, _gold_place(subject))
     return passed(f"Gold: mean reward {fmean(gold):.3g} over {len(gold)} rollouts.")
 
@@ -134,22 +134,24 @@ def _gold_place(subject: EnvironmentUnderTest) -> str:
 
 @check("reward-attainable", "Good play reaches what reward_range and the scales promise.")
 async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare gold's best step with the declared range, and its best outcome with the scale."""
+    """Compare gold's best step reward with the declared range, and gold's best outcome with the scale."""
     rollouts = subject.scored(GOLD)
     if not rollouts:
         return skipped("The app has no policy gold, or gold has no reward.")
     if len(rollouts) < _least(subject):
-        return skipped(f"Gold played only {len(rollouts)} rollouts in time, which is too few.")
+        return skipped(f"Gold played only {len(rollouts)} rollouts in time, too few for a comparison.")
     declared = subject.environment.reward_range
     steps = [step.reward for rollout in rollouts for step in rollout.trajectory.steps if step.reward is not None]
     if declared is not None and steps and max(steps) < declared[1]:
         found = f"The best step of gold earns {max(steps):g}, but reward_range promises {declared[1]:g}."
-        return warning(found, "Correct reward_range=, or let gold show how to earn it.", subject.place)
+        return warning(found, "Correct reward_range=, or make gold earn this reward.", subject.place)
     scores = [rollout.scorecard.outcome_score for rollout in rollouts if rollout.scorecard.outcome_score is not None]
     if scores and max(scores) < 1 - HIGH:
-        found = f"The best outcome of gold is {max(scores):.3g} of 1."
+        found = f"The best outcome score of gold is {max(scores):.3g}, but 1 is possible."
         return warning(
-            found, "Either gold is not an example of good play, or the rubrics cannot be met.", _gold_place(subject)
+            found,
+            "Improve gold if it plays badly. Otherwise change the rubrics so that they can be met.",
+            _gold_place(subject),
         )
     reached = f"best step {max(steps):g}" if steps else "no step has a reward"
     return passed(f"Gold: {reached}" + (f", best outcome {max(scores):.3g}." if scores else "."))
@@ -159,8 +161,8 @@ async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
 async def criteria_move(subject: EnvironmentUnderTest) -> CheckResult:
     """Report criteria that give the same score to all rollouts, including gold and nonsense, and to changed copies.
 
-    A criterion such as "no rule was broken" may be met by all rollouts. A copy with another end, no steps or other rewards
-    shows whether it would notice.
+    All rollouts may meet a criterion such as "no rule was broken". Copies with another end, no steps or other rewards show
+    whether its score can change.
     """
     rollouts = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     weighed = [item for item in subject.spec.criteria if item.weight > 0 and item.applies_to(subject.name)]
@@ -172,18 +174,21 @@ async def criteria_move(subject: EnvironmentUnderTest) -> CheckResult:
         said.append(f"{criterion.name} {len(scores)} scores")
         still = _still(subject, criterion, scores)
         if still is not None and not _moved(subject, criterion, rollouts, scores):
-            do = f"Its weight of {criterion.weight:g} changes no ranking. Make it depend on the actions, or set weight=0."
+            do = f"Its weight of {criterion.weight:g} has no effect. Make the score depend on the actions, or set weight=0."
             return warning(f"Criterion {criterion.name!r} {still} of {len(rollouts)} rollouts.", do, criterion.place)
     return passed(f"{', '.join(said)} over {len(rollouts)} rollouts.")
 
 
 def _still(subject: EnvironmentUnderTest, criterion: CriterionSpec, scores: set[float]) -> str | None:
-    """Return how a criterion scored if it gave all rollouts one score; None if it did not, or if only gold could show it."""
+    """Describe how a criterion scored, if it gave all rollouts the same score.
+
+    Return None if the scores differ, or if only gold could show a difference.
+    """
     if len(scores) > 1:
         return None
     good = bool(subject.scored(GOLD))
     if not scores:
-        return "applied to none" if good else None
+        return "did not apply to any" if good else None
     score = next(iter(scores))
     bottom = criterion.scale[0] if criterion.of == "outcome" else 0.0
     return f"gave {score:g} to each" if good or score != bottom else None
@@ -192,7 +197,7 @@ def _still(subject: EnvironmentUnderTest, criterion: CriterionSpec, scores: set[
 def _moved(
     subject: EnvironmentUnderTest, criterion: CriterionSpec, rollouts: Sequence[Rollout], scores: set[float]
 ) -> bool:
-    """Return whether the criterion gives a changed copy of a rollout another score, or raises."""
+    """Return whether the criterion gives a changed copy of a rollout another score, or raises an exception."""
     different = list({rollout.digest: rollout for rollout in rollouts}.values())[:CROSSED]
     for one in different:
         for other in different:
@@ -217,7 +222,7 @@ def _moved(
 
 
 def _changed(one: Trajectory, other: Trajectory) -> Iterator[Trajectory]:
-    """Yield copies of a trajectory with another final state, without steps, and with other rewards, infos and ends."""
+    """Yield copies of a trajectory with another final state, without steps, or with other rewards, infos and ends."""
     steps = [
         replace(step, reward=(step.reward or 0.0) + 1.0, info={}, refused=None, terminated=True) for step in one.steps
     ]
@@ -239,33 +244,33 @@ def _score(rollout: Rollout, name: str) -> float | None:
 
 @check("judge-reads", "What a judge reads depends on what the policy did.")
 async def judge_reads(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare what each judge would read of different rollouts of one seed. No model is called."""
+    """Compare what each judge would read in different rollouts of the same seed. No model is called."""
     judges = [judge for judge in subject.spec.judges if judge.applies_to(subject.name) and not judge.group]
     if not judges:
         return passed("The environment has no judges.")
     rollouts = _of_one_seed(subject)
     if len({rollout.digest for rollout in rollouts}) < 2:
-        return skipped("No two different rollouts of one seed were played.")
+        return skipped("Not checked, because no seed has two different rollouts.")
     for judge in judges:
         texts = {text for text in (_material(subject, judge, rollout) for rollout in rollouts) if text is not None}
         if len(texts) == 1:
             found = f"Judge {judge.name!r} reads the same text for {len(rollouts)} different rollouts of seed {rollouts[0].seed}."
             return wrong(
                 found,
-                "Return what the policy wrote or did, such as answer_text or trajectory.transcript().",
+                "Return the policy's text or actions, such as answer_text or trajectory.transcript().",
                 judge.place,
             )
-    return passed(f"The judges {', '.join(judge.name for judge in judges)} read different rollouts differently.")
+    return passed(f"The judges {', '.join(judge.name for judge in judges)} read different text for different rollouts.")
 
 
 def _of_one_seed(subject: EnvironmentUnderTest) -> list[Rollout]:
-    """Return the rollouts of the first seed by all policies, including nonsense."""
+    """Return all policies' rollouts of the first seed, including nonsense."""
     every = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     return [item for item in every if (item.split, item.seed) == (every[0].split, every[0].seed)] if every else []
 
 
 def _material(subject: EnvironmentUnderTest, judge: JudgeSpec, rollout: Rollout) -> str | None:
-    """Return what the judge would read; None if it does not apply or its function raises."""
+    """Return what the judge would read, or None if the judge does not apply or its function raises an exception."""
     if judge.function is None:
         return rollout.trajectory.transcript()
     given = {
@@ -283,12 +288,12 @@ def _material(subject: EnvironmentUnderTest, judge: JudgeSpec, rollout: Rollout)
 
 @check("judge-moves", "A judge gives different scores to different rollouts.")
 async def judge_moves(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the scores of the judges over all rollouts. Runs only with --judges."""
+    """Compare each judge's scores over all rollouts. This check runs only with --judges."""
     judges = [judge for judge in subject.spec.judges if judge.applies_to(subject.name) and not judge.group]
     if not judges:
         return passed("The environment has no judges.")
     if not subject.options.judges:
-        return skipped("Judges were not called.", "Call them with --judges.")
+        return skipped("Not checked, because judges were not called.", "Call judges with --judges.")
     rollouts = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     said = []
     for judge in judges:
@@ -298,15 +303,15 @@ async def judge_moves(subject: EnvironmentUnderTest) -> CheckResult:
         scores = [item.score for item in items if item.score is not None]
         if len(scores) >= 2 * LEAST and len(set(scores)) == 1:
             found = f"Judge {judge.name!r} gave {scores[0]:g} to each of {len(scores)} rollouts, including nonsense."
-            do = "Ask a question whose answer depends on what the judge reads. `taskapp judge calibrate` compares it with labels."
+            do = "Ask a question whose answer depends on the text. `taskapp judge calibrate` compares judges with labels."
             return warning(found, do, judge.place)
         gold = _mean_of(subject.scored(GOLD), judge.name)
         idle = _mean_of([item for label in subject.idle_labels() for item in subject.scored(label)], judge.name)
         if gold is not None and idle is not None and gold <= idle:
             found = (
-                f"Judge {judge.name!r} gives gold {gold:.3g}, and policies without knowledge of the task {idle:.3g}."
+                f"Judge {judge.name!r} gives gold {gold:.3g}, but policies without knowledge of the task {idle:.3g}."
             )
-            return warning(found, "Read its reasons with `taskapp rollout --policy gold`.", judge.place)
+            return warning(found, "Read the judge's reasons with `taskapp rollout --policy gold`.", judge.place)
         said.append(f"{judge.name} {len(set(scores))} scores of {len(scores)} rollouts")
     return passed(f"{'; '.join(said) or 'No judge gave a score'}.")
 

@@ -1,4 +1,4 @@
-"""The environment that the doctor examines. Plays its rollouts, and stores the sample that all checks read."""
+"""Plays rollouts in the environment that the doctor examines, and stores the sample that all checks read."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from taskapp_kit.wire.rollout import RolloutRequest
 
 GOLD = "gold"
 CONSTANTS = 3
-"""The number of different constant actions to play."""
+"""How many different constant actions are played."""
 NEVER_ALONE = ("constant", "replay")
 """Built-in policies that need an action or a stored rollout."""
 
 OwnPolicy = Callable[[str, int], LocalPolicy]
-"""Creates a policy in this process for the episode of a split and a seed."""
+"""Creates a policy in this process for the episode with a split and a seed."""
 
 
 class OutOfTime(Exception):
@@ -42,7 +42,10 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A policy that the doctor plays. label: its name in findings. config: `policy.config`. own: replaces the config."""
+    """A policy that the doctor plays.
+
+    label: The policy's name in findings. config: `policy.config`. own: Creates the policy, instead of the config.
+    """
 
     label: str
     config: Mapping[str, Json]
@@ -61,12 +64,12 @@ class Attempt:
 
     @property
     def words(self) -> str:
-        """A description such as `policy random, seed 3`."""
+        """A description of the rollout, such as `policy random, seed 3`."""
         return f"policy {self.player.label}, seed {self.seed}"
 
 
 class Budget:
-    """A time budget for the repetitions of a check, of which the first always runs."""
+    """A time budget for the repetitions in a check. The first repetition always runs."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
@@ -77,7 +80,7 @@ class Budget:
         return time.monotonic() >= self._until
 
     def within(self, items: Sequence[Any]) -> Iterator[Any]:
-        """Yield items until the time is up, at least one."""
+        """Yield items until time is up, but at least one."""
         for index, item in enumerate(items):
             if index and self.over:
                 return
@@ -87,7 +90,7 @@ class Budget:
 class EnvironmentUnderTest:
     """One environment of an app, the service that plays it, and the rollouts so far.
 
-    until: the end of the time for its checks on the monotonic clock; None without a limit.
+    until: When the time for the checks ends, on the monotonic clock, or None for no limit.
     """
 
     def __init__(
@@ -135,14 +138,14 @@ class EnvironmentUnderTest:
         return self.environment.isolation == "thread"
 
     def seeds(self, count: int, split: str | None = None) -> list[tuple[str, int]]:
-        """Return the first `count` seeds of a split, by default of the default split."""
+        """Return the first `count` seeds of a split, each with the split's name. Defaults to the default split."""
         name = split or self.environment.split_names[0]
         tasks = self.environment.tasks
         numbers = range(len(tasks.rows(name))) if tasks is not None else self.environment.splits[name]
         return [(name, numbers[index]) for index in range(min(count, size(numbers)))]
 
     def rows(self) -> Iterator[tuple[str, int, Any]]:
-        """Yield every row: split, seed, row."""
+        """Yield every row, as (split, seed, row)."""
         tasks = self.environment.tasks
         for split in self.environment.split_names if tasks is not None else ():
             assert tasks is not None
@@ -152,7 +155,7 @@ class EnvironmentUnderTest:
     # -- playing --------------------------------------------------------------------------------------------------
 
     def _seconds(self) -> float:
-        """Return the deadline of the next rollout in seconds. Raises OutOfTime."""
+        """Return the deadline of the next rollout in seconds. Raises OutOfTime if time is up."""
         if self.until is not None and time.monotonic() >= self.until:
             raise OutOfTime
         return self.options.deadline_seconds
@@ -166,7 +169,7 @@ class EnvironmentUnderTest:
         ops: Sequence[Json] = (),
         config: Mapping[str, Json] | None = None,
     ) -> RolloutRequest:
-        """Return the request of one rollout with at most MOST_TURNS turns of one action. Raises OutOfTime."""
+        """Return a request for one rollout with at most MOST_TURNS turns of one action. Raises OutOfTime if time is up."""
         chosen = {"split": split} if self.environment.tasks is not None else {}
         return RolloutRequest.model_validate(
             {
@@ -190,22 +193,28 @@ class EnvironmentUnderTest:
         policy_config: Mapping[str, Json] | None = None,
         service: Service | None = None,
     ) -> Rollout:
-        """Play one rollout. own: acts instead of the player. Raises OutOfTime and the errors of `Service.rollout`."""
+        """Play one rollout. own: A policy that acts instead of the player.
+
+        Raises OutOfTime if time is up, and the errors of `Service.rollout`.
+        """
         acts = own or (None if player.own is None else player.own(split, seed))
         given = {**player.config, **(policy_config or {})}
         request = self.request(split, seed, given, config=config)
         return await (service or self.service).rollout(request, policy=acts)
 
     async def play_ops(self, ops: Sequence[Json], split: str, seed: int, *, service: Service | None = None) -> Rollout:
-        """Play only the caller's actions. Raises like `play`."""
+        """Play only the actions in `ops`. Raises the same errors as `play`."""
         return await (service or self.service).rollout(self.request(split, seed, {}, ops=ops))
 
     async def first_view(self, split: str, seed: int) -> View:
-        """Return what a policy reads first. Raises OutOfTime, RolloutFailed."""
+        """Return what a policy reads in the first turn.
+
+        Raises OutOfTime if time is up, and RolloutFailed if the episode fails.
+        """
         return await self.service.first_view(self.request(split, seed, {}))
 
     async def attempt(self, player: Player, split: str, seed: int) -> Attempt:
-        """Play one rollout of the sample. Its failure is part of the result. Raises OutOfTime."""
+        """Play one rollout of the sample. If it fails, return the failure. Raises OutOfTime if time is up."""
         try:
             return Attempt(player, split, seed, rollout=await self.play(player, split, seed))
         except KitError as error:
@@ -214,7 +223,7 @@ class EnvironmentUnderTest:
     # -- the sample -----------------------------------------------------------------------------------------------
 
     async def sample(self) -> None:
-        """Play every policy that needs no model, for all checks to read. Sets `attempts` and `base`."""
+        """Play every policy that needs no model, and set `attempts` and `base`, which all checks read."""
         known = policies_of(self.spec, self.environment)
         words = self.environment.text_action is not None
         config = example_policy(known, words=words)
@@ -255,7 +264,7 @@ class EnvironmentUnderTest:
                 break
 
     def _constants(self) -> list[Json]:
-        """Return actions for the policy `constant`: the most common actions of gold and of the base policy, or a word."""
+        """Return actions for the policy `constant`: the most common actions of gold and the base policy, or a word."""
         found: list[Json] = []
         text = self.environment.text_action
         for label in (GOLD, None if self.base is None else self.base.label):
@@ -268,7 +277,7 @@ class EnvironmentUnderTest:
                     action: Json = {step.tool: step.args}
                     if text is not None and step.tool == text.name:
                         action = next(iter(step.args.values()), "")
-                        if not str(action).strip():  # valid for `noop`, but not for `constant`
+                        if not str(action).strip():  # this action is valid for `noop`, but not for `constant`
                             continue
                     key = json_hash(action)
                     actions[key] = action
@@ -290,7 +299,7 @@ class EnvironmentUnderTest:
         return [(attempt, attempt.error) for attempt in self.tried() if isinstance(attempt.error, RolloutFailed)]
 
     def scored(self, label: str | None = None) -> list[Rollout]:
-        """Return the rollouts that were scored, of one policy or of all."""
+        """Return the scored rollouts of one policy, or of all policies if `label` is None."""
         attempts = self.tried() if label is None else self.attempts.get(label, [])
         return [attempt.rollout for attempt in attempts if attempt.rollout is not None]
 
@@ -303,16 +312,16 @@ class EnvironmentUnderTest:
         return [rollout.reward for rollout in self.scored(label) if rollout.reward is not None]
 
     def mean_reward(self, label: str) -> float | None:
-        """Return a policy's mean reward; None without any."""
+        """Return a policy's mean reward, or None if no rollout has a reward."""
         rewards = self.rewards(label)
         return fmean(rewards) if rewards else None
 
     def idle_labels(self) -> list[str]:
-        """Return the policies without knowledge of the task: `noop`, `random`, and each constant action."""
+        """Return the labels of policies without knowledge of the task: `noop`, `random`, and each constant action."""
         return [label for label in self.attempts if kind_of(label) in ("noop", "random", "constant", "schema")]
 
     async def more(self, label: str, count: int, seconds: float) -> None:
-        """Play further seeds of a policy, up to a total of `count`. Raises OutOfTime."""
+        """Play more seeds of a policy, up to a total of `count`. Raises OutOfTime if time is up."""
         done = {(attempt.split, attempt.seed) for attempt in self.attempts[label]}
         rest = [episode for episode in self.seeds(count) if episode not in done]
         for split, seed in Budget(seconds).within(rest):
@@ -325,7 +334,7 @@ def kind_of(label: str) -> str:
 
 
 def outcome_words(rollout: Rollout) -> str:
-    """Return how a rollout ended: `terminated (environment) after 5 steps, reward 1`."""
+    """Describe how a rollout ended, such as `terminated (environment) after 5 steps, reward 1`."""
     reward = "no reward" if rollout.reward is None else f"reward {rollout.reward:g}"
     count = "1 step" if rollout.length == 1 else f"{rollout.length} steps"
     return f"{rollout.status} ({rollout.stop_reason}) after {count}, {reward}"
@@ -367,11 +376,11 @@ def difference(one: Trajectory, two: Trajectory) -> str:
 
 SHOWN_CHARACTERS = 60
 BEFORE_CHARACTERS = 20
-"""The number of characters to show before the first difference of two strings."""
+"""How many characters are shown before the first difference of two strings."""
 
 
 def apart(before: Any, after: Any) -> str:
-    """Describe two values, from shortly before their first difference: `'…2' and then '…3'`."""
+    """Describe two values from shortly before their first difference on, such as `'…2' and then '…3'`."""
     one, two = (value if isinstance(value, str) else str(value) for value in (before, after))
     same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     start = max(0, same - BEFORE_CHARACTERS)
@@ -387,7 +396,7 @@ def short(value: Any) -> str:
 
 
 async def gathered(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
-    """Wait for all tasks and return their results. Raises the first error after all have ended."""
+    """Wait for all tasks and return their results. If tasks fail, raise the first error after all tasks have ended."""
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

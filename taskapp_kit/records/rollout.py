@@ -227,7 +227,10 @@ class Rollout:
         return {picture.hash: picture.png for picture in shown}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON for the parent process, including the private end state, except fields that the parent has."""
+        """Return the result as JSON for the parent process, including the private end state.
+
+        Fields that the parent already has are omitted.
+        """
         sent = {name: getattr(self, name) for name in Rollout.__slots__ if name not in _NOT_SENT}
         sent["scorecard"] = self.scorecard.to_json()
         sent["judging"] = self.judging.to_json() if self.judging else None

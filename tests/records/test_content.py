@@ -229,8 +229,8 @@ def test_observations() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([1, 2], "is a list; an observation is"),
-        (["a", "b"], "is a list; an observation is"),
+        ([1, 2], "is a list; an observation must be"),
+        (["a", "b"], "is a list; an observation must be"),
         ([], "is a list"),
         (np.zeros(3), "is a ndarray"),
         (7, "is a int"),
