@@ -5,7 +5,6 @@
 - `packaging` collects the files and packages for a container, and checks that the app can be imported with only these
   files and packages.
 - `modal` deploys to Modal. `modal_settings`, `declared_requirements` and `plan` prepare a deployment, `deployment`
-creates
-  Modal's objects, `run` runs Modal's command line, `account` and `discovery` query the account, and `check` tests the
-  deployed app. `container`, `idempotency`, `idempotency_record` and `sandboxes` run in the container.
+  creates Modal's objects, `run` runs Modal's command line, `account` and `discovery` query the account, and `check`
+  tests the deployed app. `container`, `idempotency`, `idempotency_record` and `sandboxes` run in the container.
 """

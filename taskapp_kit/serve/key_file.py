@@ -5,8 +5,10 @@ Each line contains one key, with fields separated by spaces. Empty lines and lin
     KEY
     LABEL KEY
     LABEL sha256:HEX                    the digest of the key instead of the key
-    LABEL sha256:HEX max_in_flight=8    maximum number of rollouts in flight for this label; also allowed after LABEL
-    KEY LABEL sha256:HEX admin              may read and cancel the rollouts of all labels; also allowed after LABEL KEY
+    LABEL sha256:HEX max_in_flight=8    at most 8 rollouts of this label are in flight
+    LABEL sha256:HEX admin              the key may read and cancel the rollouts of all labels
+
+`max_in_flight` and `admin` are also allowed after LABEL KEY.
 
 Several lines may have the same label while a key is rotated. The fields after their keys must be the same. Error
 messages never contain a key or a field that may be a key.

@@ -2,7 +2,7 @@
 
     app=             a TaskApp, or any ASGI application
     config=          the result of Synth's `build_config()`
-    config_factory=  a function that returns one of these
+    config_factory=  a function that returns an app or a config
     task_app_path=   `adder.py`, `adder.py:app`, `module:attribute` or the name of a bundled app. The module contains a
                      TaskApp, an ASGI application named `app`, or a function `build_config()`
 

@@ -2,8 +2,7 @@
 
 - A single file may contain a `# /// script` block (PEP 723) with `dependencies` and `requires-python`.
 - For a file without a block, and for a package, the nearest `pyproject.toml` is used. The search starts in the app's
-directory
-  and continues upwards.
+  directory and continues in its parents.
 - The block and `pyproject.toml` may contain a table `[tool.taskapp.modal]` with the fields of `ModalSettings`.
 
 This module does not import or install anything.

@@ -18,20 +18,17 @@ These races can occur:
 
 - Two containers claim a free key. One container puts `key`, and the other reads the entry.
 - Two containers notice that an owner is dead. One container puts `next`. Popping `key` instead could remove the new
-entry of
-  the other container.
+  entry of the other container.
 - A slow owner continues after another container has taken over its record. It settles its own record, which no other
   container writes, and the new rollout still owns the key.
-- Modal's client repeats a put if absent whose response was lost, and receives the response that the entry exists.
-Therefore, each entry
-  contains the id of its claim and is read back. If the ids are equal, the put has succeeded.
+- Modal's client repeats a put if absent whose response was lost. The new response reports that the entry exists.
+  Therefore, each entry contains the id of its claim and is read back. If the ids are equal, the put has succeeded.
 - A container dies after it has put a record and before it has put the link. No entry points to the record, which
-expires. - The last link of a chain points to a missing record. Because a record is put before its link, the record was
-released or has
-  expired, and the key is free.
-- A container reads a result while another container writes it. The parts are written before the record that lists
-them, so
-  the reader sees either a running rollout or a complete result.
+  expires.
+- The last link of a chain points to a missing record. Because a record is put before its link, the record was released
+  or has expired, and the key is free.
+- A container reads a result while another container writes the result. The parts are written before the record that
+  lists them, so the reader sees either a running rollout or a complete result.
 
 A container renews a single entry for all records that it owns. A record counts as owned if this entry has not expired
 and either lists the record or is older than the record. The number `beat` determines which is older. An older entry

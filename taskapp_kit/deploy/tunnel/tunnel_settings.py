@@ -4,9 +4,8 @@ local          no tunnel, because the backend runs on this machine
 quick          `cloudflared tunnel --url`, with a new public address and without an account
 named          `cloudflared tunnel run`, with the token and the host name of your tunnel
 preconfigured  an existing public address that forwards to this machine
-auto           preconfigured if an address is set, named if a host name is set, local if the backend is on a loopback
-address,
-               and quick otherwise
+auto           preconfigured if an address is set, named if a host name is set, local if the backend runs on this
+               machine, and quick otherwise
 """
 
 from __future__ import annotations
