@@ -46,14 +46,14 @@ A_RESET = (
 )
 ROWS = ("tasks= on @app.environment", "add tasks={...}, or replace 'task' with 'seed'")
 CLASS_METHOD = ("a classmethod, because it runs once per process, before any instance exists", "add @classmethod")
-SPLITS = ("a mapping from the name of each split to its range of seeds", 'e.g. splits={"train": range(0, 100)}')
-SEEDS = ("a non-empty range of seeds, starting at 0 or above", 'e.g. splits={"train": range(0, 100)}')
+SPLITS = ("a mapping from the name of each split to its range of seeds", 'write splits={"train": range(0, 100)}')
+SEEDS = ("a non-empty range of seeds, starting at 0 or above", 'write splits={"train": range(0, 100)}')
 DISJOINT = ("disjoint ranges, because the seed determines the split", "change one of the ranges")
-ROLES = ("distinct roles in lowercase letters, digits and _, other than policy", 'e.g. models=("user",)')
-ACCEPT = ("a mapping from the name of a doctor check to a reason", 'e.g. accept={"private": "…"}')
+ROLES = ("distinct roles in lowercase letters, digits and _, other than policy", 'write models=("user",)')
+ACCEPT = ("a mapping from the name of a doctor check to a reason", 'write accept={"private": "…"}')
 BASELINES = (
     "a mapping from the name of each policy to its highest acceptable mean reward",
-    'e.g. baselines={"random": 0.2}',
+    'write baselines={"random": 0.2}',
 )
 
 
@@ -200,7 +200,7 @@ def _splits(declared: Declaration, place: str, problems: Problems) -> dict[str, 
         else:
             result[str(name)] = seeds
     if not splits:
-        problems.add(place, "splits={} is empty", "at least one split", "add one, or remove splits=")
+        problems.add(place, "splits={} is empty", "at least one split", "add a split, or remove splits=")
     shared = overlap(result)
     if shared is not None:
         first, second, seed = shared

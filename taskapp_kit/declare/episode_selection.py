@@ -108,7 +108,7 @@ def _row_instance(
     if seed is None:
         chosen = [index for index, row in enumerate(rows) if _matches(row, selection)]
         if not chosen:
-            raise _wrong(("env", "config"), f"No row of split {split!r} has {described}.", "no_such_row")
+            raise _wrong(("env", "config"), f"No row in split {split!r} has {described}.", "no_such_row")
         index = chosen[rng.randrange(len(chosen))]
         return Instance(spec, split, index, rows[index])
     if not 0 <= seed < len(rows):
@@ -119,7 +119,7 @@ def _row_instance(
             "seed_out_of_range",
         )
     if not _matches(rows[seed], selection):
-        raise _wrong(("env", "seed"), f"Row {seed} of split {split!r} does not have {described}.", "no_such_row")
+        raise _wrong(("env", "seed"), f"Row {seed} in split {split!r} does not have {described}.", "no_such_row")
     return Instance(spec, split, seed, rows[seed])
 
 

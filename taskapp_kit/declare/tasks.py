@@ -144,7 +144,7 @@ class TaskSource:
         """Return the rows of `shared` in a range of row numbers."""
         if not isinstance(numbers, range):
             found, expected = f"split {split!r} is {numbers!r}", "a range of row numbers, because rows= is set"
-            problem = Problem(self.place, found, expected, f"e.g. {split}=range(40), or remove rows=")
+            problem = Problem(self.place, found, expected, f"write {split}=range(40), or remove rows=")
             raise DeclarationError(self.app, [problem])
         rows = self._all_rows
         outside = [number for number in (numbers[:1], numbers[-1:]) if number and number[0] not in range(len(rows))]

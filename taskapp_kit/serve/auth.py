@@ -146,7 +146,7 @@ class Keys:
         except (OSError, ConfigError) as error:
             if self._stamp is not None:
                 reason = str(error) if isinstance(error, ConfigError) else f"{self._file}: {error.strerror}"
-                log.error("key file unusable, none of its keys is valid until it is fixed: %s", reason)
+                log.error("key file unusable, so its keys are not valid until the file is fixed: %s", reason)
             self._from_file, self._stamp = [], None  # no key is valid if the file cannot be read
         self._all = self._fixed + self._from_file
 

@@ -23,7 +23,7 @@ LIMIT_SECONDS = 0.25
 """The loop counts as blocked when a heartbeat is late by more than this many seconds."""
 QUIET_SECONDS = 10.0
 """Minimum time between two warnings, in seconds."""
-UNSEEN = "(it ended before the stack could be read, or it held the interpreter's lock)"
+UNSEEN = "(the blocking code ended before its stack could be read, or held the interpreter's lock)"
 IDLE = ("selectors", "asyncio.runners", "asyncio.base_events", "uvicorn.server")
 """The modules that are at the top of the loop's stack while the loop is idle."""
 LINES = 6

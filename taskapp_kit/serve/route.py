@@ -71,7 +71,7 @@ TITLES = {
 
 ANSWER_HEADERS = {
     401: {"WWW-Authenticate": "How to send the key."},
-    429: {"Retry-After": "When to retry, in seconds."},
+    429: {"Retry-After": "After how many seconds to retry."},
     503: {"Retry-After": "After how many seconds to retry. Absent if no key is configured."},
 }
 LOCATION = {"Location": "The path of the rollout."}
@@ -221,7 +221,7 @@ def _with_environment(answer: ASGIApp, name: str) -> ASGIApp:
 def _direct_route(spec: RouteSpec, context: RouteContext) -> DirectRoute:
     # FastAPI reads the signature of this function, because the signatures of the kit's functions differ
     async def documented(_: Request) -> Response:
-        raise AssertionError("DirectRoute.handle calls the function of the route")
+        raise AssertionError("unreachable: DirectRoute.handle calls the function of the route")
 
     # load balancers send HEAD / as a health check
     methods = [spec.method, "HEAD"] if spec.path == "/" else [spec.method]

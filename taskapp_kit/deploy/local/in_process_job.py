@@ -158,7 +158,7 @@ async def _run(
     **task_app: Any,
 ) -> InProcessJobResult:
     if job_type != "rl":
-        raise BadArgument(f"job_type {str(job_type)[:40]!r} is unknown. Expected rl.")
+        raise BadArgument(f"job_type {str(job_type)[:40]!r} is unknown. Expected 'rl'.")
 
     def made(url: str, key: str | None) -> RLJob:
         return RLJob.from_config(

@@ -177,7 +177,7 @@ def _of_folder(folder: Path) -> DeclaredRequirements:
 
 
 def _read(text: str, source: Path, *, first_line: int = 0, block: bool = False) -> DeclaredRequirements:
-    what = f"the # /// script block of {source.name}" if block else source.name
+    what = f"the `# /// script` block in {source.name}" if block else source.name
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -42,7 +42,7 @@ class ModalEntries:
         value = await self._call("read", lambda found: found.get.aio(key))
         if value is not None and not isinstance(value, bytes):
             raise StoreError(
-                f"the entry {key!r} of the modal.Dict {self.name!r} was not written by this app.",
+                f"the entry {key!r} in the modal.Dict {self.name!r} was not written by this app.",
                 hint="Use a separate Dict for each app.",
             )
         return value
@@ -235,5 +235,5 @@ def damaged(rollout_id: str, fault: Exception) -> StoreError:
     """Return the error for an entry of a rollout that cannot be decoded."""
     return StoreError(
         f"the result of rollout {rollout_id!r} in the modal.Dict cannot be read: {type(fault).__name__}.",
-        hint="Send the request again under a new Idempotency-Key.",
+        hint="Send the request again with a new Idempotency-Key.",
     )

@@ -62,7 +62,7 @@ def _switch(value: Any) -> str | None:
 def _each(rule: Rule) -> Rule:
     def whole(value: Any) -> str | None:
         if not isinstance(value, list | tuple):
-            return "a list of strings, also for a single string"
+            return "a list of strings, even for a single item"
         expected = next(filter(None, map(rule, value)), None)
         return None if expected is None else f"a list in which each item is {expected}"
 

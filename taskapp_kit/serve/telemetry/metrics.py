@@ -210,8 +210,8 @@ Family = tuple[str, str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], A
 """Kind, name, description and label names of a metric, and its samples as (label values, number)."""
 
 _DESCRIBED = {
-    "rollouts": "Ended rollouts. boundary is the part that failed, empty for scored rollouts. "
-    "key is the label of the caller's key.",
+    "rollouts": "Ended rollouts. The label boundary names the part that failed, and is empty for scored rollouts. "
+    "The label key is the label of the caller's key.",
     "rollout_seconds": "Time from the admission of a rollout to its end, including waiting.",
     "rollout_phase_seconds": "Time of rollouts by phase. The phase framework includes waiting.",
     "steps": "Steps played.",
