@@ -25,10 +25,10 @@ class Substitution:
     after: bool = False
 
 
-OURS, HOSTED = "the same names are in this package", "a hosted service; here a server on this machine"
-PARTIAL = "the block is a part of a program, which has this line"
-SHOWN = "prints the result, for the test"
-EXAMPLE = "a placeholder for the reader's value"
+OURS, HOSTED = "taskapp-kit has the same names", "replaces a hosted service"
+PARTIAL = "the surrounding program has this line"
+SHOWN = "prints the result for the test"
+EXAMPLE = "placeholder"
 RESULT = 'print("RESULT", result["status"], result["final_reward"])'
 JOB = 'job = RLJob.from_config("rl_config.toml")'
 CLIENT = "from taskapp_kit.client import RLJob"
@@ -38,8 +38,8 @@ SUBSTITUTIONS = [
     Substitution("", 0, "from synth_ai.rl import", "from taskapp_kit.client import", OURS),
     Substitution("", 0, "from synth_ai.sdk.api.train.rl import", "from taskapp_kit.client import", OURS),
     Substitution("", 0, "from synth_ai.sdk.task.in_process import", "from taskapp_kit.deploy.local.in_process import", OURS),
-    Substitution("", 0, "uvx synth-ai ", "taskapp ", "the command is called taskapp"),
-    Substitution(IN_PROCESS, 1, "", "import asyncio, os", "the block uses them and does not import them"),
+    Substitution("", 0, "uvx synth-ai ", "taskapp ", "the command is `taskapp`"),
+    Substitution(IN_PROCESS, 1, "", "import asyncio, os", "the guide omits the imports"),
     Substitution(IN_PROCESS, 1, "https://api.usesynth.ai", "{backend}", HOSTED),
     Substitution(IN_PROCESS, 2, "", "import os", PARTIAL),
     Substitution(IN_PROCESS, 2, "", CLIENT, PARTIAL),
@@ -61,15 +61,15 @@ SUBSTITUTIONS = [
     Substitution(IN_PROCESS, 9, "", RESULT, SHOWN, after=True),
     Substitution(IN_PROCESS, 10, "", CLIENT, PARTIAL),
     Substitution(IN_PROCESS, 10, "", RESULT, SHOWN, after=True),
-    Substitution(IN_PROCESS, 11, "", "from pathlib import Path", "the block uses it and does not import it"),
+    Substitution(IN_PROCESS, 11, "", "from pathlib import Path", "the guide omits the import"),
     Substitution(IN_PROCESS, 11, "", RESULT, SHOWN, after=True),
     Substitution(AGNOSTIC, 2, "https://your-backend", "{backend}", EXAMPLE),
     Substitution(AGNOSTIC, 2, "sk_your_org_key", SYNTH_KEY, EXAMPLE),
     Substitution(
         AGNOSTIC, 6, "rl:Qwen-Qwen3-0 6B:job_1993769d63c7506d485:checkpoint-epoch-1", "{trained}",
-        "the guide's name has a space; the engine `local` names the model that was trained here",
+        "the guide's name has a space; the engine `local` returns the trained model's name",
     ),
-    Substitution(OVERVIEW, 1, "--port 8001", "--port {port}", "several runs at once need a port each"),
+    Substitution(OVERVIEW, 1, "--port 8001", "--port {port}", "concurrent runs need different ports"),
     Substitution(OVERVIEW, 5, "https://agent-learning.onrender.com", "{backend}", HOSTED),
     Substitution(OVERVIEW, 5, "<job_id>", "{job}", EXAMPLE),
     Substitution(FFT, 1, "https://<backend>/api", "{backend}/api", EXAMPLE),

@@ -14,7 +14,7 @@ BEGIN, END = "<!-- substitutions: written by tests/guides/test_page.py -->", "<!
 
 def table() -> str:
     """Return one line for each substitution."""
-    rows = ["| guide | block | its text | as it runs here | reason |", "|---|---|---|---|---|"]
+    rows = ["| guide | block | text in the guide | text in the test | reason |", "|---|---|---|---|---|"]
     for each in SUBSTITUTIONS:
         where = f"{each.guide or 'all'} | {each.block or 'all'}"
         old = f"`{each.old}`" if each.old else "(after it)" if each.after else "(before it)"

@@ -23,13 +23,13 @@ from tests.services.backends import BACKENDS
 SCRIPTS = ROOT / "examples" / "forge"
 SECONDS = 900.0
 
-EPISODE = "the guide leaves the episode's fields out"
-PUSHED = "the guide's loop never gives the policy its new weights"
-SHORT = "the guide trains on a batch that is None while the buffer has too few episodes"
-OTHERS_IMPORT = "the base class and the decorator are ours"
-OWN_STATE = "an environment has state: each session has an instance of its own"
-NEVER_AWAITED = "the guide calls an asynchronous method in a constructor, which nothing awaits"
-LOGIC = "the environment's own logic, which the guide leaves out"
+EPISODE = "the guide omits the episode's fields"
+PUSHED = "the guide's loop never updates the policy's weights"
+SHORT = "the guide trains on `None` until the buffer has enough episodes"
+OTHERS_IMPORT = "taskapp-kit has its own class and decorator"
+OWN_STATE = "an environment has state, so each session needs its own instance"
+NEVER_AWAITED = "the guide's constructor does not await an asynchronous method"
+LOGIC = "the guide omits the environment's logic"
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ ALL = [
         "start_small",
         10,
         {
-            "policy = PolicyActor.options(procs=1, with_gpus=True).as_service()": "which model, and how it answers",
-            "reward = RewardActor.options(procs=1, with_gpus=True).as_service()": "which reward",
+            "policy = PolicyActor.options(procs=1, with_gpus=True).as_service()": "the script selects its own model",
+            "reward = RewardActor.options(procs=1, with_gpus=True).as_service()": "the script selects its own reward",
         },
     ),
     Script(
