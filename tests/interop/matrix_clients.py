@@ -153,7 +153,7 @@ OPENREWARD = Client(
     "wire",
     error="ToolFailed",
     arguments=("openreward",),
-    notes={"bad action": "ORS's malformed call, `ToolCallError`, without a reward. It counts as a turn."},
+    notes={"bad action": "The client receives ORS's `ToolCallError` for a malformed call, without a reward. The call counts as a turn."},
     calls=(("tools", "math"), ("after_failure", "raising")),
     checks={"tools": ors_tools, "after_failure": openreward_after},
 )
@@ -183,7 +183,7 @@ MCP_2 = Client(
     error="MCPError",
     arguments=("mcp2",),
     notes={
-        "reward": "In the control role. Each of these clients was also checked to see no reward in the policy role."
+        "reward": "Checked in the control role. Another check confirms that the policy role shows these clients no reward."
     },
     calls=(("policy", "adder"),),
     checks={"policy": mcp_policy},
@@ -210,7 +210,7 @@ GYMNASIUM = Client(
     "gymnasium_client.py",
     "adapter",
     error="TaskAppError",
-    notes={"reset": "At a URL. In process, `check_env` has no warnings, and the environments have a spec."},
+    notes={"reset": "Checked at a URL. In process, `check_env` reports no warnings, and the environments have a spec."},
     calls=(("check_env", "adder"), ("check_env", "crafter"), ("check_env", "math"), ("vector", "raising")),
     checks={"check_env": gymnasium_spec, "vector": gymnasium_vector},
 )
@@ -272,8 +272,8 @@ TRL = Client(
     error="None",
     rewards="episode",
     notes={
-        "reset": "At a URL, with `environment_factory`. Tool loop, rewards and advantages are TRL's; the sampler reads a script. "
-        "`make test-train` runs an update of the weights.",
+        "reset": "Checked at a URL, with `environment_factory`. TRL runs the tool loop and computes rewards and advantages; the "
+        "sampler replays a script. `make test-train` updates weights.",
         "reward": VERIFIERS_0.notes["reward"],
     },
     needs="trl",
