@@ -220,7 +220,7 @@ def table(
                 if name == OURS:
                     seen = median(faster)
                     plural = "sessions" if sessions > 1 else "session"
-                    words = f"{form}, {sessions} {plural}: at least 1 times OpenEnv's steps/s (goal: 1.5 times)"
+                    words = f"{form}, {sessions} {plural}: at least OpenEnv's steps/s (goal: 1.5 times)"
                     budgets.append(Budget(words, f"{seen:.2f} × (CPU: {median(cheaper):.2f} ×)", seen >= 1))
     return Table(
         title="Sessions, compared with OpenEnv's own server",

@@ -97,7 +97,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
     p99, off, on = median([run.p99_ms for run in runs[OFF]]), median(ratios[OFF]), median(ratios[ON])
     budgets = [
         Budget("without a store, the Synth server uses at least 2 times our CPU time", f"{off:.2f} ×", off >= 2),
-        Budget("with a store, it uses at least 1 times our CPU time (goal: 2 times)", f"{on:.2f} ×", on >= 1),
+        Budget("with a store, it uses at least as much CPU time as ours (goal: 2 times)", f"{on:.2f} ×", on >= 1),
         Budget("p99 is under 30 ms on a quiet machine", f"{p99:.1f} ms", p99 < 30),
     ]
     return Table(

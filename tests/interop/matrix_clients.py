@@ -153,7 +153,9 @@ OPENREWARD = Client(
     "wire",
     error="ToolFailed",
     arguments=("openreward",),
-    notes={"bad action": "The client receives ORS's `ToolCallError` for a malformed call, without a reward. The call counts as a turn."},
+    notes={
+        "bad action": "The client receives ORS's `ToolCallError` for a malformed call, without a reward. The call counts as a turn."
+    },
     calls=(("tools", "math"), ("after_failure", "raising")),
     checks={"tools": ors_tools, "after_failure": openreward_after},
 )
