@@ -68,7 +68,7 @@ class QuickDriver(Protocol):
 
 
 class EventRecord(Protocol):
-    """The events of a running rollout, which grow while it runs."""
+    """The growing list of events of a running rollout."""
 
     def events(self) -> list[Event]:
         """Return the events so far."""
@@ -200,7 +200,7 @@ class AdmissionControl:
 
     @contextmanager
     def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
-        """Count a rollout against its key's limit while its response is being read. Several readers count once.
+        """Count a rollout towards its key's limit while its response is being read. Several readers count once.
 
         The count ends when one reader has received the whole response, so a client that reconnects need not wait until
         the server notices the lost connection.

@@ -36,7 +36,7 @@ _CRITERION = {item.name for item in fields(CriterionScore)}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image. sha256: the hash of its PNG bytes, or None. width, height: pixels, or None if only the hash is recorded."""
+    """An image. sha256: the hash of the PNG bytes, or None. width, height: pixels, or None if only the hash is recorded."""
 
     sha256: str | None
     width: int | None = None
@@ -100,10 +100,10 @@ class TurnDetails:
     """One decision of the policy, and the steps that followed from it.
 
     index: the turn's number from 0. read: the messages that are new in this turn, without the model's own reply. After the
-    first turn they repeat the observations of the previous steps. Empty if the policy is not a model. reasoning, words: the
-    model's reasoning and text, or "". problem: why the reply contained no valid action. scripted: whether the caller
-    supplied the action. seconds: the policy's time. tokens: prompt and completion tokens, or None if unknown. cost: US
-    dollars, or None if unknown.
+    first turn they repeat the observations of the previous steps. The list is empty if the policy is not a model.
+    reasoning, words: the model's reasoning and text, or "". problem: why the reply contained no valid action. scripted:
+    whether the caller supplied the action. seconds: the policy's time. tokens: prompt and completion tokens, or None if
+    unknown. cost: US dollars, or None if unknown.
     """
 
     index: int

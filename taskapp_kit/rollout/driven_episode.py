@@ -50,7 +50,7 @@ class DrivenEpisode:
         self.ending = False
 
     async def answers(self, body: dict[str, Json]) -> ChatReply:
-        """Receive the policy's request and return the caller's decision. Call it on the event loop."""
+        """Receive the policy's request, wait for the caller's decision, and return it. Call this on the event loop."""
         # The caller replies instead of a model, over the path that a worker process uses for its model calls. Threads,
         # processes, limits, scoring and the store therefore need no changes.
         self._reply = self._loop.create_future()

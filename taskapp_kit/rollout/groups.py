@@ -105,7 +105,7 @@ async def load_group(
     Args:
         planner: Resolves the rollouts' task.
         rollouts: Reads stored rollouts.
-        caller: The caller whose rollouts are loaded.
+        caller: The client that requests the scores.
         rollout_ids: The ids of the rollouts. None loads all rollouts of `group_id`.
         group_id: The id of the group. It is ignored if `rollout_ids` is given.
 
@@ -158,7 +158,7 @@ async def load_group(
 
 
 async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
-    """Return the ids of the group's rollouts, the oldest first, at most one more than the maximum of a group."""
+    """Return the ids of the group's rollouts, the oldest first, and at most one id more than a group may have."""
     # one more than the maximum, to detect a group that is too large
     found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:

@@ -237,7 +237,7 @@ def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -
 
 
 def _lower(declared: int | None, asked: int | None) -> int | None:
-    """Return the lower of two limits; None means no limit."""
+    """Return the lower of two limits. None means no limit."""
     given = [limit for limit in (declared, asked) if limit is not None]
     return min(given) if given else None
 

@@ -348,7 +348,7 @@ def response_of_row(stored: StoredRollout, blobs: dict[str, bytes]) -> bytes:
 def _without_what_is_not_stored(body: dict[str, Any]) -> None:
     """Set the fields to null that are not stored: the caller's labels, the output mode, the operations and the warnings."""
     (trajectory,) = body["trajectories"]
-    # null, not a default, which would look like a stored value
+    # null, because a default would look like a stored value
     trajectory["env_id"] = trajectory["policy_id"] = None
     for step in trajectory["steps"]:
         step["output_mode"] = None

@@ -41,7 +41,7 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Prune now and then hourly, on the running event loop."""
+        """Prune immediately and then every hour, on the running event loop."""
         self._task = asyncio.create_task(self._hourly(), name="taskapp-store-pruning")
 
     async def prune(self) -> int:

@@ -121,7 +121,7 @@ class Service:
         Args:
             app: The app. It is frozen by this call.
             settings: Permissions and limits.
-            store: Where rollouts are saved. Nothing is saved by default.
+            store: The store for rollouts. By default, nothing is stored.
             clock: The clock. Defaults to the system's clock.
             models: The models that the service may call. Defaults to the models in the process environment.
 
@@ -201,10 +201,10 @@ class Service:
             app: The app.
             settings: The process settings, which contain the models and the limit on calls per reply.
             exposure: Who can reach the server.
-            store: Where rollouts are saved.
+            store: The store for rollouts.
             clock: The clock. Defaults to the system's clock.
             is_server_key: Returns whether a string is an API key of this server.
-            **limits: Further fields of `ServiceSettings`.
+            **limits: Other fields of `ServiceSettings`.
         """
         clock = clock or SystemClock()
         limits = {"exposure": exposure, "max_calls": settings.max_calls_per_answer, **limits}
@@ -248,13 +248,13 @@ class Service:
             listener: Called with each event as it occurs, in the environment's thread, or on the event loop for a worker
                 process (`ended` then has no final state). It must not raise.
             written: Whether a worker process encodes the response in `Rollout.body`.
-            answers: Replies instead of the policy's model. The request still needs an address, which is not called.
+            answers: A function that replaces the policy's model. The request still needs an address, which is not called.
 
         Raises:
             RequestError: The request is invalid.
             Unavailable: The rollout needs something that this server does not have.
             Saturated: The server or the key has reached its limit, or the server is stopping.
-            RolloutFailed: The rollout failed; its events are stored.
+            RolloutFailed: The rollout failed. Its events are stored.
             StoreError: The result could not be stored.
         """
         rollout = await self.admit(request, caller=caller, policy=policy, answered=answers is not None)

@@ -44,8 +44,8 @@ class SessionStep:
 
     Attributes:
         steps: The call's actions, each with an observation, a refusal and info.
-        reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. None in the
-            last step if the episode's reward is undefined.
+        reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. It is
+            None in the last step if the episode's reward is undefined.
         parts: The weighted parts `env`, `event` and, in the last step, `outcome`. None for an undefined part.
         end: The finished rollout, once the episode has ended.
     """
@@ -245,9 +245,9 @@ class EnvironmentSession:
             seed: The seed. Drawn at random by default.
             split: The split. Defaults to the environment's first split.
             config: Arguments of the environment's constructor.
-            reward: A reward formula that replaces the app's.
+            reward: A reward formula that replaces the app's formula.
             request_id: An id with which the call can be repeated.
-            seconds: The time limit of this call, in addition to the server's. If it passes, the episode fails.
+            seconds: The time limit of this call, if it is lower than the server's limit. The episode fails at the limit.
 
         Raises SessionError if the session is closed or busy, and the errors of `Service.rollout`.
         """

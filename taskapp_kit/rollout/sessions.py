@@ -103,7 +103,7 @@ class EnvironmentSessions:
 
         Args:
             environment: The environment's name. Defaults to the app's first environment.
-            caller: The caller that opens it.
+            caller: The client that opens the session.
             protocol: The name of the protocol, stored with the session's rollouts.
             run_id: The run id of the session's rollouts. Defaults to the session's id.
             policy: The policy's stored name, one of `CALLERS`.
@@ -211,7 +211,7 @@ class EnvironmentSessions:
         await session.close(failure)
 
     def _places_of(self, environment: EnvironmentSpec) -> asyncio.Semaphore:
-        """Return the slots for all environments that run like this one."""
+        """Return the slots for all environments that run like this environment."""
         # separate slots, so that sessions in threads cannot use up the few processes of isolated environments
         isolated = environment.isolation == "process"
         places = self._places.get(isolated)

@@ -72,7 +72,7 @@ class RolloutSource(ABC):
         return False
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """Store human scores. Raises Unavailable if `annotates` is False, and StoreError if the store fails."""
+        """Store human scores. Raises Unavailable if `annotates` is False, and StoreError if the write fails."""
         raise Unavailable(f"Human scores cannot be stored in {self.place}.")
 
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
@@ -216,7 +216,7 @@ class ImageCache:
         self._bytes = 0
 
     def add(self, images: dict[str, bytes]) -> None:
-        """Add images, and drop the oldest ones above the limit."""
+        """Add images, and drop the oldest images if the cache exceeds its limit."""
         for name, png in images.items():
             if name not in self._images:
                 self._images[name] = png

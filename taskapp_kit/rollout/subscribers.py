@@ -136,7 +136,7 @@ class SharedRollout:
         return Subscriber(self, grace_seconds)
 
     async def admitted(self) -> None:
-        """Wait until the rollout is admitted. Raises IdempotencyKeyReused, and the errors of `Service.admit`."""
+        """Wait until the rollout is admitted. Raises the errors of `Service.admit`, and IdempotencyKeyReused."""
         await self._admitted.wait()
         if not self.rollout_id:
             await asyncio.shield(self._over)

@@ -132,7 +132,7 @@ _known_remote: dict[int, tuple[remote.Machines, Capabilities]] = {}
 
 
 def at_level(level: int) -> Capabilities:
-    """Return the cached report of one level. Raises SandboxTooWeak if the level does not work here."""
+    """Return the cached report of a sandbox level. Raises SandboxTooWeak if the level does not work on this machine."""
     machines = remote.in_use()
     if level == remote.LEVEL and machines is not None:
         return _at_remote(machines)

@@ -141,7 +141,7 @@ class RemoteBox:
     def run(
         self, program: str | None, argv: Sequence[str] | None, limits: SandboxLimits, stdin: bytes, stop: Stop
     ) -> RunResult:
-        """Run Python source or a command. Stopping a run stops the machine, so the box cannot be used again."""
+        """Run Python source or a command. If the run is stopped, the machine also stops, so the box cannot be used again."""
         code = b"" if program is None else program.encode("utf-8", "surrogatepass")
         request = {
             "do": "run",

@@ -451,7 +451,7 @@ class AuxiliaryModels:
 
 
 class AuxiliaryModel:
-    """The result of `context.model(role)`."""
+    """A model that the environment can call, returned by `context.model(role)`."""
 
     def __init__(self, role: str, models: AuxiliaryModels) -> None:
         self.role = role
@@ -477,5 +477,5 @@ class AuxiliaryModel:
         return self._models.ask(self.role, body)
 
     async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """Do the same as `ask` in an async environment. Await each call before the next, since an episode has one thread."""
+        """Return one reply like `ask`, in an async environment. Await each call before the next call."""
         return self.ask(messages, **sampling)

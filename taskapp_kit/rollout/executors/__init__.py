@@ -1,1 +1,1 @@
-"""Where episodes run: pinned threads, and a pool of child processes."""
+"""The threads and child processes in which episodes run."""

@@ -17,7 +17,7 @@ class ParentModelPort:
         self._job = job
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Call the model through the parent and block until the reply. Raises ModelFailed, or Unavailable without a model."""
+        """Call the model through the parent, and block. Raises ModelFailed, or Unavailable if no model has the role."""
         try:
             frame = self._job.ask({"chat": body, "role": role})
         except Stopped as stopped:

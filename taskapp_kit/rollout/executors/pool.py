@@ -155,7 +155,8 @@ class ProcessPool:
         Raises:
             JobLost: The job did not end normally. The subclasses are WorkerDied, JobHung (shared child), JobRaised,
                 NeverBegan and StartFailed.
-            BadFrame: The frame is too large. TypeError and ValueError are raised if it is not JSON.
+            BadFrame: The frame is too large.
+            TypeError, ValueError: The frame is not JSON.
         """
         group = self._exclusive if exclusive else self._shared
         if self._closing:

@@ -270,7 +270,7 @@ class SharedThread(PinnedThread):
         assignment.rollouts.add(self)
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`. work: the name for its duration, None for the environment.
+        """Run one job in this thread; see `PinnedThreads.run`. work: the name for measuring it, by default the environment.
 
         Also raises ThreadBlocked if another rollout blocks the thread.
         """

@@ -116,9 +116,9 @@ class ModelAccess:
         return None if price is None else price.cost(usage)
 
     def of_rollout(self, policy: Endpoint | None, seconds: float) -> Ask:
-        """Return the function with which one rollout calls its models.
+        """Return the function that calls the models of one rollout.
 
-        policy: the endpoint of the policy's model. seconds: the rollout's deadline from now, which limits each call.
+        policy: the endpoint of the policy's model. seconds: the time until the rollout's deadline, which limits each call.
         """
         until = time.monotonic() + seconds
 

@@ -105,7 +105,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
 
 
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
-    """Return the seconds to wait after this attempt (from 1): at least the requested delay, and at most 30 s."""
+    """Return how many seconds to wait after an attempt, at least the requested delay. attempt: the number from 1."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
     # from 0, so that calls that failed together are not repeated together
     jitter = rng.uniform(0.0, bound)

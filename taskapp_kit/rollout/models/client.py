@@ -91,7 +91,7 @@ class ModelConnections:
         await self._transport.aclose()
 
     async def post(self, called: ParsedUrl, body: bytes, key: str | None) -> HttpResponse:
-        """Send one POST and follow 303 redirects until the response. Raises AttemptFailed. The caller limits the time."""
+        """Send one POST and follow 303 redirects. Raises AttemptFailed without a response. The caller limits the time."""
         headers = None if key is None else {"Authorization": f"Bearer {key}"}
         try:
             answer = await self._transport.send("POST", called.url, body=body, headers=headers, seconds=None)
@@ -232,7 +232,7 @@ class HttpModelClient:
         return reply
 
     async def close(self) -> None:
-        """Close connections. A later call opens new ones."""
+        """Close all connections. A later call opens new connections."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
@@ -251,7 +251,7 @@ class HttpModelClient:
         )
 
     def _resolve(self, url: str) -> ResolvedEndpoint:
-        """Check an address and cache the result. Raises ModelFailed."""
+        """Check an address and cache the result. Raises ModelFailed for an address that must not be called."""
         try:
             called = read_url(url)
         except NotAnAddress as wrong:
@@ -284,7 +284,7 @@ class HttpModelClient:
         self, connections: ModelConnections, host: HostLimiter, resolved: ResolvedEndpoint, content: bytes, key: str | None,
         hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """Make one attempt and return the reply. Raises AttemptFailed.
+        """Make one attempt and return the reply. Raises AttemptFailed if there is no valid reply.
 
         hung: how many attempts of this call have hung so far. left: the remaining seconds, including the wait for a free
         slot. read: converts the status, the body and the retry delay of a response to a reply.

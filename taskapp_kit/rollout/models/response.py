@@ -23,7 +23,7 @@ CUT_SHORT = frozenset(("error", "abort", "aborted"))
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a chat completion. retry_after: the retry delay from the headers, in seconds. Raises AttemptFailed."""
+    """Parse a chat completion. Raises AttemptFailed for an error or invalid completion. retry_after: from the headers."""
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is not an object")
@@ -54,7 +54,7 @@ def read_reply(status: int, body: bytes, retry_after: float | None = None) -> Ch
 
 
 def read_reward_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a reward model's response. `message["answer"]` contains the unchanged JSON. Raises AttemptFailed."""
+    """Parse a reward model's response. `message["answer"]` contains the unchanged JSON. Raises AttemptFailed for an error."""
     answer = _answer(status, body, retry_after)
     members = answer if isinstance(answer, dict) else {}
     return ChatReply(
@@ -142,7 +142,7 @@ def _counts(value: Any) -> bool:
 
 
 def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-    """Set the reply's token ids, log-probabilities and version of the weights. Raises AttemptFailed if lengths differ."""
+    """Set the reply's token ids, log-probabilities and weights version. Raises AttemptFailed if their lengths differ."""
     message = choice["message"]
     meta = choice.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}

@@ -49,7 +49,7 @@ class LoopEnvironment:
 
         Args:
             tool: The action's name.
-            args: Its arguments, or the text of an action that takes plain text.
+            args: The action's arguments, or the text for an action that accepts plain text.
 
         Returns:
             The step as recorded. A refused action is also a step.
@@ -131,7 +131,7 @@ class LoopModel:
 
 
 class AuthorLoop:
-    """The policy of one rollout in which `function(env, model, task)` takes the steps. Runs in the environment's thread.
+    """The policy of a rollout in which the author's `function(env, model, task)` takes the steps, in the environment's thread.
 
     shown: returns the public fields of a task's row. The loop gets only these, because it may send them to the model.
     """

@@ -113,8 +113,8 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
 def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
     """Return the policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of such objects, or plain text.
 
-    Raises RequestError if the action is missing, or invalid in every state of the environment. Raises PolicyError if it
-    has another form.
+    Raises RequestError if the action is missing, or invalid in every state of the environment. Raises PolicyError for other
+    values.
     """
     if "action" not in config:
         raise unavailable(

@@ -19,7 +19,7 @@ FINISHED = "finished"
 # A session uses the path on which a worker process requests a model's reply. Threads, worker processes, limits, scoring
 # and the store therefore need no code for sessions.
 class CallerPolicy:
-    """Requests each decision from the session, as if it were a model. Used in the environment's thread or process.
+    """Requests each decision from the session, as if the session were a model. Runs in the environment's thread or process.
 
     rewards: returns the reward parts of steps before the episode is scored. name: the stored name of the policy.
     """

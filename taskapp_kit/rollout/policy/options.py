@@ -233,7 +233,7 @@ class EstimatedTokens:
         return characters * self._per_character
 
     def learn(self, characters: int, tokens: float) -> None:
-        """Use the endpoint's ratio of tokens to characters from now on, if it is plausible."""
+        """Use the endpoint's ratio of tokens to characters from now on if the ratio is plausible."""
         if characters > 0 and LEARNED[0] <= tokens / characters <= LEARNED[1]:
             self._per_character = tokens / characters
 
@@ -442,7 +442,7 @@ def _extra(given: Json) -> Mapping[str, Json]:
         raise _refused(("extra_body",), given, "an object")
     taken = sorted(OURS & set(given))
     if taken:
-        # the record would differ from the request that was sent
+        # otherwise the record would differ from the request that was sent
         raise _refused(("extra_body", taken[0]), given[taken[0]], "no value, because taskapp-kit sets this field")
     try:
         extra: dict[str, Json] = plain(given, "extra_body")

@@ -190,7 +190,7 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
 
 
 class UnreadableJson(ValueError):
-    """A string is not valid JSON or cannot be recorded. The message, which the model reads, describes the error and its position.
+    """A string is not valid JSON or cannot be recorded. The model reads the message, which contains the position.
 
     read: the number of characters that were parsed.
     """

@@ -85,7 +85,7 @@ def recording_of(stored: StoredRollout) -> Recording:
     events = [from_json(turn.answered) for turn in turns if not turn.scripted]
     answers = [event.answer for event in events if isinstance(event, Answered)]
     ended = stored.status == "truncated" or (stored.failure or {}).get("boundary") == "scoring"
-    # the environment's own limits end a replay at the same step anyway
+    # the environment's own limits also end the replay at the same step
     by_request = ended and stored.stop_reason not in DECLARED_LIMITS
     return Recording(answers, stored.stop_reason if by_request else None)
 

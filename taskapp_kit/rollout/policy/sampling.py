@@ -107,7 +107,7 @@ class UniformSampler:
     def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
         """Return the bounds of a range of numbers. Raises Unbounded if a bound is missing."""
         if low is None or high is None or (kind == "integer" and high - low >= SPAN_LIMIT):
-            raise Unbounded(f"{name} ({kind}) has no minimum and maximum")
+            raise Unbounded(f"{name} ({kind}) has no minimum or no maximum")
         if kind == "integer" and low > high:
             raise Unbounded(f"{name} (integer) has no value between its bounds")
         return low, high
@@ -209,7 +209,7 @@ class FreeSampler(UniformSampler):
         return least, max(least, min(most, int(schema.keywords.get("maxItems", most))))
 
     def of_text(self, schema: Schema, name: str) -> Draw:
-        """Return the function for a text, or for any JSON."""
+        """Return the function for a string, or for any JSON."""
         keywords = schema.keywords
         shortest, longest = min(int(keywords.get("minLength", 0)), MAX_TEXT), int(keywords.get("maxLength", MAX_TEXT))
         fixed = FORMATS.get(str(keywords.get("format"))) or MORE_FORMATS.get(str(keywords.get("format")))

@@ -92,7 +92,7 @@ class JudgeCaller:
     ) -> list[dict[str, Verdict]]:
         """Return the verdicts, ordered by model and sample. prompt_of: returns the prompt for a sample number.
 
-        Raises JudgeFailed or NotConfigured if a single verdict is missing.
+        Raises NotConfigured if a role has no model, and JudgeFailed if any other verdict is missing.
         """
 
         def one(role: str, sample: int) -> dict[str, Verdict]:
@@ -256,7 +256,7 @@ ANSWER = "answer"
 
 
 def reward_request(reading: Any) -> dict[str, Json]:
-    """Return the body for `ModelPort.ask`. The field `kind` marks a reward model and is not sent. Raises NotReadable."""
+    """Return the body for `ModelPort.ask`. `kind` marks a reward model and is not sent. Raises NotReadable for a wrong type."""
     body = plain(valid(reading), "reading")
     if isinstance(body, str):
         body = {"input": body}

@@ -1,4 +1,4 @@
-"""The judges of one rollout: collects the input, calls the judges, and adds the scores to the scorecard."""
+"""Calls the judges of one rollout with the author's input, and adds the scores to the scorecard."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _judge(
 
 
 def _reading(judge: JudgeSpec, given: Mapping[str, Any]) -> Any:
-    """Return the result of the judge's function, or the transcript without one. None means that the judge does not apply."""
+    """Return the result of the judge's function, or the transcript by default. None means that the judge does not apply."""
     if judge.function is None:
         return given["trajectory"].transcript()
     try:

@@ -315,7 +315,7 @@ async def test_a_job_cancelled_while_it_hangs_in_c_is_killed_and_frees_its_place
 async def test_a_step_that_takes_too_long_is_killed_at_that_time(lone: ProcessPool, how: str) -> None:
     await run(lone, "echo", exclusive=True)
     began = time.monotonic()
-    with pytest.raises(WorkerDied, match=r"^killed: step .*0\.3 s$") as caught:
+    with pytest.raises(WorkerDied, match=r"^killed: a step .*0\.3 s$") as caught:
         await run(lone, how, exclusive=True, step_seconds=0.3)
     assert 0.3 <= time.monotonic() - began < 5
     assert caught.value.killed_for == "step"

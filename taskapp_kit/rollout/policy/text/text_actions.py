@@ -35,7 +35,7 @@ _LABEL = re.compile(
 
 @dataclass(slots=True)
 class ParsedActions:
-    """The actions in a text.
+    """The actions that were parsed from a text.
 
     Attributes:
         calls: The actions in order.
@@ -89,7 +89,7 @@ def how(tools: Sequence[Tool]) -> str:
 
 
 def without_thoughts(words: str) -> str:
-    """Return the text without its `<think>` sections. A closing tag without an opening one ends a section at the text's start."""
+    """Return the text without its `<think>` sections. A closing tag without an opening tag ends a section at the start."""
     parts: list[str] = []
     at, depth = 0, 0
     for mark in _THOUGHT.finditer(words):
