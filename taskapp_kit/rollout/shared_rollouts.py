@@ -121,7 +121,7 @@ class SharedRollouts:
             self._start_task(shared, self._watch(shared, found))
             return shared
         over = self._ended_rollout(found)
-        del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
+        del found  # free the copy of the response before the next line waits, because it may be large
         await self._deliver(shared, over, with_events=with_events)
         return shared
 
@@ -232,7 +232,7 @@ class SharedRollouts:
                 found = await self._until_over(found)
             if found is not None and not (running and (found.settled is None or _of_cancelled(found.settled))):
                 over = self._ended_rollout(found)
-                del found  # it has a copy of the answer, which may be large and is not needed while the next line waits
+                del found  # free the copy of the response before the next line waits, because it may be large
                 return await self._deliver(shared, over, with_events=True)
             # the owner died, cancelled the rollout or released the key, so this process runs it
         began = False

@@ -28,7 +28,7 @@ from taskapp_kit.rollout.response import response_of_row
 
 MOST = 2**62
 """No limit on rows."""
-# without a store, a response references images that the client fetches right after it
+# without a store, the client fetches the images of a response right after the response
 IMAGE_MEMORY_BYTES = 64 * 1024 * 1024
 """Without a store, referenced images are cached up to this size. The oldest are dropped first."""
 
@@ -145,7 +145,7 @@ class RolloutReader:
         return shown if shown is not None or self.store is None else await self.store.blob(sha256)
 
     def show_images(self, images: dict[str, bytes]) -> None:
-        """Cache PNG bytes by hash for `blob`, for images that are not in a store or not yet. Old images are dropped."""
+        """Cache PNG bytes by hash, so that `blob` returns images that no store contains (yet). The oldest images are dropped."""
         self._images.add(images)
 
     def of(self, caller: Caller) -> RolloutSource:
@@ -166,21 +166,21 @@ class _CallersRollouts(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource."""
+        """Implement `RolloutSource.rows`."""
         # the viewer limits its pages, so read the whole list in the requested order
         bounded = replace(query or RolloutQuery(), before=None, limit=MOST if limit is None else limit)
         for row in await self._stored.rows(bounded, order or "newest", self._caller):
             yield row
 
     async def load(self, rollout_id: str) -> StoredRollout:
-        """See RolloutSource."""
+        """Implement `RolloutSource.load`."""
         stored = await self._stored.load(rollout_id, self._caller)
         if stored is None:
             raise no_such_rollout(rollout_id, self.place)
         return stored
 
     async def blob(self, sha256: str) -> bytes | None:
-        """See RolloutSource."""
+        """Implement `RolloutSource.blob`."""
         return await self._stored.blob(sha256)
 
     async def close(self) -> None:
@@ -188,18 +188,18 @@ class _CallersRollouts(RolloutSource):
 
     @property
     def annotates(self) -> bool:
-        """See RolloutSource."""
+        """Implement `RolloutSource.annotates`."""
         return self._annotated is not None
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
-        """See RolloutSource."""
+        """Implement `RolloutSource.annotate`."""
         if self._annotated is None:
             await super().annotate(annotations)
         else:
             await self._annotated.annotate(annotations)
 
     async def annotations(self, rollout_id: str | None = None) -> list[Annotation]:
-        """See RolloutSource."""
+        """Implement `RolloutSource.annotations`."""
         caller = self._caller
         if self._annotated is None or (caller.key_label is None and not caller.admin):
             return []

@@ -37,11 +37,11 @@ class Sandbox:
 
     Args:
         limits: The limits of each run, which `run` may override.
-        files: The initial files in the working directory, from path to content.
+        files: The initial files in the working directory, as a mapping from path to content.
         level: The sandbox level. Defaults to the strongest level that works on this machine.
         allow_weak: Whether the level may be below 2. Defaults to the setting `allow_weak_sandbox`
             (TASKAPP_ALLOW_WEAK_SANDBOX).
-        user_ids: The user ids for boxes. If this process runs as root, each box uses a different one.
+        user_ids: The user ids for boxes. If this process runs as root, each box uses a different id.
         readable: Additional directories on this machine that programs may read, such as a virtual environment. Only
             for level 3.
         places: Paths of additional directories in the box, such as "/app". Methods accept the absolute paths of files
@@ -204,8 +204,8 @@ class Sandbox:
         """Create or replace a file.
 
         Args:
-            name: Path inside the box's working directory.
-            data: Content of the file. A str is written as UTF-8.
+            name: The path inside the box's working directory.
+            data: The content of the file. A str is written as UTF-8.
 
         Raises:
             SandboxError: The path leads outside the box, or the content is too long.
@@ -221,8 +221,8 @@ class Sandbox:
         """Return a file's bytes.
 
         Args:
-            name: Path inside the box's working directory.
-            max_bytes: Maximum size of the file.
+            name: The path inside the box's working directory.
+            max_bytes: The maximum size of the file in bytes.
 
         Raises:
             FileNotFoundError: The file does not exist.

@@ -86,7 +86,7 @@ class EarlyStart:
                 ready.set()
 
     def _start(self) -> None:
-        # A server that forks a child for each program would be faster, but untrusted programs next to it could attack
+        # Do not fork children from one server process, because untrusted programs that run next to the server could attack
         # its memory, its results and its restrictions.
         self._folder.put_fifo()
         launch = layers.prepare(self._level, self._folder, None, self._limits, self._readable)

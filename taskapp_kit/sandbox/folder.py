@@ -106,7 +106,7 @@ class Folder:
         return sorted(name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode))
 
     def used(self, *, most_files: int) -> tuple[int, int]:
-        """Return how many bytes and entries the box has on disk. The second number is huge if entries are nested too deeply."""
+        """Return how many bytes and entries the box has on disk. The number of entries is 2**62 if they are nested too deeply."""
         total = count = 0
         try:
             for part in ("files", "tmp", "shm", *self.places.values()):
