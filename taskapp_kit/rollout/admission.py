@@ -173,7 +173,7 @@ class AdmissionControl:
         if self._hung() >= HUNG_LIMIT:
             raise Saturated(
                 f"The server rejects new rollouts because {self._hung()} of its threads are stuck in environments that do not "
-                "return. It has to be restarted.",
+                "return. Restart the server.",
                 code="draining",
                 retry_after_seconds=30,
             )
@@ -181,8 +181,8 @@ class AdmissionControl:
             raise Saturated(f"This server is already running {self._taken} rollouts, which is its limit.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
-                f"The key {caller.key_label!r} has reached its limit of rollouts: {own} are running, or their responses have "
-                "not been read yet.",
+                f"The key {caller.key_label!r} has reached its limit: {own} of its rollouts are running, or their responses "
+                "have not been read yet.",
                 code="key_quota_reached",
             )
         # Planning may wait for the store, so count first: two requests must not both get the last slot.
@@ -256,7 +256,7 @@ class AdmissionControl:
         # a rollout that is being stored has ended, so it is not cancelled
         stopped = [rollout for rollout in self._running.values() if not rollout.settling and rollout.stopped is None]
         for rollout in stopped:
-            message = f"the server stopped before the rollout ended; its grace period was {grace_seconds:g} s"
+            message = f"the server stopped, after a grace period of {grace_seconds:g} s, before the rollout ended"
             rollout.stopped = with_id(Failure("cancelled", "server_stopping", message, "Send the request again."))
             if rollout.task is not None:
                 rollout.task.cancel()
@@ -355,7 +355,7 @@ class StoreState:
         """Raise Saturated if the last write failed."""
         if self.failing:
             raise Saturated(
-                "The rollout was not played because the store is failing. The server's log reports the cause.",
+                "The rollout did not run because the store is failing. The server's log reports the cause.",
                 code="store_failing",
                 retry_after_seconds=round(PROBE_SECONDS),
             )

@@ -232,7 +232,7 @@ def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -
     of_index = seed_of_index(spec, read.split, read.index)
     if seed is not None and seed != of_index:
         message = f"env.seed {seed} and env.config.index {read.index} (seed {of_index}) select different episodes."
-        raise RequestError(message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Send only one.")
+        raise RequestError(message, fields=(FieldProblem(("body", "env", "seed"), message),), hint="Omit one of them.")
     return of_index
 
 

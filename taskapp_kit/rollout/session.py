@@ -323,7 +323,7 @@ class EnvironmentSession:
                 )
             return await self._awaited(call)
         if self.busy:
-            hint = "A session runs one call at a time. Wait for its response, or open another session."
+            hint = "A session runs one call at a time. Wait for that call, or open another session."
             raise SessionError("session_busy", f"Session {self.session_id} is busy with another call.", hint=hint)
         self._call = call = SessionCall(verb, request_id, body)
         try:
@@ -481,7 +481,7 @@ def no_such_session(session_id: str) -> SessionError:
     return SessionError(
         "session_not_found",
         f"This key has no open session {session_id[:80]!r}.",
-        hint="The session may have been closed, it may have expired, or the server was restarted. Open a new session.",
+        hint="The session was closed or has expired, or the server was restarted. Open another session.",
     )
 
 

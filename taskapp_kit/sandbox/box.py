@@ -133,7 +133,7 @@ class Sandbox:
 
     def _needs_bubblewrap(self, feature: str) -> SandboxError:
         return SandboxError(
-            f"A box of level {self._level} ({layers.NAMES[self._level]}) does not support {feature}.",
+            f"A box at level {self._level} ({layers.NAMES[self._level]}) does not support {feature}.",
             hint="Use level 3. It requires bubblewrap: apt-get install bubblewrap.",
         )
 

@@ -198,7 +198,7 @@ class EnvironmentHost:
                 )
             result.append(item if isinstance(item, Tool) else spec.actions[name].tool)
         if not result:
-            raise EnvironmentProblem("no_action", f"{spec.cls.__name__}.actions() is empty, expected an action")
+            raise EnvironmentProblem("no_action", f"{spec.cls.__name__}.actions() must return at least one action")
         return result
 
     @_authors
@@ -310,7 +310,7 @@ class EnvironmentHost:
             if type(reward) is not float:
                 reward = _real(reward, f"{named}: the reward")
             if not math.isfinite(reward):
-                raise EnvironmentProblem("reward_not_finite", f"{named}: the reward is {reward}, expected a finite one")
+                raise EnvironmentProblem("reward_not_finite", f"{named}: the reward is {reward}, which is not finite")
             bounds = self.spec.reward_range
             if bounds is not None and not bounds[0] <= reward <= bounds[1]:
                 raise EnvironmentProblem(

@@ -140,7 +140,7 @@ class Episode:
             # a warning, because a metric should not fail a rollout
             self.warnings.append(
                 f"environment {self.plan.environment.name!r} returned metrics with reserved names: "
-                f"{', '.join(taken)}. They were ignored; rename them."
+                f"{', '.join(taken)}. They were ignored. Rename them."
             )
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 

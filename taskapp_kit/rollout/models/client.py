@@ -247,7 +247,7 @@ class HttpModelClient:
         else:
             return
         raise _failed(
-            "key_refused", f"The key for the model at {place} {why}; it was not sent.", "Use the model provider's key."
+            "key_refused", f"The key for the model at {place} {why} and was not sent.", "Use the model provider's key."
         )
 
     def _resolve(self, url: str) -> ResolvedEndpoint:
@@ -294,7 +294,7 @@ class HttpModelClient:
         try:
             epoch = await host.enter(left)
         except TimeoutError:
-            raise AttemptFailed("out_of_time", "was not called: no slot was free before the time ran out") from None
+            raise AttemptFailed("out_of_time", "was not called, because no slot became free in time") from None
         began = clock.monotonic()
         left -= began - queued
         hang_timeout = host.hang_timeout()

@@ -243,7 +243,7 @@ class Credentials:
             called = read_url(f"http://{bare}/")
         except NotAnAddress as wrong:
             raise ConfigError(
-                f"{KEYS_FOR} has an entry with an invalid host: it {wrong}.", hint="Use the form HOST=VARIABLE."
+                f"{KEYS_FOR} has an entry whose host {wrong}.", hint="Use the form HOST=VARIABLE."
             ) from None
         if not variable or variable.startswith(SERVER_ONLY):
             raise ConfigError(
@@ -300,7 +300,7 @@ class Credentials:
                 pending += [(inner, (*place, index)) for index, inner in enumerate(value)]
             elif isinstance(value, str) and self.address_has_own_key(value):
                 field = ".".join(str(part) for part in place if part != "body")
-                message = f"{field} contains an API key of this server, which is never sent to a model."
+                message = f"{field} contains one of this server's API keys, which are never sent to a model."
                 raise RequestError(
                     message,
                     fields=(FieldProblem(place, message, "key_refused"),),
