@@ -24,7 +24,7 @@
     │   │   └── BackendUnreachable
     │   ├── TaskAppError        the task app rejected a request or failed, with the HTTP status, code and boundary
     │   │   └── TaskAppUnreachable
-    │   ├── TunnelError         no tunnel could be opened to a task app on this machine
+    │   ├── TunnelError         the tunnel to a task app on this machine could not be opened, or does not reach it
     │   ├── JobFailed           the job ended with a status other than succeeded
     │   └── JobTimeout          the job ran longer than the caller waits (also a TimeoutError)
     ├── TrainingError           the learning engine's sampler or update failed (`train/`)
@@ -191,7 +191,7 @@ class EvaluationLimitReached(EvaluationStopped):
 
 
 class JobError(KitError):
-    """An HTTP request to a training backend or a task app failed, or a job failed.
+    """A job failed, or a request to its backend or its task app failed.
 
     code: A machine-readable reason, such as `no_rewards`, or "" if the reason has no code.
     """
@@ -272,7 +272,7 @@ class TaskAppUnreachable(TaskAppError):
 
 
 class TunnelError(JobError):
-    """No tunnel could be opened through which other machines reach a task app on this machine."""
+    """The tunnel to a task app on this machine could not be opened, or does not reach the task app."""
 
 
 class JobFailed(JobError):

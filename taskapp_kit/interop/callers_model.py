@@ -114,7 +114,7 @@ class CallerService:
         return ask
 
     async def close(self) -> None:
-        """Cancel running rollouts, stop the worker processes and close the connections."""
+        """Stop running rollouts and worker processes, and close the connections."""
         await self.service.close()
 
 

@@ -115,7 +115,7 @@ class ErrorWriter:
         return replace(self, shape=messages_api.error_body if path.endswith("/messages") else openai_error)
 
     def response(self, error: BaseException, where: str = "") -> EncodedResponse:
-        """Return the response for an exception, and log an unexpected one. where: the route, for the log."""
+        """Return the response for an exception, and log details for the operator. where: the route, for the log."""
         if isinstance(error, RequestRefused):
             status = REFUSAL_STATUS[error.code]
             return self.envelope(status, error.code, error.message, error.hint, headers=error.headers)

@@ -357,7 +357,7 @@ class Transport:
     def _proxy_for(self, url: str) -> Proxy | None:
         """Return the proxy for this server, or None.
 
-        A guard must check the server's address, so it excludes a proxy.
+        With a guard, no proxy is used, because the guard must check the server's own address.
         """
         if self.guard is not None or self.unix_socket is not None:
             return None

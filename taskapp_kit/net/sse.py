@@ -39,7 +39,7 @@ def encode_frame(number: int, event: bytes, data: bytes) -> EncodedFrame:
 
 
 def event_frames(events: Iterable[tuple[str, bytes]]) -> list[bytes]:
-    """Encode events. events: the name of each event, or "", and its data, which must not contain line breaks."""
+    """Encode events. events: pairs of a name, or "", and data without line breaks."""
     return [(b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data for name, data in events]
 
 

@@ -15,7 +15,7 @@ _KEYS = re.compile(r"key|token|secret|passw|auth|credential|signature", re.IGNOR
 # A gateway's key is in the path, because OpenAI clients preserve paths, but not headers and queries. Such an address
 # must only be shown or stored without the key.
 CAPABILITY = re.compile(r"(?<=/r/)[0-9a-f]{1,12}-[0-9a-f]{48}(?![^/?#])")
-"""The secret part of a training gateway's address. It allows sampling (`train/gateway/gateway_server.py`)."""
+"""The secret part of a training gateway's address, which authorizes sampling (`train/gateway/gateway_server.py`)."""
 SERVED_HERE = "/served-here/v1"
 """The path of a model that a command serves while the command runs (`train/serving/`). The port differs each time."""
 # addresses are stored without the port, because a resumed evaluation uses a new port

@@ -95,7 +95,7 @@ class RecordSpec(BaseModel):
 
 
 class SafetySpec(BaseModel):
-    """Limits of one rollout. The rollout fails after `max_time_s` seconds; the other limits truncate it.
+    """Limits of one rollout. The rollout fails after `max_time_s` seconds. The other limits truncate the episode.
 
     Attributes:
         max_ops: The maximum number of operations. Each turn and each action counts as one.

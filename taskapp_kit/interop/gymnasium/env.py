@@ -231,7 +231,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
                 accepts text.
             on_failure: With "raise", `step` raises if the episode or its scoring fails. With "truncate", the episode is
                 truncated with the reward NaN and `info["failure"]`, so that a vector environment continues. Exclude
-                these steps from training. If `reset` fails, it always raises.
+                these steps from training. A failure in `reset` always raises.
             key_variable: The environment variable that contains the API key for a URL. The key itself is not an
                 argument, because it would become part of the spec.
             text_length: The maximum length of observations and actions as strings.

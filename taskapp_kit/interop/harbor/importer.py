@@ -80,8 +80,8 @@ sys.exit(min(status, 127))
 """
 """A program that runs the tests in the sandbox, then kills all processes that the tests left running.
 
-It ends by a signal only if the tests' shell did, because a shell also reports the signal of its last command as an exit
-status.
+The program ends by a signal only if the tests' shell ended by a signal. A shell whose last command ended by a signal
+returns an exit status instead.
 """
 
 

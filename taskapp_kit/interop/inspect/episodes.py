@@ -272,10 +272,7 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _config(body: Mapping[str, Any]) -> GenerateConfig:
-    """Return the settings that the request must set: the reply's schema in mode `structured`.
-
-    Inspect sets all others.
-    """
+    """Return the request's own setting: the schema of the reply in mode `structured`. Inspect sets all others."""
     requested = (body.get("response_format") or {}).get("json_schema")
     if requested is None:
         return GenerateConfig()

@@ -35,7 +35,10 @@ CAPACITY = -32000
 
 
 def described_error(error: Exception, where: str) -> dict[str, Any]:
-    """Return the fields of the kit's error envelope, and log an unexpected error. where: the route, for the log."""
+    """Return the fields of the kit's error envelope, and log details for the operator.
+
+    where: the route, for the log.
+    """
     members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
     return members
 

@@ -182,7 +182,7 @@ class OrsEpisodes:
         """Return an environment. Raises RequestRefused (404) if `name` is unknown.
 
         name: the name in the path, or None. deployment: the name that `openreward` sends in a header, which is used if
-        `name` is None. If it is unknown, the default environment is returned.
+        `name` is None. If the name in the header is unknown, the default environment is returned.
         """
         if name is None:
             return self.known(deployment or "") or self._app.default_environment
@@ -308,7 +308,7 @@ def starting(seconds: int) -> list[tuple[bytes, bytes]]:
 
 
 def sentence(error: Exception, where: str) -> str:
-    """Return an error as one line of text, and log an unexpected error. where: the route, for the log."""
+    """Return an error as one line of text, and log details for the operator. where: the route, for the log."""
     members: dict[str, Any] = orjson.loads(error_answer(error, where=where).body)["detail"]["error"]
     named = [f"{name} {members[name]}" for name in ("boundary", "code", "error_id", "rollout_id") if name in members]
     return " ".join(f"{members['message']} [{', '.join(named)}]".split())
@@ -318,7 +318,7 @@ def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
     """Return the result of a call.
 
     A rejected action becomes a malformed call of ORS, which has no reward. But if the action had a reward or ended the
-    episode, it becomes a result with `metadata.refused`.
+    episode, the response is a result with `metadata.refused`.
     """
     metadata = step_metadata(session, step)
     refused = metadata["refused"]

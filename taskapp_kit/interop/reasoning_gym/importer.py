@@ -82,7 +82,7 @@ def from_reasoning_gym(
     Args:
         name: A name in `reasoning_gym.factory.DATASETS`.
         dataset_seed: The seed of the data set. For s below 1000, seed s of the environment plays item s of this data
-            set. From s = 1000 on, it plays an item of the data set with seed `dataset_seed + s - s % 1000`. For a
+            set. From s = 1000 on, seed s plays an item of the data set with seed `dataset_seed + s - s % 1000`. For a
             generator that draws each item separately, both data sets contain the same problem.
         configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
             str) or to (annotation, default).

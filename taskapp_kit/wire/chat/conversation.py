@@ -124,7 +124,7 @@ def stopped_failure(reason: str) -> ModelFailed:
 
 
 Ask = Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]]
-"""Calls the model with a role, given the body of the request; runs on the event loop.
+"""Calls the model with a role on the event loop, given the body of the request.
 
 Raises Unavailable if no model has the role.
 """
