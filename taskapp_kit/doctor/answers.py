@@ -59,9 +59,7 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
         return skipped("Not checked, because every rollout of a policy that replies with nonsense failed.")
     ends = sorted({rollout.stop_reason for rollouts in played.values() for rollout in rollouts})
     longest = max((rollout.length for rollouts in played.values() for rollout in rollouts), default=0)
-    return passed(
-        f"Rollouts with {len(played)} kinds of nonsense ended with {', '.join(ends)}, after at most {longest} steps."
-    )
+    return passed(f"{len(played)} kinds of nonsense ended with {', '.join(ends)}, after at most {longest} steps.")
 
 
 @check("nonsense-pays", "Nonsense is worth less than good play.", plays=True, after=("policies",))
@@ -89,9 +87,7 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
         return wrong(f"{found}, more than half of the highest reward that the formula allows.", do, subject.place)
     best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
     if gold is None and best is not None and means[name] > best[0]:
-        return warning(
-            f"{found}, and policy {best[1]} has only {best[0]:g}, so not playing is rewarded.", do, subject.place
-        )
+        return warning(f"{found}, but policy {best[1]} has only {best[0]:g}.", do, subject.place)
     return passed(f"{found}" + (f", and gold has {gold:g}." if gold is not None else "."))
 
 

@@ -72,9 +72,7 @@ async def task_info(subject: EnvironmentUnderTest) -> CheckResult:
             if criterion["description"] in ("", criterion["id"]):
                 found = f"Criterion {criterion['id']!r} has no description."
                 places = [item.place for item in subject.spec.criteria if item.name == criterion["id"]]
-                return warning(
-                    found, "Add a docstring to the criterion's function.", places[0] if places else subject.place
-                )
+                return warning(found, "Add a docstring to its function.", places[0] if places else subject.place)
     splits, count = info["dataset"]["splits"], info["dataset"]["cardinality"]
     criteria = sum(len(section["criteria"]) for section in info["rubric"].values() if section is not None)
     return passed(f"Splits {', '.join(splits)}: {count} episodes; {criteria} criteria; {info['reward']['formula']}.")

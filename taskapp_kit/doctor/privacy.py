@@ -186,9 +186,7 @@ async def rows(subject: EnvironmentUnderTest) -> CheckResult:
             continue
         where = f"Row {seed} of {split} and row {first[1]} of {first[0]}"
         if first[0] != split:
-            found = (
-                f"{where} are the same apart from case, spaces and punctuation, so a training row is also a test row."
-            )
+            found = f"{where} are the same apart from case, spaces and punctuation, so a training row is tested."
             return wrong(found, f"Remove one of them from its split (declared at {tasks.place}).", subject.place)
         if first[2] != private_hash:
             found = f"{where} show the same question but have different private fields, so no answer is right for both."
@@ -196,8 +194,6 @@ async def rows(subject: EnvironmentUnderTest) -> CheckResult:
         twice += 1
     if twice:
         return warning(
-            f"{twice} of {count} rows are duplicates.",
-            "Remove the duplicates, unless these rows should count more.",
-            subject.place,
+            f"{twice} of {count} rows are duplicates.", "Remove them, unless they should count more.", subject.place
         )
     return passed(f"{count} rows are all different.")

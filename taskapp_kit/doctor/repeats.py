@@ -31,9 +31,7 @@ LATE = 10
 """If a turn takes this many times as long as a full episode alone, one episode waits for the other."""
 IMAGE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
 """Names of constructor parameters that turn on images."""
-DRAW_FROM_SEED = (
-    "Draw all randomness from `seed` or context.rng. Do not read a clock, an object's address or global random state."
-)
+DRAW_FROM_SEED = "Draw everything from `seed` or context.rng, not from a clock, an address or global random state."
 
 
 @check("same-seed", "The same seed and actions give the same episode.", plays=True)
@@ -87,9 +85,7 @@ async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
                 return skipped(f"Images require a package: {failed.message}")
             raise
         if shown.digest != hidden.digest:
-            found = (
-                f"Seed {seed} was played with {what} on and off, and {difference(shown.trajectory, hidden.trajectory)}."
-            )
+            found = f"Seed {seed} with {what} on and off: {difference(shown.trajectory, hidden.trajectory)}."
             do = "Draw images without changing the episode's state or using its random numbers."
             return wrong(found, do, subject.line("reset"))
     return passed(f"The digests are equal with {' and '.join(what for what, *_ in variants)} on and off.")
@@ -213,9 +209,7 @@ async def at_once(subject: EnvironmentUnderTest) -> CheckResult:
         if before.digest != after.digest:
             differs = difference(before.trajectory, after.trajectory)
             found = f"Seed {before.seed} was played alone and with {count - 1} others, and {differs}."
-            return wrong(
-                found, "Do not share mutable state between episodes, or protect it with a lock.", subject.place
-            )
+            return wrong(found, "Do not share mutable state between episodes, or use a lock.", subject.place)
     return passed(f"{count} concurrent rollouts were equal to the same rollouts played one after another.")
 
 

@@ -107,9 +107,7 @@ async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
 
     left, played = await _left(subject, episode)
     if left:
-        return wrong(
-            f"{played} episodes left {_words(left)} behind.", "Release all resources in close().", subject.line("close")
-        )
+        return wrong(f"{played} episodes left {_words(left)} behind.", "Release it in close().", subject.line("close"))
     return passed(f"{played} episodes left nothing behind.")
 
 
@@ -150,9 +148,7 @@ async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
     if left:
         found = f"{played} rollouts that were cancelled after {len(first)} steps left {_words(left)} behind."
         return wrong(
-            found,
-            "Release all resources in close(), which always runs, rather than in the last step.",
-            subject.line("close"),
+            found, "Release resources in close(), which always runs, not in the last step.", subject.line("close")
         )
     return passed(f"{played} cancelled rollouts left nothing behind.")
 

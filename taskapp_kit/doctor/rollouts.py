@@ -173,9 +173,7 @@ async def in_time(subject: EnvironmentUnderTest) -> CheckResult:
         if subject.options.quick:
             return skipped(found, "Run the doctor without --quick. A rollout then has 60 s.")
         return warning(found, "Make steps faster, or declare a lower max_steps= or max_turns=.", subject.place)
-    return _verdict(
-        subject, "in-time", "No rollout reached the deadline.", "Set a time limit on the environment's calls."
-    )
+    return _verdict(subject, "in-time", "No rollout reached the deadline.", "Limit the time of the app's calls.")
 
 
 @check("ends", "An episode ends, by its rules or by a declared limit.")
@@ -228,9 +226,7 @@ async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     refused = [step for step in steps if step.refused is not None]
     if len(refused) >= LEAST_REFUSED and len(refused) == len(steps):
         first = short(refused[0].refused)
-        found = (
-            f"All {len(steps)} actions that were drawn from the schemas were rejected. The first rejection was {first}."
-        )
+        found = f"All {len(steps)} actions drawn from the schemas were rejected. The first was {first}."
         do = "Restrict the schema to accepted actions (Literal, Field bounds), or add a sampler: @action(sample=fn)."
         return warning(found, do, subject.line(refused[0].tool))
     return passed(f"{len(steps) - len(refused)} of {len(steps)} randomly drawn actions were accepted.")
@@ -245,9 +241,7 @@ async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
     formula = rollouts[0].scorecard.formula
     skipped_judges = any(item.reason == "judges_skipped" and item.weight > 0 for item in rollouts[0].scorecard.criteria)
     if skipped_judges:
-        return skipped(
-            f"The reward ({formula}) is unknown, because judges were not called.", "Call them with --judges."
-        )
+        return skipped(f"{formula} is unknown, because judges were not called.", "Call judges with --judges.")
     undefined = [rollout for rollout in rollouts if rollout.reward is None]
     blend = subject.spec.blend_for(subject.name)
     if len(undefined) == len(rollouts):

@@ -149,9 +149,7 @@ async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
     if scores and max(scores) < 1 - HIGH:
         found = f"The best outcome score of gold is {max(scores):.3g}, but 1 is possible."
         return warning(
-            found,
-            "Improve gold if it plays badly. Otherwise change the rubrics so that they can be met.",
-            _gold_place(subject),
+            found, "Improve gold if it plays badly. Otherwise make the rubrics attainable.", _gold_place(subject)
         )
     reached = f"best step {max(steps):g}" if steps else "no step has a reward"
     return passed(f"Gold: {reached}" + (f", best outcome {max(scores):.3g}." if scores else "."))

@@ -211,7 +211,7 @@ class ComparisonSettings:
 async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery | None = None) -> list[Side]:
     """Return one side for each policy in a source.
 
-    The order is the order in the source's configuration. A source without a configuration is ordered by first rollout.
+    They are in the order of the source's configuration. Without a configuration, they are ordered by their first rollout.
 
     wanted: Selects the rollouts. Raises StoreError or TaskAppError if the source cannot be read.
     """
@@ -256,9 +256,7 @@ def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -
     settings = settings or ComparisonSettings()
     if len(sides) < 2:
         only = f"{sides[0].place} only has rollouts of {sides[0].policy}" if sides else "no rollout was found"
-        raise ConfigError(
-            f"Nothing can be compared: {only}.", hint="Pass two evaluations, or one evaluation with several policies."
-        )
+        raise ConfigError(f"Nothing can be compared: {only}.", hint="Pass two evaluations, or one with two policies.")
     _name(sides)
     if not settings.force:
         _check_declarations(sides)
@@ -454,8 +452,7 @@ def _check_declarations(sides: Sequence[Side]) -> None:
     where = first.name if first is second else f"{second.name} and {first.name}"
     raise ConfigError(
         f"{where} were played with different versions of the app's declarations (spec hashes {one[:12]} and "
-        f"{two[:12]}), so their "
-        "rewards may have different meanings.",
+        f"{two[:12]}), so their rewards may have different meanings.",
         hint="Evaluate one of them again with the other's version of the app, or compare them anyway with --force.",
     )
 

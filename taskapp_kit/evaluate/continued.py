@@ -66,8 +66,7 @@ def policies_again(
         lost = [*again.pop("others", []), *options.get(NOT_STORED, {}).get(name, [])]
         if lost:
             raise ConfigError(
-                f"The policy {name} cannot be restored, because these settings were not stored: "
-                f"{', '.join(map(str, lost))}.",
+                f"The policy {name} cannot be restored, because these settings were not stored: {', '.join(map(str, lost))}.",
                 hint="Repeat the command with --resume, or add the model and its key to models.toml.",
             )
         alias = options.get(NAMES_IN_FILE, {}).get(name)

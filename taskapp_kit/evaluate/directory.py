@@ -51,9 +51,8 @@ def new_path(app: str, names: Sequence[str]) -> Path:
     """Return a new path below `EVALS`, named after the app, the policies and the time."""
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join([app, *names])).strip(".-") or "eval"
     path = EVALS / f"{words[:80]}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    others = (
-        path.with_name(f"{path.name}-{number}") for number in itertools.count(2)
-    )  # if another evaluation was started in the same second
+    # numbers are only needed if several evaluations start in the same second
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(one for one in itertools.chain([path], others) if not one.exists())
 
 
@@ -300,9 +299,7 @@ def read_config(path: Path) -> dict[str, Any]:
             if os.path.lexists(path / name):
                 inside(path, name)
     except FileNotFoundError:
-        raise ConfigError(
-            f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Pass an evaluation's directory."
-        ) from None
+        raise ConfigError(f"{path} has no {CONFIG}, so it is not an evaluation.", hint="Check the path.") from None
     except ForeignFileRefused as error:
         raise ConfigError(
             f"{path / error.filename} {error.strerror}. Expected a regular file in the directory.",

@@ -119,7 +119,7 @@ class _LabelReader:
             cases.append(await self._case(members))
         if not cases:
             raise ConfigError(
-                f"{name} has no labels.", hint='Write lines such as {"seed": 0, "answer": "…", "label": 0.5}.'
+                f"{name} has no labels.", hint='Write lines like {"seed": 0, "answer": "…", "label": 0.5}.'
             )
         return cases
 

@@ -130,7 +130,6 @@ class ModelFailures:
         if self._limit and counts[result.code] >= self._limit:
             of_model = "" if whose is None else f" of {whose}"
             raise EvaluationStopped(
-                f"{counts[result.code]} rollouts{of_model} failed with {result.code}, and none succeeded in the "
-                "meantime: "
+                f"{counts[result.code]} rollouts{of_model} failed with {result.code}, and none succeeded in the meantime: "
                 f"{(result.message or '').rstrip('.')}."
             )

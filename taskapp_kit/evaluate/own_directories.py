@@ -56,8 +56,7 @@ def check_own(directory: Path, config: Mapping[str, Any], command: list[str]) ->
     named = [config.get("app_reference"), config.get("options", {}).get("url")]
     words = " and ".join(str(name) for name in named if name)
     raise ConfigError(
-        f"You did not create {directory} on this machine, so its app was not imported and no key was sent to its "
-        "addresses"
+        f"You did not create {directory} on this machine, so its app was not imported and no key was sent to its addresses"
         f"{f': {words}' if words else ''}.",
         hint=f"If you trust its app and addresses, run: {shlex.join(command)}",
     )

@@ -265,9 +265,7 @@ class Rescorer:
         environment = find_environment(spec, stored.environment)
         instance = self._service.planner.instance(stored.environment, stored.split, stored.seed)
         if (None if instance.task is None else row_hash(instance.task)) != stored.row_hash:
-            raise RequestError(
-                f"the row of split {stored.split}, seed {stored.seed} has changed since the rollout was played."
-            )
+            raise RequestError(f"the row of split {stored.split}, seed {stored.seed} has changed since it was played.")
         return ScoringInputs(instance.task, read_config(environment, stored.config).arguments)
 
     async def _scored(self, stored: StoredRollout, inputs: ScoringInputs) -> StoredScores:

@@ -247,9 +247,8 @@ class LocalRunner:
             admitted = await self._service.admit(request)
             rollout_id = admitted.rollout_id
             self._ended[rollout_id] = None
-            prompt = (
-                admitted.plan.endpoint is not None
-            )  # a model's turn takes long, but another policy's turn may be too short
+            # a model's turn takes long, but another policy's turn may be too short
+            prompt = admitted.plan.endpoint is not None
             rollout = await self._service.run(admitted, listener=progress.count_event, prompt=prompt)
             result = rollout.row()
         except RolloutFailed as failed:

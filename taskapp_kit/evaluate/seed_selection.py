@@ -52,9 +52,7 @@ async def select_seeds(
     if not found:
         filters = [f"difficulty {' or '.join(difficulty)}"] if difficulty else []
         filters += [f"tags {', '.join(tags)}"] if tags else []
-        raise ConfigError(
-            f"No row of these seeds has {' and '.join(filters)}.", hint="`taskapp info APP` lists the existing values."
-        )
+        raise ConfigError(f"No row of these seeds has {' and '.join(filters)}.", hint="See `taskapp info APP`.")
     return Seeds(range(seed, seed + 1) for seed in found)
 
 

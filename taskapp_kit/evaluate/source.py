@@ -139,10 +139,7 @@ class DirectorySource(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource.
-
-        An evaluation's rollouts have no `key_label` and no `group_id`, so these filters match none.
-        """
+        """See RolloutSource. Rollouts of an evaluation never match `key_label` or `group_id`."""
         path = self.path / RESULTS
         offsets = _current_lines(path)
         known: dict[str, RolloutRow] = {}
@@ -192,8 +189,7 @@ class DirectorySource(RolloutSource):
         if store is None:
             raise ConfigError(
                 f"{self.path} has no {DATABASE}, because the full rollouts are stored elsewhere or not at all.",
-                hint="Pass the store that contains them (sqlite:///PATH or postgresql://…), or the URL of the server "
-                "that played them.",
+                hint="Pass their store (sqlite:///PATH or postgresql://…), or the URL of the server that played them.",
             )
         return await store.load(rollout_id)
 

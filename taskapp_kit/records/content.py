@@ -121,9 +121,8 @@ class Image:
         """Return the image as PNG bytes, encoded on first use."""
         if self._png is None:
             raw = self._array.tobytes()
-            if (
-                self._pixels is None
-            ):  # compute this hash while the array exists, because PNG bytes depend on the machine's zlib
+            # computed while the array exists, because PNG bytes depend on the machine's zlib, and pixels do not
+            if self._pixels is None:
                 self._pixels = _rgb_hash(self.width, self.height, raw)
             stride = self.width * 3
             rows = b"".join(b"\x00" + raw[y * stride : (y + 1) * stride] for y in range(self.height))
@@ -260,10 +259,7 @@ def _foreign(value: Any, path: str, depth: int) -> Json:
     if isinstance(value, str):  # str subclasses and str enums
         return plain(str.__str__(value), path, depth)
     if isinstance(value, type):
-        raise NotJson(
-            path,
-            f"is the class {value.__qualname__} itself, which cannot be represented as JSON (did you forget `()`?)",
-        )
+        raise NotJson(path, f"is the class {value.__qualname__} itself, which is not JSON (did you forget `()`?)")
     if hasattr(value, "model_dump"):
         try:
             dumped = value.model_dump(mode="json")
@@ -317,9 +313,7 @@ def _block(block: Any, index: int) -> str | Image:
         return str(plain(block.text, f"observation[{index}].text"))
     if isinstance(block, str):
         return str(plain(block, f"observation[{index}]"))
-    raise NotJson(
-        f"observation[{index}]", f"is a {type(block).__name__}; a list observation may only contain Text and Image"
-    )
+    raise NotJson(f"observation[{index}]", f"is a {type(block).__name__}; a list may only contain Text and Image")
 
 
 def images(recorded: Content) -> Iterator[Image]:

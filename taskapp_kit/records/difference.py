@@ -43,9 +43,8 @@ def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tupl
 
     def shown(observation: Content) -> Json:
         content = content_to_json(observation if pictures else without_images(observation))
-        if (
-            type(content) is list
-        ):  # ignore `image`, the hash of the PNG bytes, because they depend on the machine's zlib
+        # ignore `image`, the hash of the PNG bytes, because they depend on the machine's zlib
+        if type(content) is list:
             return [
                 {name: part for name, part in block.items() if name != "image"}
                 if isinstance(block, dict) and "pixels" in block

@@ -18,13 +18,9 @@ from taskapp_kit.records.trajectory import Decision, PlayedStep
 class Tool:
     """An action as a policy sees it.
 
-    Attributes:
-        name: The action's name.
-        description: The description that a model reads.
-        parameters: The JSON Schema of the arguments, an object.
-        text: Whether the action takes the assistant's plain text instead of arguments.
-        noop: Arguments that change nothing, or None.
-        sample: The author's function `fn(rng) -> dict` that samples arguments. It is needed if a field is unbounded.
+    `parameters` is the JSON Schema of the arguments. If `text` is true, the action takes the assistant's plain text instead.
+    `noop` has arguments that change nothing, or is None. `sample` is the author's function `fn(rng) -> dict` that samples
+    arguments, which is needed if a field is unbounded.
     """
 
     name: str
@@ -284,15 +280,9 @@ In every order except `newest`, rows without a value are omitted, and rows with 
 class StoredScores:
     """The scores of a stored rollout by another version of the scorer. The rollout's original scores stay unchanged.
 
-    Attributes:
-        rollout_id: The rollout's id.
-        scorer: The version of the scorer.
-        status: The episode's status, or `failed` if it could not be scored.
-        scorecard: The scores, or None if the scoring failed.
-        failure: The boundary, code, message and error_id if the scoring failed.
-        cost: The cost of judges in US dollars, or None if unknown.
-        seconds: The duration of scoring.
-        private: All judge calls (`judge_calls`). Empty in lists.
+    `scorer` is the version. `status` is the episode's status, or `failed` if the scoring failed. In that case, `scorecard`
+    is None and `failure` has boundary, code, message and error_id. `cost` is the cost of judges in US dollars, or None if
+    unknown. `seconds` is the duration of scoring. `private` has all judge calls (`judge_calls`), and is empty in lists.
     """
 
     rollout_id: str
@@ -431,13 +421,9 @@ class QueryableStore(Store, Protocol):
 class IdempotencyRecord:
     """A record of a rollout that can be found by its id and by the Idempotency-Key of its request.
 
-    Attributes:
-        rollout_id: The rollout's id.
-        key: The SHA-256 (hex) of the app's name, the API key's label and the idempotency key, or None.
-        fingerprint: The SHA-256 (hex) of the request's body.
-        created_at: Unix seconds.
-        key_label: The label of the API key that sent the request.
-        app: The task app's name, or None in records from before 0.2.0.
+    `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key, or None. `fingerprint` is the
+    SHA-256 (hex) of the request's body. `created_at` is in Unix seconds. `key_label` is the label of the API key that sent the
+    request. `app` is the task app's name, or None in records from before 0.2.0.
     """
 
     rollout_id: str

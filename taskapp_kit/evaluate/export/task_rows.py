@@ -65,8 +65,7 @@ async def task_rows(
     app = service.spec
     if app.rollout_function is not None:
         raise ConfigError(
-            f"The tasks of {app.name!r} cannot be exported, because its own loop (app.rollout) writes the prompts "
-            "during play.",
+            f"The tasks of {app.name!r} cannot be exported, because its own loop (app.rollout) writes the prompts during play.",
             hint="Run `taskapp eval`, then `taskapp export --format sft` or `--format jsonl`.",
         )
     spec = find_environment(app, environment)
@@ -114,8 +113,7 @@ def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> It
         many = size(seeds)
         if many > MOST_TASKS:
             raise ConfigError(
-                f"Split {split!r} of environment {spec.name!r} has {many} tasks, but one file has at most "
-                f"{MOST_TASKS}.",
+                f"Split {split!r} of environment {spec.name!r} has {many} tasks, but one file has at most {MOST_TASKS}.",
                 hint=f"Select a part of them, for example with --seeds {seeds[0]}-{seeds[999]}.",
             )
         return seeds

@@ -252,8 +252,7 @@ class TrainingData:
         declared = await self._declared()
         if declared is None or declared.app is None:
             raise ConfigError(
-                f"Rollout {stored.rollout_id} was played without a model, so its conversation requires the app's "
-                "declarations.",
+                f"Rollout {stored.rollout_id} was played without a model, so its conversation requires the app's declarations.",
                 hint="Pass the app: --app APP.",
             )
         self._compare(stored, declared)

@@ -40,10 +40,8 @@ def backend_url(given: str | None) -> str:
     url = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
     if not url:
         raise JobConfigError(
-            "The backend's address is not set. No argument was passed, and BACKEND_BASE_URL and PROD_BACKEND_URL are "
-            "unset.",
-            hint=f"Set BACKEND_BASE_URL to an address such as {EXAMPLE}, where `taskapp backend serve` starts a "
-            "backend.",
+            "The backend's address is not set. No argument was passed, and BACKEND_BASE_URL and PROD_BACKEND_URL are unset.",
+            hint=f"Set BACKEND_BASE_URL to an address such as {EXAMPLE}, where `taskapp backend serve` starts a backend.",
         )
     return url
 
@@ -317,14 +315,12 @@ def _unreachable(
     if may_act and lost.sent and repeatable:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request.",
-            hint="Check the list of jobs, or send the request again with the same idempotency key, which creates no "
-            "second job.",
+            hint="Check the list of jobs, or repeat the request with the same key, which creates no second job.",
         )
     if may_act and lost.sent:
         return BackendUnreachable(
             f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
-            hint="Check the list of jobs before you send the request again. To make retries safe, pass an "
-            "idempotency key.",
+            hint="Check the list of jobs before you send the request again. To make retries safe, pass an idempotency key.",
         )
     return BackendUnreachable(f"{url}/{path} {lost.why}.")
 
@@ -339,8 +335,7 @@ def _refusal(answer: HttpResponse, url: str, path: str, key: str | None) -> Back
         )
     if 300 <= status < 400:
         return BackendError(
-            f"{url}/{path} answered {status}, a redirect. Redirects are not followed, because another server could "
-            "receive the key.",
+            f"{url}/{path} answered {status}, a redirect. Redirects are not followed, to keep the key from other servers.",
             status=status,
             hint="If you trust the redirect's target, use its address instead.",
         )

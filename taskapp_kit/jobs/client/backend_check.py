@@ -14,7 +14,7 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.jobs.client.backend import EXAMPLE, api_base
 from taskapp_kit.net.http import header_key
 
-BACKEND_START = "Start the backend (`taskapp backend serve`), or check the host and the port."
+BACKEND_START = "Start it (`taskapp backend serve`), or check the host and the port."
 PUBLIC_KEY_BYTES = 32
 
 
@@ -88,12 +88,7 @@ async def _public_key(prober: Prober) -> Finding:
     if reply.status == 200 and size == PUBLIC_KEY_BYTES:
         return Finding("backend", True, "The backend has a public key, so a task app's key can be uploaded.")
     found = f"The backend has no usable public key (GET v1/crypto/public-key returns {reply.words})."
-    return Finding(
-        "backend",
-        True,
-        found,
-        "A task app's key cannot be uploaded. Set ENVIRONMENT_API_KEY in the backend's environment.",
-    )
+    return Finding("backend", True, found, "Set ENVIRONMENT_API_KEY on the backend, because no key can be uploaded.")
 
 
 async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
@@ -102,9 +97,7 @@ async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
         if reply.status not in (0, 404):
             return Finding("backend", True, "The backend can verify task apps.")
         found = f"The backend cannot verify task apps (rl/verify_task_app returns {reply.words})."
-        return Finding(
-            "backend", True, found, "The SDK's `train` does not work with this backend, but `taskapp train` does."
-        )
+        return Finding("backend", True, found, "The SDK's `train` does not work with it. Use `taskapp train`.")
     body = json.dumps({"endpoint_base_url": task_app_url}).encode()
     reply = await prober.ask("/rl/verify_task_app", verb="POST", body=body)
     answer = reply.object or {}
@@ -116,8 +109,6 @@ async def _verifies(prober: Prober, task_app_url: str | None) -> Finding:
         )
     if reply.status == 200:
         do = "Check that the backend can reach the task app's address, and that it has the task app's key."
-        return Finding(
-            "backend", False, "The backend cannot reach the task app, or the task app rejects the backend's key.", do
-        )
+        return Finding("backend", False, "The backend cannot reach the task app, or its key is rejected.", do)
     found = f"The backend could not verify the task app: rl/verify_task_app returns {reply.words}."
     return Finding("backend", False, found, "Read the backend's log.")

@@ -112,9 +112,7 @@ def _seal(token: str, public_key: str, backend: str) -> str:
         )
     try:
         sealed = box(public(raw)).encrypt(token.encode("ascii"))
-    except (
-        Exception
-    ):  # PyNaCl raises several types for an invalid point. Don't chain them, because they may contain the token.
+    except Exception:  # for an invalid point; the types vary, and are not chained, because they may contain the token
         sealed = None
     if sealed is None:
         raise BackendError(

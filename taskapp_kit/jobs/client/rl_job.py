@@ -253,9 +253,7 @@ class RLJob:
     async def submit_async(self) -> str:
         """See `submit`."""
         if self._job_id is not None:
-            raise JobError(
-                f"The job was already submitted as {self._job_id}.", hint="Create another job with RLJob.from_config."
-            )
+            raise JobError(f"The job was already submitted as {self._job_id}.", hint="Create another RLJob.")
         if self._payload is None:
             raise JobError("The job has no config to submit.", hint="Create the job with RLJob.from_config.")
         async with self._client() as client:
@@ -295,9 +293,7 @@ class RLJob:
             return job
         if not over(job):
             raise JobFailed(
-                f"Job {job['job_id']} has no results yet. Its status is {job['status']}.",
-                job=job,
-                hint="Wait until the job ends.",
+                f"Job {job['job_id']} has no results yet. It is {job['status']}.", job=job, hint="Wait until it ends."
             )
         cause = job.get("error")
         cause = cause.get("message") if isinstance(cause, Mapping) else cause

@@ -62,12 +62,10 @@ def create_backend(
         keys: The keys that callers may use.
         store: A SQLite address or path. With `none` and `memory`, jobs are lost when the process ends.
         environment_api_key: The key that the backend sends to task apps without an uploaded key.
-        local: Whether only this machine can reach the backend. It may then call task apps at private and loopback
-            addresses.
+        local: Whether only this machine can reach the backend. It may then call private and loopback addresses.
         allow: Non-public hosts and networks of task apps that may be called.
-        hosts: Accepted host names. If `local`, this machine's names are accepted too. Otherwise, an empty sequence
-            accepts any name.
-        max_jobs: The most concurrent jobs. The engine may have a lower limit.
+        hosts: Accepted host names, in addition to this machine's if `local`. Otherwise, an empty sequence accepts any.
+        max_jobs: The maximum number of concurrent jobs. The engine may have a lower limit.
         engine: The engine that runs the jobs. Defaults to `RolloutsEngine`.
         models: Serves trained models by name. It is closed at shutdown. With None, no models are served.
         trainers: Names of additional trainers, by id. The engine is always a trainer.

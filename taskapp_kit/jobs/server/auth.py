@@ -46,8 +46,7 @@ class BearerKeys:
             raw = key.strip().encode()
             if not 0 < len(raw) <= MAX_KEY_BYTES or any(byte <= 32 or byte >= 127 for byte in raw) or b"," in raw:
                 raise ConfigError(
-                    f"A backend key is invalid. Expected 1 to {MAX_KEY_BYTES} visible ASCII characters without a "
-                    "comma.",
+                    f"A backend key is invalid. Expected 1 to {MAX_KEY_BYTES} visible ASCII characters without a comma.",
                     hint="Change SYNTH_API_KEY. Separate several keys with commas.",
                 )
             self._orgs[hashlib.sha256(raw).digest()] = org_of(raw)

@@ -142,8 +142,7 @@ def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sa
         reward=None,
         scores={},
         code=REPEATED,
-        message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place "
-        f"{place}, "
+        message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place {place}, "
         f"sample {sample} came first); expected one of its own for each.",
     )
 

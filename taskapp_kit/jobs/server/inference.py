@@ -139,9 +139,7 @@ class InferenceRoutes:
         for member in NEVER_OPENED:
             if body.get(member) is not None:
                 raise wrong(
-                    (member,),
-                    "is not supported",
-                    "Models are served by name. To add a model, run: taskapp models import ARCHIVE",
+                    (member,), "is not supported", "Add the model with `taskapp models import` and name it instead."
                 )
         name = body.get("model")
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
@@ -168,9 +166,7 @@ class InferenceRoutes:
             return
         for name in _model_names(config, model):
             if name.startswith(TRAINED) and await self.visible(name, org) is None:
-                problem = (
-                    f"[model] names {name[:MAX_NAME]}, but no trained model with this name is available to this key."
-                )
+                problem = f"[model] names {name[:MAX_NAME]}, but this key has no trained model with this name."
                 raise JobConfigError("The job's model cannot be used:", problems=(problem,))
 
     async def _owner(self, job: str) -> str | None:
@@ -184,8 +180,7 @@ class InferenceRoutes:
         if self.models is None:
             raise RequestRefused(
                 "no_models",
-                f"This backend serves no models (ft:… or rl:…), because its engine `{self.engine}` does not train "
-                "weights.",
+                f"This backend serves no models (ft:… or rl:…), because its engine `{self.engine}` does not train weights.",
                 hint="Set the address of the server that serves the model, in models.toml or with --inference-url.",
             )
         return self.models

@@ -56,8 +56,7 @@ def _policy(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> lis
             return []
         listed = f"; the policies are {_shown(policies, cleaned)}" if policies else ""
         found = (
-            "The job sets neither rollout.policy_name nor policy.inference_url (a model's address), and the task "
-            "app has no "
+            "The job sets neither rollout.policy_name nor policy.inference_url (a model's address), and the task app has no "
             f"policy `{RANDOM}`{listed}. Set one of them in the config."
         )
         return [found]

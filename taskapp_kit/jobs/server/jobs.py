@@ -282,9 +282,7 @@ class Jobs:
         except Exception as fault:
             error_id = "err_" + secrets.token_hex(6)
             log.error("engine broke job_id=%s error_id=%s", job_id, error_id, exc_info=fault)
-            await self._fail(
-                job_id, f"The engine failed unexpectedly. The backend's log contains the cause under {error_id}."
-            )
+            await self._fail(job_id, f"The engine failed. The backend's log contains the cause under {error_id}.")
         else:
             if outcome is not None:
                 await self._succeed(job_id, outcome)

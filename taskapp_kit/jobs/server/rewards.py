@@ -106,9 +106,7 @@ def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> N
     """
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):
-            raise UnreadableRollout(
-                f"the response belongs to another rollout: its `{name}` is not the value that was sent"
-            )
+            raise UnreadableRollout(f"the response is for another rollout: its `{name}` is not the one that was sent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,9 +203,7 @@ def _name(review: Review, place: Place, value: str | None) -> str | None:
 
 def _seeds(review: Review, place: Place, value: list[int] | None) -> list[int] | None:
     if value is not None and not 0 < len(value) <= MAX_ROLLOUTS:
-        review.mismatch(
-            place, value, f"1 to {MAX_ROLLOUTS} seeds", "Set a shorter list, or remove the key to draw the seeds."
-        )
+        review.mismatch(place, value, f"1 to {MAX_ROLLOUTS} seeds", "Remove the key to draw seeds.")
     return value
 
 
@@ -239,9 +237,7 @@ def _ops(review: Review, ops: list[Any] | None, turns: int) -> list[Any]:
     if not ops:
         return ["agent", "env"] * min(turns, MAX_TURNS)
     if len(ops) > MAX_OPS:
-        review.mismatch(
-            place, ops, f"at most {MAX_OPS} ops", "Write a shorter pattern, which is repeated for max_turns turns."
-        )
+        review.mismatch(place, ops, f"at most {MAX_OPS} ops", "Write a pattern. It is repeated for max_turns turns.")
         return []
     is_agent = [(op if isinstance(op, str) else op["type"]) in AGENT_WORDS for op in ops]
     if not turns or not any(is_agent) or any(isinstance(op, Mapping) and "tool" in op for op in ops):
@@ -249,8 +245,7 @@ def _ops(review: Review, ops: list[Any] | None, turns: int) -> list[Any]:
     times = math.ceil(turns / sum(is_agent))
     if len(ops) * times > MAX_OPS:
         review.problem(
-            place,
-            f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Use fewer ops or turns.",
+            place, f"[rollout] ops: found more than {MAX_OPS} ops when repeated for {turns} turns. Lower one."
         )
         return []
     turn_of = list(itertools.accumulate(is_agent * times))

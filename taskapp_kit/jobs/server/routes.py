@@ -150,8 +150,7 @@ class BackendContext:
     def _box(self) -> SealedKeys:
         if self.box is None:
             raise Unavailable(
-                "This backend cannot open sealed keys.",
-                hint="Install PyNaCl on the backend: pip install 'taskapp-kit[jobs]'.",
+                "This backend cannot open sealed keys.", hint="On its machine, run: pip install 'taskapp-kit[jobs]'"
             )
         return self.box
 
@@ -258,9 +257,7 @@ class BackendContext:
         job = await self.jobs.records.job(job_id, _org(request)) if JOB_ID.fullmatch(job_id) else None
         if job is None:
             raise RequestRefused(
-                "job_not_found",
-                "This key has no job with this id.",
-                hint="GET /api/rl/jobs lists the jobs of this key.",
+                "job_not_found", "This key has no job with this id.", hint="GET /api/rl/jobs lists this key's jobs."
             )
         return job
 

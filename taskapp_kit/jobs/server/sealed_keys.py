@@ -33,8 +33,7 @@ class SealedKeys:
             from nacl.public import PrivateKey, SealedBox
         except ImportError:
             raise Unavailable(
-                "Sealed keys require the package PyNaCl, which is not installed.",
-                hint="Install it: pip install 'taskapp-kit[jobs]'.",
+                "Sealed keys require the package PyNaCl.", hint="Install it: pip install 'taskapp-kit[jobs]'."
             ) from None
         private = PrivateKey.generate() if path is None else PrivateKey(_stored_key(path))
         self._box = SealedBox(private)
@@ -56,8 +55,7 @@ class SealedKeys:
             opened: bytes = self._box.decrypt(base64.b64decode(ciphertext, validate=True))
         except (binascii.Error, ValueError, TypeError, CryptoError):
             raise RequestError(
-                "The sealed key cannot be opened. It was sealed with another public key, or is not a sealed box in "
-                "base64.",
+                "The sealed key cannot be opened. It was sealed with another public key, or is not a sealed box in base64.",
                 code="invalid_ciphertext",
                 hint="Fetch /api/v1/crypto/public-key again, and seal the key with that public key.",
             ) from None

@@ -52,7 +52,7 @@ MAX_KEYS = 64
 def _write(
     method: Callable[Concatenate[JobStore, Connection, P], T], *, writes: bool = True
 ) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
-    """Decorate a method so that it is asynchronous and runs in one transaction. Callers do not pass the connection."""
+    """Make a method asynchronous and run it in one transaction. Callers do not pass the connection."""
 
     @wraps(method)
     async def run(store: JobStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,10 +69,7 @@ def _read(
 
 
 class JobStore:
-    """The tables in the database `place`, which this object owns and closes.
-
-    Every method raises StoreError if the store fails.
-    """
+    """The tables in the database `place`, which it owns and closes. Every method raises StoreError if the store fails."""
 
     def __init__(self, place: JobDatabase, now: Callable[[], float] = time.time) -> None:
         self._place = place
@@ -88,9 +85,7 @@ class JobStore:
     async def add(
         self, job: JobRow, document: Mapping[str, Any], *events: Event, most: int | None = None
     ) -> JobRow | None:
-        """Store a new job and its first events.
-
-        If the job's org already has a job with the same idempotency key, return that job and store nothing.
+        """Store a new job and its first events. If its org has a job with the same idempotency key, only return that job.
 
         document: The request. most: How many unfinished jobs the org may have. With more, Saturated is raised.
         """
@@ -134,10 +129,7 @@ class JobStore:
     def move(
         self, connection: Connection, job_id: str, task_app_url: str, urls: Mapping[str, str] | None = None
     ) -> None:
-        """Change the task app addresses of an existing job.
-
-        urls: Addresses by the `task_app` in `[rollout] environments`.
-        """
+        """Change a job's task app addresses. urls: Addresses by the `task_app` in `[rollout] environments`."""
         document = connection.execute(select(JOBS.c.document).where(JOBS.c.job_id == job_id)).scalar_one()
         moved = {**json.loads(document), "task_app_url": task_app_url}
         for each in (moved["config"].get("rollout") or {}).get("environments") or ():
@@ -335,10 +327,7 @@ class JobStore:
 
     @_read
     def curves(self, connection: Connection, job_id: str, *, most: int) -> list[CurvePointRow]:
-        """Return the points that are not superseded, ordered by step.
-
-        If a phase has more than `most` steps, only evenly spaced steps are returned, including the last step.
-        """
+        """Return the points that are not superseded, by step. Keep at most `most` evenly spaced steps per phase."""
         steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
         by_phase: dict[str, list[int]] = {}
         for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):
@@ -438,9 +427,7 @@ class JobStore:
         held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
         if connection.execute(held).scalar_one() >= MAX_KEYS:
             raise RequestError(
-                f"The maximum of {MAX_KEYS} keys is stored.",
-                code="too_many_keys",
-                hint="Replace a key by reusing its name.",
+                f"The limit of {MAX_KEYS} keys is reached.", code="too_many_keys", hint="Reuse the name of a key."
             )
         values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
         connection.execute(ENV_KEYS.insert().values(values))
@@ -455,10 +442,7 @@ class JobStore:
     # Keys of the backend itself
 
     def minted(self, org: str | None) -> set[str]:
-        """Record `org` as having a key, unless it is None, and return all recorded organizations.
-
-        Blocks the calling thread.
-        """
+        """Record `org` as having a key, unless it is None, and return all recorded organizations. Blocks the thread."""
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())
@@ -475,10 +459,7 @@ def _counts(table: Table) -> ColumnElement[bool]:
 
 
 def _has_tag(name: str, value: str | None) -> ColumnElement[bool]:
-    """Return the condition for jobs with a tag.
-
-    If `value` is not None, the tag must have this value, written as a string.
-    """
+    """Return the condition for jobs with a tag. If `value` is not None, the tag must have this value, as a string."""
     each = func.json_each(JOBS.c.tags).table_valued("key", "value", "type")
     asked = select(each.c.key).where(each.c.key == name)
     if value is not None:

@@ -95,9 +95,7 @@ class TaskAppAddresses:
                 f"The task app's address resolves to {kind}, which this backend does not call.",
                 fields=(FieldProblem(URL_PATH, f"resolves to {kind}", "task_app_address"),),
                 code="task_app_address",
-                hint=""
-                if kind == NEVER
-                else f"The backend's operator can allow it with {SETTING} HOST or {SETTING} NETWORK.",
+                hint="" if kind == NEVER else f"The operator may allow it with {SETTING} HOST or NETWORK.",
             )
 
     def guard(self, url: str) -> Callable[[str], str | None]:

@@ -39,8 +39,7 @@ def check_consistency(review: Review, config: RlDocument, document: Document) ->
     if evaluation.instances and evaluation.seeds is not None and len(evaluation.seeds) < evaluation.instances:
         review.warn(
             ("evaluation", "seeds"),
-            f"[evaluation] has {len(evaluation.seeds)} seeds for {evaluation.instances} instances: some seeds are "
-            "played more "
+            f"[evaluation] has {len(evaluation.seeds)} seeds for {evaluation.instances} instances: some seeds are played more "
             "than once.",
         )
     for name in ("batch_size", "group_size"):
@@ -190,8 +189,7 @@ def _check_judge(review: Review, judge: JudgeSection) -> None:
         if not any({**DEFAULT_BLEND, **weights}.values()):
             review.problem(
                 ("judge", "reward_blend"),
-                "[judge.reward_blend]: found only weights of 0; expected at least one above 0. Add, for example, "
-                "outcome = 1.0.",
+                "[judge.reward_blend]: found only weights of 0; expected one above 0. Add, for example, outcome = 1.0.",
             )
     if options.event is False and options.outcome is False:
         review.problem(

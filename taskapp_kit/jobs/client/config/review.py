@@ -265,19 +265,14 @@ def check_values(review: Review, document: Document) -> None:
             if value:
                 review.problem(
                     place[:2],
-                    f"{place_shown(place[:2])}: nested deeper than {MAX_LEVELS} levels; expected fewer. Use fewer "
-                    "nested tables or lists.",
+                    f"{place_shown(place[:2])}: nested deeper than {MAX_LEVELS} levels; expected fewer. Flatten it.",
                 )
         elif isinstance(value, (int, float)):
             if not (abs(value) <= MAX_INTEGER if isinstance(value, int) else math.isfinite(value)):
                 other = "Infinity, NaN and larger integers cannot be sent as JSON."
                 review.mismatch(place, value, "a finite number of at most 64 bits", other)
         elif not isinstance(value, str):
-            action = (
-                "JSON has no dates. Write the value in quotes."
-                if hasattr(value, "isoformat")
-                else "JSON cannot represent this type."
-            )
+            action = "Put it in quotes: JSON has no dates." if hasattr(value, "isoformat") else "JSON has no such type."
             review.mismatch(place, value, "a string, a number, true or false, a list or a table", action)
 
 

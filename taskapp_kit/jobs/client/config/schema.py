@@ -166,9 +166,7 @@ class RolloutSection(ConfigSection):
     timeout_seconds: Positive | None = optional(
         "seconds after which an attempt at a rollout is aborted and counts as failed", "1800"
     )
-    straggler_seconds: Positive | None = optional(
-        "seconds after which an iteration continues without its unfinished rollouts", "900"
-    )
+    straggler_seconds: Positive | None = optional("seconds to wait for an iteration's last rollouts", "900")
     attempts: Count | None = optional("attempts per rollout if it fails outside of its episode", "2")
     record_tokens: Switch | None = optional(
         "whether the task app stores token ids and log-probabilities with each rollout", "true"
@@ -211,9 +209,7 @@ class PpoSection(ConfigSection):
     """How the variety ppo estimates values and advantages."""
 
     discount: PositiveShare | None = optional("the factor by which a reward is discounted per sampled token", "1.0")
-    gae_lambda: Share | None = optional(
-        "the factor by which later value errors are discounted per token (GAE's lambda)", "1.0"
-    )
+    gae_lambda: Share | None = optional("the lambda of GAE, per token", "1.0")
     passes: Count | None = optional("passes over the minibatches per update", "2")
     value_learning_rate: PositiveShare | None = optional("the learning rate of the value head", "0.01")
     value_clip: Positive | None = optional("how far a value may change in one update; unlimited by default", "0.2")
@@ -237,13 +233,9 @@ class Training(ConfigSection):
     )
     async_semaphore_max: Count | None = optional("concurrent rollouts of the whole job", "4")
     minibatches: Count | None = optional("optimizer steps per update, each on different episodes", "1")
-    clip: ClipRange | None = optional(
-        "how far a probability ratio may be below and above 1 before the loss clips it", "[0.2, 0.28]"
-    )
+    clip: ClipRange | None = optional("clips ratios this far below and above 1", "[0.2, 0.28]")
     beta: Weight | None = optional("the weight of the KL divergence from the job's initial model", "0.0")
-    precision: Literal["fp32", "bf16"] | None = optional(
-        "the precision of the computation; the weights are always fp32", '"fp32"'
-    )
+    precision: Literal["fp32", "bf16"] | None = optional("used to compute; the weights are fp32", '"fp32"')
     scale: Literal["none", "group", "batch"] | None = optional(
         "the rollouts by whose standard deviation advantages are divided", '"none"'
     )
@@ -251,12 +243,8 @@ class Training(ConfigSection):
     credit: Literal["episode", "turn"] | None = optional(
         "the unit with one advantage; a turn is credited with the rewards of the steps after it", '"episode"'
     )
-    discount: PositiveShare | None = optional(
-        "the factor by which a reward is discounted per turn, with credit turn", "1.0"
-    )
-    mask_truncated: Switch | None = optional(
-        "whether replies that max_tokens cut off are excluded from the loss", "false"
-    )
+    discount: PositiveShare | None = optional("the discount factor per turn, with credit turn", "1.0")
+    mask_truncated: Switch | None = optional("whether to ignore replies cut off at max_tokens", "false")
     stall_seconds: Positive | None = optional("the job fails after this many seconds without progress", "2700")
     weight_sync: WeightSync = section(WeightSync)
     lora: Lora = section(Lora)
@@ -270,12 +258,8 @@ class Evaluation(ConfigSection):
     instances: Count | None = required("episodes per evaluation", "2")
     every_n_iters: Count | None = required("updates between evaluations", "1")
     seeds: Seeds | None = required("the seeds of an evaluation", "[0, 1]")
-    temperature: Temperature | None = optional(
-        "the sampling temperature; by default the same as in training; 0 is greedy", "0.0"
-    )
-    stop_at: Number | None = optional(
-        "the job ends when the mean reward of an evaluation is at least this value", "0.95"
-    )
+    temperature: Temperature | None = optional("the sampling temperature; defaults to training's; 0 is greedy", "0.0")
+    stop_at: Number | None = optional("ends the job at this mean reward of an evaluation", "0.95")
     patience: Count | None = optional("consecutive evaluations without improvement after which the job ends", "3")
 
 
@@ -283,10 +267,8 @@ class CurriculumSection(ConfigSection):
     """Raises the difficulty when the reward is high enough."""
 
     levels: Levels | None = required("values of a task's difficulty, the easiest first", '["easy", "medium", "hard"]')
-    up: Number | None = required("the mean reward at or above which the next level is played", "0.8")
-    down: Number | None = optional(
-        "the mean reward at or below which the previous level is played; by default never", "0.2"
-    )
+    up: Number | None = required("the mean reward for the next level", "0.8")
+    down: Number | None = optional("the mean reward for the previous level; by default never", "0.2")
     window: Count | None = optional("how many iterations at a level the mean covers", "1")
 
 
@@ -339,9 +321,7 @@ class SamplerSection(ConfigSection):
     backend: Literal["local", "ray"] | None = optional(
         "where the samplers run: on this machine, or on a Ray cluster", '"local"'
     )
-    deterministic: Switch | None = optional(
-        "generate one reply at a time: slower, but every run has the same tokens", "true"
-    )
+    deterministic: Switch | None = optional("one reply at a time: slower, but reproducible", "true")
 
 
 class GatewaySection(ConfigSection):
@@ -408,18 +388,14 @@ class SmokeEnv(ConfigSection):
 class SmokeJob(ConfigSection):
     """The smoke-test form of [model]."""
 
-    model: Text | None = optional(
-        "same as model.base, or as model.source if it begins with ft: or rl:", '"Qwen/Qwen3-0.6B"'
-    )
+    model: Text | None = optional("same as model.base or (ft:…, rl:…) model.source", '"Qwen/Qwen3-0.6B"')
 
 
 class RunnerSection(ConfigSection):
     """How a script follows the job. Trainers ignore this section."""
 
     stream_seconds: Weight | None = optional("seconds for which events are shown; 0 for none", "0")
-    empty_polls_threshold: Count | None = optional(
-        "consecutive polls without a new event after which the script gives up", "5"
-    )
+    empty_polls_threshold: Count | None = optional("consecutive polls without events until it stops", "5")
     startup_deadline_s: Positive | None = optional("seconds to wait for the first event", "45")
 
 

@@ -43,9 +43,7 @@ class SftData(ConfigSection):
         "instead of `held_out`: the share of the seeds in `train` to hold out; 0.1 by default", "0.1"
     )
     min_reward: Number | None = optional("conversations with a lower reward, or without a reward, are excluded", "1.0")
-    rl_config: Text | None = optional(
-        "an RL config: conversations with seeds of its [evaluation] are excluded", '"rl.toml"'
-    )
+    rl_config: Text | None = optional("an RL config whose [evaluation] seeds are excluded", '"rl.toml"')
 
 
 class SftTraining(ConfigSection):
@@ -54,9 +52,7 @@ class SftTraining(ConfigSection):
     num_epochs: Count | None = required("passes over the conversations", "3")
     batch_size: Count | None = required("conversations per update", "8")
     learning_rate: PositiveShare | None = required("the learning rate", "2e-5")
-    precision: Literal["fp32", "bf16"] | None = optional(
-        "the precision of the computation; the weights are always fp32", '"fp32"'
-    )
+    precision: Literal["fp32", "bf16"] | None = optional("used to compute; the weights are fp32", '"fp32"')
 
 
 class SftEvaluation(ConfigSection):

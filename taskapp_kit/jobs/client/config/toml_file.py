@@ -114,9 +114,7 @@ def _text(path: Path, what: str) -> str:
     except IsADirectoryError:
         raise JobConfigError(f"{path} is a directory.", hint="Pass the path of a TOML file.") from None
     except OSError as error:
-        raise JobConfigError(
-            f"{path} cannot be read ({error.strerror}).", hint="Check the file's permissions."
-        ) from None
+        raise JobConfigError(f"{path} cannot be read ({error.strerror}).", hint="Check its permissions.") from None
     except ValueError:
         raise JobConfigError(f"The path of the {what} contains a null byte.", hint="Pass the path of a file.") from None
     if len(content) > MAX_BYTES:

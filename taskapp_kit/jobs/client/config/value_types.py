@@ -89,9 +89,7 @@ TextOrTexts = Annotated[
 ]
 Ops = Annotated[
     list[Annotated[Any, AfterValidator(_op)]],
-    Expected(
-        'a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table whose type is one of them'
-    ),
+    Expected('a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table with one as type'),
 ]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
@@ -143,7 +141,6 @@ Environments = Annotated[
     Field(min_length=2, max_length=100),
     Expected(
         "a list of at least two tables with a weight",
-        "a table with weight (an integer from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, "
-        "eval_seeds",
+        "a table with weight (an integer from 1 to 1000), and env_name, env_config, task_url, task_app, seeds, eval_seeds",
     ),
 ]
