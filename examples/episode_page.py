@@ -1,5 +1,4 @@
-"""Renders an episode as a self-contained HTML page: a slider over the steps, with images, text, rewards and the
-scorecard.
+"""Renders an episode as a self-contained HTML page with a slider over the steps.
 
 Observations are embedded as JSON and shown with `textContent`, so that they are never interpreted as markup.
 """

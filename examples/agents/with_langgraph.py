@@ -1,5 +1,4 @@
-"""A LangGraph agent. It reads the task from stdin and writes its answer to stdout. It calls `messages` or chat
-completions.
+"""A LangGraph agent. It reads the task from stdin, calls `messages` or chat completions, and prints its answer.
 
 The agent contains no code for training. ANTHROPIC_BASE_URL and OPENAI_BASE_URL are set to the address of the policy.
 """

@@ -143,8 +143,7 @@ class TaskApp(Declarations):
             models: Roles of the models that the environment calls with `context.model(role)`.
             reward_range: Lowest and highest reward of a step.
             baselines: Highest acceptable mean reward of each policy, such as `{"random": 0.2}`.
-            accept: Checks of `taskapp doctor` whose findings are intended, each with the reason. Reports show the
-                reason.
+            accept: Checks of `taskapp doctor` whose findings are intended, each with a reason for the reports.
             version: Version of the environment, stored with each rollout.
             tags: Labels for lists of environments.
 
@@ -429,8 +428,7 @@ class TaskApp(Declarations):
     @overload
     def rollout(self) -> Callable[[F], F]: ...
     def rollout(self, function: Any = None, **unknown: Any) -> Any:
-        """Declare an agent loop, `async def play(env, model, task)`. When a model plays, it replaces the kit's own
-        loop.
+        """Declare an agent loop, `async def play(env, model, task)`, which replaces the kit's loop for models.
 
         Args:
             function: Async function with any of the parameters `env`, `model` and `task`. `env` has `observation`,

@@ -20,10 +20,7 @@ KIT_METHODS = ("reset", "close", "final_state", "actions", "setup_worker")
 
 # Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
 SOME_ACTION = ("methods marked @action, or step(self, action: T)", "mark at least one method with @action")
-ONE_TEXT_ACTION = (
-    "at most one action with text=True",
-    "keep text=True on one action only, because plain text goes to a single action",
-)
+ONE_TEXT_ACTION = ("at most one action with text=True", "remove text=True from all actions but one")
 DESCRIPTION = ("a docstring, which becomes the tool's description", "add a docstring to the method")
 TOOL_NAME = ("at most 64 letters, digits, _ and -", "set @action(name=...)")
 TEXT_PARAMETER = ("exactly one parameter, a str", "write it like def answer(self, text: str)")

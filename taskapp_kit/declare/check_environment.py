@@ -40,10 +40,7 @@ PARAMETERS = (
     "annotate each parameter of __init__, because requests set them with env.config",
 )
 NOT_RESERVED = ("a different name", "rename it, because `split` and `index` in env.config select the task")
-A_RESET = (
-    "def reset(self, seed: int) -> observation",
-    "add reset with any of the parameters seed, task, split, context",
-)
+A_RESET = ("def reset(self, seed: int) -> observation", "add reset; its parameters are seed, task, split, context")
 ROWS = ("tasks= on @app.environment", "add tasks={...}, or replace 'task' with 'seed'")
 CLASS_METHOD = ("a classmethod, because it runs once per process, before any instance exists", "add @classmethod")
 SPLITS = ("a mapping from the name of each split to its range of seeds", 'write splits={"train": range(0, 100)}')
@@ -51,10 +48,7 @@ SEEDS = ("a non-empty range of seeds, starting at 0 or above", 'write splits={"t
 DISJOINT = ("disjoint ranges, because the seed determines the split", "change one of the ranges")
 ROLES = ("distinct roles in lowercase letters, digits and _, other than policy", 'write models=("user",)')
 ACCEPT = ("a mapping from the name of a doctor check to a reason", 'write accept={"private": "…"}')
-BASELINES = (
-    "a mapping from the name of each policy to its highest acceptable mean reward",
-    'write baselines={"random": 0.2}',
-)
+BASELINES = ("the highest acceptable mean reward of each policy, by name", 'write baselines={"random": 0.2}')
 
 
 def check_environment(app: Declarations, declared: Declaration, problems: Problems) -> EnvironmentSpec | None:
@@ -157,11 +151,7 @@ def _reset(cls: type, place: str, problems: Problems, *, rows: bool) -> tuple[st
         if name not in RESET_NAMES:
             problems.add_untaken(line_of(reset, place), f"{cls.__name__}.reset", name, RESET_NAMES)
     if "task" in names and not rows:
-        problems.add(
-            line_of(reset, place),
-            f"{cls.__name__}.reset has the parameter 'task', but the environment has no rows",
-            *ROWS,
-        )
+        problems.add(line_of(reset, place), f"{cls.__name__}.reset has 'task', but the environment has no rows", *ROWS)
     return names
 
 

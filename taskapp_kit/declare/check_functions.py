@@ -118,9 +118,7 @@ def taken_names(
     A parameter that is not in `allowed` is excluded if it has a default, and reported with the fix `otherwise` if not.
     """
     if not callable(declared.target):
-        problems.add(
-            place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "decorate a function"
-        )
+        problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "use a function")
         return ()
     names = readable_names(declared.target, place, f"{declared.kind} {declared.name!r}", problems)
     needed = needed_names(declared.target) if names else ()

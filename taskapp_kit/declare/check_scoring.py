@@ -38,10 +38,7 @@ GROUP_NAMES = ("trajectories", "task", "config")
 # Each pair is (what the kit accepts, what to change), the last two fields of a Problem.
 WEIGHT_IF_REQUIRED = ("a weight > 0, because weight 0 only reports the score", "set weight=, or remove required=True")
 NO_SCALE = ("no scale, because the scores of steps are summed", "remove scale=, or use weight=")
-GROUP_FUNCTION = (
-    "def rank(trajectories), which returns one string for each trajectory",
-    "add the parameter trajectories",
-)
+GROUP_FUNCTION = ("def rank(trajectories), with one string returned for each", "add the parameter trajectories")
 NO_GROUP = ("neither, because a reward model scores one rollout with a number", "remove group= and choices=")
 QUESTION = ("a docstring, which is the question to the model", "add the question as the docstring")
 MODEL_ROLES = ("one role or several, in lowercase letters, digits and _", 'write model="judge"')
@@ -93,9 +90,7 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
     before = len(problems)
     parameters = taken_names(declared, place, GROUP_NAMES if options["group"] else OUTCOME_NAMES, problems)
     if options["group"] and "trajectories" not in parameters:
-        problems.add(
-            place, f"group judge {declared.name!r} does not have the parameter 'trajectories'", *GROUP_FUNCTION
-        )
+        problems.add(place, f"group judge {declared.name!r} lacks the parameter 'trajectories'", *GROUP_FUNCTION)
     _weight(declared, place, problems)
     environments = chosen_environments(app, declared, place, problems)
     scale = _scale(declared, place, problems)
@@ -201,15 +196,9 @@ def _check_entry(entry: Criterion, in_code: bool, in_judge: bool, problems: Prob
     """Check that an entry fits the @app.rubric or @app.judge with its name."""
     name = f"criterion {entry.id!r}"
     if in_code and (entry.judge or entry.of_a_judge):
-        problems.add(
-            entry.place, f"{name} has settings of a judge, but an @app.rubric of the same name scores it", *OWN_NAME
-        )
+        problems.add(entry.place, f"{name} has settings for a judge, but an @app.rubric has this name", *OWN_NAME)
     elif in_judge and (entry.judge is False or entry.call is not None):
-        problems.add(
-            entry.place,
-            f"{name} has judge = false or a call, but an @app.judge of the same name makes its own call",
-            *DECLARED_JUDGE,
-        )
+        problems.add(entry.place, f"{name} has judge = false or call, but an @app.judge has this name", *DECLARED_JUDGE)
     elif not in_code and not in_judge and entry.judge is False:
         problems.add(entry.place, f"{name} has judge = false, but no @app.rubric has this name", *RUBRIC)
     elif not in_code and not in_judge and not entry.description:

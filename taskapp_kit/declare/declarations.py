@@ -91,14 +91,8 @@ class Declarations:
         place = calling_line(2)
         if function is not None and not callable(function):  # as in `@app.rubric("name")`
             found = f"@app.{kind}({function!r})"
-            fix = (
-                f"write @app.{kind}(name={function!r})"
-                if isinstance(function, str)
-                else "pass options as keyword arguments"
-            )
-            raise DeclarationError(
-                self.name, [Problem(place, found, f"@app.{kind} alone, or options as keyword arguments", fix)]
-            )
+            fix = f"write @app.{kind}(name={function!r})" if isinstance(function, str) else "pass options by keyword"
+            raise DeclarationError(self.name, [Problem(place, found, f"@app.{kind}, or options by keyword", fix)])
 
         def decorate(target: F) -> F:
             own_name = name or str(getattr(target, "__name__", type(target).__name__))

@@ -305,6 +305,5 @@ def _app_in(module: ModuleType, attribute: str | None, *, importable: bool = Fal
     if not apps:
         raise DiscoveryError(f"{where} creates no TaskApp.", hint='Write: app = TaskApp("name", version="1.0.0")')
     raise DiscoveryError(
-        f"{where} creates several task apps: {', '.join(apps)}.",
-        hint=f"Choose one, for example {where}:{next(iter(apps))}",
+        f"{where} creates several task apps: {', '.join(apps)}.", hint=f"Choose one, e.g. {where}:{next(iter(apps))}"
     )

@@ -121,24 +121,14 @@ def read_rubric_file(path: Path, app: str) -> RubricFile:
     entries = data.get("criteria") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
         raise DeclarationError(
-            app,
-            [
-                Problem(
-                    place,
-                    "has no list `criteria`",
-                    "a list of tables with id, description and weight",
-                    "add [[criteria]]",
-                )
-            ],
+            app, [Problem(place, "has no list `criteria`", "a list of {id, description, weight}", "add [[criteria]]")]
         )
     problems = _unknown_keys(data, KNOWN_AT_TOP, place)
     criteria: list[Criterion] = []
     aggregation = data.get("aggregation", "weighted_sum")
     if aggregation not in AGGREGATIONS:
         problems.append(
-            Problem(
-                place, f"has aggregation {aggregation!r}", f"one of {', '.join(AGGREGATIONS)}", "change aggregation"
-            )
+            Problem(place, f"has aggregation {aggregation!r}", f"one of {', '.join(AGGREGATIONS)}", "change the value")
         )
     for index, entry in enumerate(entries):
         where = f"{place} (criteria[{index}])"
@@ -195,9 +185,7 @@ def _judge_table(table: Any, place: str, problems: list[Problem]) -> JudgeTable:
         problems.append(Problem(where, f"has samples {samples!r}", "an integer ≥ 1", "change samples"))
     for name, accepted in (("combine", COMBINATIONS), ("form", ("json_schema", "text"))):
         if table.get(name, accepted[0]) not in accepted:
-            problems.append(
-                Problem(where, f"has {name} {table[name]!r}", f"one of {', '.join(accepted)}", f"change {name}")
-            )
+            problems.append(Problem(where, f"has {name} {table[name]!r}", f"one of {', '.join(accepted)}", "change it"))
     temperature = table.get("temperature")
     if temperature is not None and (not _number(temperature) or temperature < 0):
         problems.append(Problem(where, f"has temperature {temperature!r}", "a number ≥ 0", "change temperature"))
@@ -243,9 +231,7 @@ def _wrong_for_a_judge(entry: dict[str, Any], where: str) -> Problem | None:
     if scale is not None and not (
         isinstance(scale, list) and len(scale) == 2 and all(map(_number, scale)) and scale[0] < scale[1]
     ):
-        return Problem(
-            where, f"has scale {scale!r}", "[lowest, highest], both finite, with lowest < highest", "change scale"
-        )
+        return Problem(where, f"has scale {scale!r}", "[lowest, highest], finite, lowest < highest", "change scale")
     if call is not None and (not isinstance(call, str) or not call):
         return Problem(where, f"has call {call!r}", "a non-empty string", "change call")
     return None

@@ -307,9 +307,7 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> list[Par
             stars = "*" if item.kind is item.VAR_POSITIONAL else "**"
             raise SignatureProblem(f"{named} has the parameter {stars}{item.name}. Declare each parameter by name")
         if item.kind is item.POSITIONAL_ONLY:
-            raise SignatureProblem(
-                f"{named} has the positional-only parameter {item.name!r}, but the kit passes arguments by name"
-            )
+            raise SignatureProblem(f"{named} has {item.name!r} as a positional-only parameter. Remove the / after it")
         if item.name not in hints:
             raise SignatureProblem(f"{named} has no annotation for {item.name!r}")
         result.append(Parameter(item.name, hints[item.name], item.default))

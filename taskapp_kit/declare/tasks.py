@@ -20,8 +20,9 @@ Rows = Sequence[Any] | str | Path | Callable[[], Iterable[Any]]
 
 @dataclass
 class TaskSource:
-    """Rows by split, which are read at first use and cached. The seed of an episode is the index of its row in the
-    split.
+    """Rows by split, which are read at first use and cached.
+
+    The seed of an episode is the index of its row in the split.
 
     Attributes:
         app: Name of the app, for error messages.
@@ -97,8 +98,9 @@ class TaskSource:
         return self._public_rows.of(row, self.row)
 
     def _unpublishable(self, split: str, rows: Sequence[Any]) -> list[Problem]:
-        """Return the problem of the first row that cannot be made public, for example because a computed field reads a
-        private field.
+        """Return the problem of the first row that cannot be made public.
+
+        For example, a computed field may read a private field.
         """
         for index, row in enumerate(rows):
             try:
@@ -184,14 +186,12 @@ class TaskSource:
             try:
                 read = read_exactly(line)
             except ValueError as error:
-                problems.append(Problem(where, f"is not JSON ({error})", "one JSON object per line", "fix the line"))
+                problems.append(Problem(where, f"is not JSON ({error})", "a JSON object per line", "fix the line"))
                 continue
             if isinstance(read, dict):
                 numbered.append((where, read))
             else:
-                problems.append(
-                    Problem(where, f"is a {type(read).__name__}", "one JSON object per line", "fix the line")
-                )
+                problems.append(Problem(where, f"is a {type(read).__name__}", "a JSON object per line", "fix the line"))
         if problems:
             raise DeclarationError(self.app, problems)
         return self._validated(numbered)

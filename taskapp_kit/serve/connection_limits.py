@@ -133,11 +133,7 @@ class Connections:
         if len(self._open) >= self.cap:
             # clients without a key must not block clients with a key
             oldest = self._oldest_keyless()
-            self._log_cap(
-                "the new connection is rejected"
-                if oldest is None
-                else "the oldest connection without a valid key is closed"
-            )
+            self._log_cap("the newest is rejected" if oldest is None else "the oldest without a valid key is closed")
             if oldest is None:
                 self.ended[AT_CAP] += 1
                 connection.refuse()

@@ -232,8 +232,7 @@ def remove(path: Path, label: str, *, keep_newest: bool = False) -> tuple[int, i
         if not gone:
             raise KeyFileError(
                 f"The label {label} has only one key in {path}, so no older key can be revoked.",
-                hint=f"To replace the key, run `taskapp keys mint {label} --another`, then revoke again with "
-                "--keep-newest.",
+                hint=f"First run `taskapp keys mint {label} --another`, then revoke with --keep-newest.",
             )
         counts = len(gone), len(found) - len(gone)
         mark = _MARK if text.startswith(_MARK) else ""

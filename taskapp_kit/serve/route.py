@@ -296,10 +296,7 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
         kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
         responses[200] = {"content": kinds, "description": "Answered"}
     if spec.accepted_model is not None:
-        responses[202] = {
-            "model": spec.accepted_model,
-            "description": "The rollout is running. `Location` contains its path",
-        }
+        responses[202] = {"model": spec.accepted_model, "description": "Running; `Location` contains its path"}
     headers: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
     if spec.headers:
         headers[200] = dict(spec.headers)

@@ -123,9 +123,7 @@ def _ops(ops: int | Sequence[Json]) -> list[Json]:
     if not isinstance(ops, int):
         return list(ops)
     if ops < 1:
-        raise ConfigError(
-            f"play was called with ops={ops}.", hint="Pass a number of turns of at least 1, or omit ops=."
-        )
+        raise ConfigError(f"play was called with ops={ops}.", hint="Pass at least 1 turn, or omit ops=.")
     return ["agent"] * ops
 
 

@@ -68,7 +68,7 @@ def test_several_apps_in_one_file_need_a_name(tmp_path: Path) -> None:
     with pytest.raises(DiscoveryError) as caught:
         find_app(str(file))
     assert "app, other" in caught.value.message
-    assert caught.value.hint == f"Choose one, for example {file}:app"
+    assert caught.value.hint == f"Choose one, e.g. {file}:app"
     assert find_app(f"{file}:other").name == "two"
     file = tmp_path / "alias.py"
     file.write_text(ONE + "application = app\n")

@@ -147,8 +147,7 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
     if attribute:
         raise error
     raise DiscoveryError(
-        f"{module.__file__} defines no task app. "
-        "Expected a TaskApp, an ASGI application named app, or a function build_config().",
+        f"{module.__file__} defines no task app. Expected a TaskApp, an ASGI application app, or build_config().",
         hint='Write: app = TaskApp("name", version="1.0.0")',
     )
 
@@ -175,8 +174,7 @@ def _recognised(value: Any, where: str) -> AppSource:
         return AppSource(str(getattr(value, "title", "") or where), value)
     hint = "Pass the TaskApp itself." if isinstance(getattr(value, "__self__", None), TaskApp) else ""
     raise BadArgument(
-        f"{where} is of type {type(value).__name__}. "
-        "Expected a TaskApp, an ASGI application, or a task app config of synth-ai.",
+        f"{where} is of type {type(value).__name__}. Expected a TaskApp, an ASGI application, or a config of synth-ai.",
         hint=hint,
     )
 

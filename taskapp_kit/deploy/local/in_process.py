@@ -269,9 +269,7 @@ class InProcessTaskApp:
 
     def _hold(self) -> None:
         if self._running:
-            raise BadArgument(
-                "This InProcessTaskApp is already running. Create another InProcessTaskApp for a second server."
-            )
+            raise BadArgument("This InProcessTaskApp is already running. Create a new object for a second server.")
         self._running, self._stopping = True, False
         self._leave.clear()
 

@@ -216,9 +216,7 @@ async def _run(
 
 async def _upload(backend: str, api_key: str | None, key: str | None) -> None:
     if key is None:
-        raise BadArgument(
-            "The task app has no key to upload.", hint="Set ENVIRONMENT_API_KEY, or pass task_app_api_key=."
-        )
+        raise BadArgument("The task app has no key to upload.", hint="Set ENVIRONMENT_API_KEY.")
     await setup_environment_api_key_async(backend, backend_key(api_key), key)
     log.info("the task app's key was encrypted and uploaded to %s as ENVIRONMENT_API_KEY", backend)
 

@@ -57,9 +57,7 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
             log.info("port %d on %s is in use, so the task app listens on port %d", port, host, candidate)
         return bound
     if last > port:
-        raise ConfigError(
-            f"No port between {port} and {last} on {host} is free.", hint="Pass another port, or 0 for any free port."
-        )
+        raise ConfigError(f"No port between {port} and {last} on {host} is free.", hint="Pass 0 for any free port.")
     raise ConfigError(
         f"Port {port} on {host} is in use by another program.",
         hint="Stop that program, pass another port, or pass auto_find_port=True to use the next free port.",

@@ -91,9 +91,7 @@ def refusal(kind: str, message: str, environment: str) -> ModalRefused:
     if kind == "AuthError" or "Token missing" in message:
         return ModalRefused("This machine is not signed in to Modal.", hint="Run: modal setup")
     if kind in ("ConnectionError", "OSError"):
-        return ModalRefused(
-            "Modal cannot be reached.", hint="Check the network connection and https://status.modal.com."
-        )
+        return ModalRefused("Modal cannot be reached.", hint="Check the network, and https://status.modal.com.")
     if (
         kind == "NotFoundError"
         and "nvironment" in message

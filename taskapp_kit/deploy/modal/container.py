@@ -126,9 +126,7 @@ def serve(
 
     in_container = _in_container()
     if coordinator not in ("dict", "memory", "store"):
-        raise ConfigError(
-            f"The coordinator {coordinator!r} is unknown.", hint="Set coordinator= to 'dict', 'store' or 'memory'."
-        )
+        raise ConfigError(f"The coordinator {coordinator!r} is unknown.", hint="Use 'dict', 'store' or 'memory'.")
     if settings is None:
         settings = from_environment()
         if in_container:

@@ -61,8 +61,9 @@ RENEW_SECONDS = 8.0
 
 
 class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
-    """An `IdempotencyStore` in a modal.Dict. Each instance belongs to one event loop; several instances may share a
-    Dict.
+    """An `IdempotencyStore` in a modal.Dict.
+
+    Each instance belongs to one event loop. Several instances may share a Dict.
 
     If a result is longer than MOST_BYTES, a failure with the code `answer_too_large` is stored instead. A repeated
     request then receives this failure, and the rollout is not played again.

@@ -116,8 +116,7 @@ def deploy(module: Path, how: DeployOptions, *, report: Callable[[str], None]) -
     status, interrupted = _modal(["deploy", str(module), *_environment(how), *more], report)
     if interrupted:
         raise ModalRefused(
-            "`modal deploy` was interrupted.",
-            hint="To check whether the app was already published, run: modal app list",
+            "`modal deploy` was interrupted.", hint="To see whether the app was published, run: modal app list"
         )
     if status != 0:
         raise ModalRefused(

@@ -169,8 +169,7 @@ def _done(work: Callable[[], Coroutine[Any, Any, T]], seconds: float, what: str)
             raise
         except Exception as error:  # Modal's client also raises exceptions of its gRPC library
             raise SandboxError(
-                f"A Modal Sandbox {what}: {type(error).__name__}.",
-                hint="Check the Modal app's Sandboxes and limits.",
+                f"A Modal Sandbox {what}: {type(error).__name__}.", hint="Check the Modal app's Sandboxes and limits."
             ) from error
 
     return run(bounded())

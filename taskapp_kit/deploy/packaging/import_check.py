@@ -192,8 +192,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     left = _left_behind(folder, uploaded) if folder is not None else []
     if left:
         return {
-            "error": f"{question['address']} imports {', '.join(left)} without an import statement, "
-            "so the import would fail in a container.",
+            "error": f"{question['address']} imports {', '.join(left)} dynamically, which would fail in a container.",
             "hint": "Use an import statement, or add the file to data_files.",
             "module": "",
         }

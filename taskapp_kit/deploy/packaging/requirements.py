@@ -154,8 +154,7 @@ def _of_metadata(line: str) -> Requirement | None:
 def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
     if extra not in optional:
         raise ConfigError(
-            f"{DISTRIBUTION} has no extra {extra!r}.",
-            hint=f"Available extras: {', '.join(sorted(optional)) or 'none'}.",
+            f"{DISTRIBUTION} has no extra {extra!r}.", hint=f"Known extras: {', '.join(sorted(optional)) or 'none'}."
         )
     lines: list[str] = []
     for line in optional[extra]:

@@ -42,8 +42,9 @@ _KIT_SUFFIXES = _SOURCE_SUFFIXES | {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The app to deploy. It is parsed only from the spelling of the reference, so the result is the same in a
-    container.
+    """The app to deploy.
+
+    A Target depends only on the spelling of the reference, so that it is the same in a container.
 
     Attributes:
         kind: `file`, `module`, or `bundled` for a bundled environment.

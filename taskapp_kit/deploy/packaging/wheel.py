@@ -30,8 +30,9 @@ _TAG = "py3-none-any"
 
 
 def kit_wheel(folder: Path | None = None) -> Path:
-    """Build the wheel of this kit and return its path. `folder` is the directory to store it in, by default the user's
-    cache.
+    """Build the wheel of this kit, and return its path.
+
+    `folder` is the directory in which the wheel is stored. By default, this is the user's cache.
 
     Raises:
         ConfigError: The kit runs neither from a checkout nor from an installation, or no directory can be written.

@@ -171,16 +171,8 @@ def _attempt(
         return Tunnel(url, process.close), "", ""
     process.close()
     if plan.way == "named":
-        return (
-            None,
-            problem,
-            f"Check the token, and check that the public host name of the tunnel is routed to {local_url}.",
-        )
-    return (
-        None,
-        problem,
-        "Try again, or use a named or preconfigured tunnel, because quick tunnels are not guaranteed to work.",
-    )
+        return None, problem, f"Check the token, and that the tunnel's host name is routed to {local_url}."
+    return None, problem, "Quick tunnels are not guaranteed to work. Try again, or use a named or preconfigured tunnel."
 
 
 def _no_address(plan: TunnelPlan, process: Cloudflared) -> str:

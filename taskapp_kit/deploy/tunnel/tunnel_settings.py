@@ -27,9 +27,8 @@ Mode = Literal["auto", "local", "quick", "named", "preconfigured"]
 BACKEND_VARIABLES = ("BACKEND_BASE_URL", "PROD_BACKEND_URL")
 QUICK_HOSTS = "*.trycloudflare.com"
 INSTALL = (
-    "Install cloudflared (developers.cloudflare.com/tunnel). If the backend runs on this machine, pass "
-    'tunnel_mode="local" instead. '
-    "If this machine has a public address, pass it as preconfigured_url."
+    'Install cloudflared (developers.cloudflare.com/tunnel), pass tunnel_mode="local" for a backend on this machine, '
+    "or pass a public address of this machine as preconfigured_url."
 )
 
 
@@ -148,9 +147,7 @@ def plan_tunnel(
     if way == "preconfigured":
         url = preconfigured_url or process_variable("SYNTH_TASK_APP_URL", environ)
         if not url:
-            raise BadArgument(
-                'tunnel_mode="preconfigured" requires an address. Pass preconfigured_url, or set SYNTH_TASK_APP_URL.'
-            )
+            raise BadArgument('tunnel_mode="preconfigured" requires preconfigured_url or SYNTH_TASK_APP_URL.')
         headers = _header(preconfigured_auth_header, preconfigured_auth_token)
         return TunnelPlan(way, _address(url), headers, verify=verify, timing=timing, why=why)
     if way == "quick":

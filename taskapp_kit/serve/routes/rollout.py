@@ -131,8 +131,9 @@ def _refused(header: str, problem: str) -> RequestError:
 
 
 async def rollout(context: RouteContext, request: Request) -> EncodedResponse | EventStream:
-    """Play, score and store one episode. The response to a failure contains the boundary at which it failed, not a
-    reward.
+    """Play, score and store one episode.
+
+    If the rollout fails, the response contains the part that failed in `boundary`, and no reward.
 
     With `Accept: text/event-stream`, the response streams the events as they happen, followed by the result. With
     `Prefer: respond-async`, the response is 202, and the client fetches the result from `/rollouts/{rollout_id}`. With
@@ -267,9 +268,7 @@ def _events_asked(request: Request) -> bool:
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     # strict, because the response to a misspelled `?event=1` would silently lack the events
     if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
-        raise invalid_field(
-            ("query", "events"), "must be 0 or 1, and no other query parameter is allowed", code="invalid_query"
-        )
+        raise invalid_field(("query", "events"), "must be 0 or 1, and the only parameter", code="invalid_query")
     return bool(pairs) and pairs[0][1] == "1"
 
 
@@ -291,8 +290,9 @@ async def _with_events(context: RouteContext, shared: SharedRollout, body: bytes
 
 
 def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
-    """Return the body with the events in `trace`, as `record.return_trace` does. For a failure, `trace` is next to the
-    error.
+    """Return the body with the events in `trace`, as `record.return_trace` does.
+
+    For a failure, `trace` is next to the error.
 
     `calls` contains `judge_calls` and `auxiliary_calls`, if there are any, which are also added to `trace`.
     """
@@ -400,12 +400,7 @@ ROUTE = RouteSpec(
             type="string",
             pattern="^[\\x21-\\x7e]{1,255}$",
         ),
-        parameter(
-            "Prefer",
-            "header",
-            "`respond-async` returns 202 immediately, `respond-async, wait=5` after 5 s.",
-            type="string",
-        ),
+        parameter("Prefer", "header", "`respond-async` returns 202; `respond-async, wait=5` after 5 s.", type="string"),
         parameter(
             "Last-Event-ID",
             "header",

@@ -160,9 +160,7 @@ ROUTE = RouteSpec(
         _parameter("run_id", "The caller's label of a run."),
         _parameter("group_id", "The caller's label of a group."),
         _parameter("key_label", "The label of the key that requested the rollout. Only for admins."),
-        _parameter(
-            "limit", "The number of rollouts on a page.", type="integer", minimum=1, maximum=MAX_LIMIT, default=LIMIT
-        ),
+        _parameter("limit", "Rollouts per page.", type="integer", minimum=1, maximum=MAX_LIMIT, default=LIMIT),
         _parameter("cursor", "The `next_cursor` of the previous page."),
     ),
 )

@@ -281,9 +281,7 @@ async def step_with(session: EnvironmentSession, wanted: StepSession) -> dict[st
     forms = [wanted.tool is not None, wanted.actions is not None, wanted.text is not None]
     # checked here, because a validator of the whole model could not name the invalid field
     if sum(forms) != 1:
-        raise invalid_field(
-            ("body", "tool"), "The body must contain exactly one of `tool` (with `args`), `actions` and `text`."
-        )
+        raise invalid_field(("body", "tool"), "The body must have exactly one of `tool`, `actions` and `text`.")
     if wanted.args is not None and wanted.tool is None:
         raise invalid_field(("body", "args"), "`args` is allowed only together with `tool`.")
     actions: list[tuple[str, Json]] = [(action.tool, action.args) for action in wanted.actions or ()]

@@ -40,9 +40,7 @@ async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
     if not seeds:
         if split is not None and split not in environment.split_names:
             raise _wrong(
-                "split",
-                f"is unknown. The splits of {environment.name} are {', '.join(environment.split_names)}",
-                "unknown_split",
+                "split", f"is unknown. {environment.name} has {', '.join(environment.split_names)}", "unknown_split"
             )
         return json_answer(context.description.taskset(environment))
     found = []
@@ -79,11 +77,7 @@ def _environment(context: RouteContext, name: str | None) -> EnvironmentSpec:
     if name is None:
         return spec.default_environment
     if name not in spec.environments:
-        raise _wrong(
-            "environment",
-            f"is unknown. The environments of this app are {', '.join(spec.environments)}",
-            "unknown_environment",
-        )
+        raise _wrong("environment", f"is unknown. This app has {', '.join(spec.environments)}", "unknown_environment")
     return spec.environments[name]
 
 

@@ -89,8 +89,7 @@ class Tracing:
             self.dropped += 1
             if self.dropped.bit_count() == 1:  # logged at 1, 2, 4, 8, …
                 log.warning(
-                    "the traces of %d rollouts were dropped, because rollouts end faster than their spans are built",
-                    self.dropped,
+                    "traces of %d rollouts were dropped, because building spans is too slow for this load", self.dropped
                 )
             return
         try:
@@ -193,10 +192,7 @@ def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerPr
         sdk = importlib.import_module("opentelemetry.sdk.trace")
         export = importlib.import_module("opentelemetry.sdk.trace.export")
     except ImportError:
-        log.warning(
-            "OTEL_ variables enable traces, but OpenTelemetry is not installed, so no traces are written. Run: %s",
-            EXTRA,
-        )
+        log.warning("OTEL_ variables enable traces, but OpenTelemetry is not installed. Run: %s", EXTRA)
         return None
     exporters = [exporter for name in names if (exporter := _exporter(name, variables)) is not None]
     if not exporters:
@@ -219,17 +215,13 @@ def _exporter(name: str, variables: Mapping[str, str]) -> Any:
     found = importlib.metadata.entry_points(group="opentelemetry_traces_exporter", name=wanted or protocol)
     if not found:
         hint = EXTRA if wanted == "otlp_proto_http" else "install its package"
-        log.warning(
-            "no traces are sent to the exporter %r, because %r is not installed: %s", name, wanted or protocol, hint
-        )
+        log.warning("exporter %r is disabled, because %r is not installed: %s", name, wanted or protocol, hint)
         return None
     try:
         # a broken exporter must not prevent the server from starting
         return next(iter(found)).load()()
     except Exception as error:
-        log.warning(
-            "no traces are sent to the exporter %r, because its constructor raised %s", name, type(error).__name__
-        )
+        log.warning("exporter %r is disabled, because its constructor raised %s", name, type(error).__name__)
         return None
 
 

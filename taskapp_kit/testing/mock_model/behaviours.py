@@ -96,9 +96,7 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
     """
     for name in misdeeds:
         if name not in MISDEEDS:
-            raise ConfigError(
-                f"The kind of faulty reply {name!r} does not exist.", hint=f"Use one of {', '.join(MISDEEDS)}."
-            )
+            raise ConfigError(f"The kind {name!r} of misdeeds= does not exist.", hint=f"Use {', '.join(MISDEEDS)}.")
     well = random_answers()
 
     def answer(request: ChatRequest) -> Any:
@@ -174,18 +172,14 @@ def from_file(path: str | Path) -> Behaviour:
         try:
             return scripted(orjson.loads(text))
         except orjson.JSONDecodeError as error:
-            raise ConfigError(
-                f"The script {file} is not valid JSON: {error}.", hint="Write a JSON list of answers."
-            ) from None
+            raise ConfigError(f"The script {file} is not JSON: {error}.", hint="Write a list of answers.") from None
     answers = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 answers.append(orjson.loads(line))
             except orjson.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{file}:{number} is not valid JSON: {error}.", hint="Write one answer per line, as JSON."
-                ) from None
+                raise ConfigError(f"{file}:{number} is not JSON: {error}.", hint="Write one answer per line.") from None
     return scripted(answers)
 
 

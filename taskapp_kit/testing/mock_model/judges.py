@@ -97,8 +97,7 @@ def without_nonces(request: ChatRequest) -> ChatRequest:
 
 
 def outside_boundaries(request: ChatRequest) -> str:
-    """Return the text of the request without the parts between boundaries with a nonce of at least 8 hexadecimal
-    digits.
+    """Return the text of the request without the parts between boundaries. A nonce has at least 8 hexadecimal digits.
 
     Boundaries are `<name-NONCE>…</name-NONCE>` and `<name id="NONCE">…</name id="NONCE">`. For other boundaries, pass
     `outside` to `obedient_judge`.

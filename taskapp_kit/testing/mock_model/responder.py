@@ -311,7 +311,5 @@ def latency_of(given: float | tuple[float, float]) -> float | tuple[float, float
     """Return the latency unchanged. Raises ConfigError if it is negative or the bounds are in the wrong order."""
     low, high = given if isinstance(given, tuple) else (given, given)
     if not 0 <= low <= high < 86_400:
-        raise ConfigError(
-            f"The latency {given} is invalid.", hint="Use a number of seconds ≥ 0, or a pair (low, high)."
-        )
+        raise ConfigError(f"The latency {given} is invalid.", hint="Use seconds ≥ 0, or a pair (low, high).")
     return given

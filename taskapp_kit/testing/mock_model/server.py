@@ -73,13 +73,9 @@ class MockModel:
         port: int = 0,
     ) -> None:
         if script is not None and score is not None:
-            raise ConfigError(
-                "Both a script and a score were passed.", hint="Pass a score only with behaviour='judge'."
-            )
+            raise ConfigError("Both a script and a score were passed.", hint="Pass score= with behaviour='judge'.")
         if script is not None and behaviour != "random":
-            raise ConfigError(
-                f"Both a script and the behaviour {behaviour!r} were passed.", hint="Pass only one of them."
-            )
+            raise ConfigError(f"Both a script and the behaviour {behaviour!r} were passed.", hint="Pass only one.")
         self.records = RequestLog(record, watch)
         self._answering = Responder(
             of_script(script) if script is not None else by_name(behaviour, parallel=parallel, score=score),
@@ -189,9 +185,7 @@ class MockModel:
             ConfigError: The mock model is already running, or the port cannot be used.
         """
         if self._thread is not None:
-            raise ConfigError(
-                "The mock model is already running.", hint="Call close() first, or create another MockModel."
-            )
+            raise ConfigError("The mock model is already running.", hint="Close it first, or create another MockModel.")
         begun = threading.Event()
         self._failure = None
         self._thread = threading.Thread(target=self._on_thread, args=(begun,), name="mock-model", daemon=True)
