@@ -135,10 +135,7 @@ class Dispatcher:
         await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
 
     async def _begin(self, slot: ReplicaSlot) -> None:
-        """Start the slot's process, and repeat the calls that set the replica's state.
-
-        Raises ReplicaStartFailed if the start or one of the calls fails.
-        """
+        """Start the slot's process, and repeat the calls that set its state. Raises ReplicaStartFailed if any of this fails."""
 
         def has_ended(reason: str) -> None:
             if slot.handle is handle:
@@ -270,8 +267,7 @@ class Dispatcher:
     async def _wait(self, find: Callable[[], ReplicaSlot | None]) -> ReplicaSlot:
         """Wait in line until `find` returns a replica.
 
-        Raises Saturated if the line is too long or the wait takes too long, and ReplicaStartFailed if no replica
-        starts.
+        Raises Saturated if the line or the wait is too long, and ReplicaStartFailed if no replica starts.
         """
         if len(self._waiting) >= self.options.max_waiting:
             raise self._saturated(f"{len(self._waiting)} calls are already waiting for a replica")
