@@ -74,7 +74,7 @@ def tool_method(
         if not field.isidentifier() or keyword.iskeyword(field):
             raise parts.wrong(
                 f"of {parts.name}: {name!r} has an argument {field!r}",
-                "a valid name of a Python parameter",
+                "a valid Python parameter name",
                 "rename the argument where the tool is declared",
             )
         shown = resolved(part, schema)

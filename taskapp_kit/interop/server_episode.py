@@ -103,7 +103,7 @@ def unreadable(parts: ClassParts, error: KitError, expected: str) -> Declaration
 def status_hint(status: int, address: str) -> str:
     """Return a hint for an HTTP status, or "". address: a clause about the expected URL."""
     if status in (401, 403):
-        return "Pass the header, and the environment variable that contains the key, in headers=."
+        return "Pass headers={HEADER: VARIABLE} with the environment variable that contains the key."
     return f"Check the URL{address}" if status in (404, 405) else ""
 
 

@@ -350,7 +350,7 @@ class AddressPolicy:
         """Return a hint for a rejected host: what to do, with the exact setting. why: the result of `refusal`."""
         if "metadata" in why:
             return "No setting allows it. Use the address of a model endpoint."
-        return f"Use a public address, or set {ALLOW}={host} (comma-separated; keep other entries) on this server."
+        return f"Use a public address, or set {ALLOW}={host} on this server. Separate several entries with commas."
 
 
 def check_address(

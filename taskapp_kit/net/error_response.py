@@ -215,7 +215,7 @@ class ErrorWriter:
     def _internal(self, error: BaseException, where: str) -> EncodedResponse:
         error_id = new_error_id()
         self.log.error("internal error error_id=%s route=%s", error_id, where or "-", exc_info=error)
-        code, message = "internal_error", f"{self.server} failed while handling the request, which may be valid."
+        code, message = "internal_error", f"{self.server} failed. The request itself may be valid."
         if isinstance(error, StoreError):
             code, message = "store_failed", f"The store could not save or read {self.stored}."
         return self.envelope(500, code, message, f"Search the server's log for {error_id}.", error_id=error_id)

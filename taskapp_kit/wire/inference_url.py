@@ -89,7 +89,7 @@ def _without_capability(url: str, correlation: str | None) -> str:
 
 
 def stored_url(url: str) -> str:
-    """Return the address for storage: without user, password, a gateway's secret part, and the query except for `cid`.
+    """Return the address for storage, without user, password, a gateway's secret part and all query values but `cid`.
 
     The address of a model that a command serves is stored without the port, so that the evaluation can be resumed.
     """

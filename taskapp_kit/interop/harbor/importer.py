@@ -340,7 +340,7 @@ class HarborEnvironment:
                 f"{failed}, and {name} does not contain a number: {cut(text.strip(), 100)!r}."
             ) from error
         if not rewards or not all(map(math.isfinite, rewards.values())):
-            raise VerifierFailed(f"{failed}, and {name} has no finite number: {cut(text.strip(), 100)!r}.")
+            raise VerifierFailed(f"{failed}, and {name} contains no finite number: {cut(text.strip(), 100)!r}.")
         if "reward" not in rewards and len(rewards) != 1:
             raise VerifierFailed(f"{failed}, and none of the rewards in {name} is called reward.")
         if not 0 <= _total(rewards) <= 1:

@@ -148,12 +148,12 @@ def _episode_of(environment: EnvironmentSpec, row: Mapping[str, Json]) -> ResetS
     if row.get("environment") not in (None, environment.name):
         raise _wrong("environment", f"should be {environment.name!r}, the environment in this URL")
     if row.get("output_mode", "tool_calls") != "tool_calls":
-        raise _wrong("output_mode", "should be tool_calls, because agents call the routes of tools")
+        raise _wrong("output_mode", "should be tool_calls, the only mode that NeMo Gym's agents support")
     if row.get(ON_FAILURE, "mask") not in ("mask", "error"):
         raise _wrong(ON_FAILURE, "should be mask or error")
     reserved = next((name for name in environment.actions if name in RESERVED), None)
     if reserved is not None:
-        raise _wrong("environment", f"has an action {reserved!r}, which is the name of a route of resources servers")
+        raise _wrong("environment", f"has an action {reserved!r}, but resources servers use this name for a route")
     config = row.get("config", {})
     if isinstance(config, str):
         try:

@@ -61,7 +61,7 @@ class NemoVerified(NemoBody):
 COOKIE = "taskapp_session"
 PLAYING = (*READING, 409, 429, 500, 502, 504)
 SESSION = {"name": COOKIE, "in": "cookie", "required": True, "schema": {"type": "string"}}
-SENT = {"Set-Cookie": "The session's id, for the next requests."}
+SENT = {"Set-Cookie": "The session's id. Send it with the next requests."}
 TOOL = {"name": "tool", "in": "path", "required": True, "schema": {"type": "string"}}
 TEXT: Headers = [
     (b"content-type", b"text/plain; charset=utf-8"),

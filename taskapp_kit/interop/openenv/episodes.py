@@ -220,7 +220,7 @@ NO_STATE: dict[str, Json] = {"episode_id": None, "step_count": 0}
 def _answer(observation: dict[str, Json], reward: Json, done: bool, metadata: dict[str, Json]) -> dict[str, Json]:
     """Return the response of a reset or step.
 
-    `metadata` is at the top level and in the observation, because OpenEnv's releases read different ones.
+    `metadata` is at the top level and in the observation, because each release of OpenEnv reads only one of the two.
     """
     return {"observation": observation, "reward": reward, "done": done, METADATA: metadata}
 

@@ -39,7 +39,7 @@ from taskapp_kit.serve.routes.sessions import FinishSession
 from taskapp_kit.wire.field_problems import invalid_member
 
 SESSION_HEADER = "X-Session-ID"
-SESSION_SENT = {SESSION_HEADER: "The session's id, for the next requests."}
+SESSION_SENT = {SESSION_HEADER: "The session's id. Send it with the next requests."}
 SESSION_PARAMETERS: tuple[dict[str, Any], ...] = (
     {"name": SESSION_HEADER, "in": "header", "schema": {"type": "string"}},
     {"name": "session_id", "in": "query", "schema": {"type": "string"}},

@@ -26,7 +26,7 @@ from taskapp_kit.wire.chat.dialect_body import (
 )
 
 REFUSED: Mapping[str, str] = {
-    "mcp_servers": "Call their tools from the client.",
+    "mcp_servers": "Call the tools of MCP servers from the client.",
     "container": "Omit it.",
     "context_management": "Omit it, and shorten the conversation yourself.",
 }
@@ -78,8 +78,8 @@ def _messages(body: Body) -> list[dict[str, Any]]:
     if given[-1].get("role") == "assistant":
         raise wrong(
             ("messages", len(given) - 1),
-            "has the role assistant, but a reply cannot be continued",
-            "Make the last message the user's.",
+            "has the role assistant, but this server cannot continue a reply",
+            "End `messages` with a user message.",
         )
     found: list[dict[str, Any]] = []
     for index, message in enumerate(given):
@@ -155,7 +155,7 @@ def _texts(body: Body, name: str, place: Place) -> list[str]:
 def _tool(tool: Body, place: Place) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
         raise wrong(
-            (*place, "type"), unknown(tool.get("type")), "Send tools with an `input_schema`, which the client runs."
+            (*place, "type"), unknown(tool.get("type")), "Send tools that the client runs, with an `input_schema`."
         )
     return chat_tool(text_of(tool, "name", place), tool.get("input_schema"), tool.get("description"))
 

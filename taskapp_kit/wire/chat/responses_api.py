@@ -31,7 +31,7 @@ REFUSED: Mapping[str, str] = {
     "previous_response_id": "Send the conversation as `input`.",
     "conversation": "Send the conversation as `input`.",
     "background": "Omit it, and wait for the response.",
-    "prompt": "Send its text as `instructions` or `input`.",
+    "prompt": "Send the text of the prompt as `instructions` or `input`.",
     "context_management": "Omit it, and shorten the conversation yourself.",
 }
 COPIED = ("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_tool_calls", "seed", "chat_template_kwargs",
