@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def open_app(reference: str, settings: Settings) -> TaskApp:
     """Import the app that an APP argument names. Its code can read the settings, and only its log is printed on stderr.
 
-    Raises DiscoveryError if there is no such app or its import fails.
+    Raises DiscoveryError if the app is not found or its import fails.
     """
     export(settings)
     only_authors_log()

@@ -41,7 +41,7 @@ FILTERS = options(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A selection of stored rollouts. An order of None is the source's order, and a limit of None is no limit."""
+    """A selection of stored rollouts. If `order` is None, it is the order of the source. If `limit` is None, all are selected."""
 
     query: RolloutQuery = field(default_factory=RolloutQuery)
     order: RowOrder | None = None

@@ -64,8 +64,8 @@ class Settings:
         dev_environment_api_key: An additional key for development.
         keys_file: A file with one key per line. The server reads the file again when it changes.
         store: The address of the store, or `none`. If not set, the command chooses the store.
-        store_keep: Which rollouts the server keeps in the store: those of the last days, such as `30d`, or a number of the
-            newest rollouts. If not set, the server keeps all rollouts.
+        store_keep: Which rollouts the server keeps in the store: `30d` keeps the rollouts of the last 30 days, `1000` the
+            newest 1000 rollouts. If not set, the server keeps all rollouts.
         max_concurrent: The maximum number of concurrent rollouts.
         workers: The number of worker processes that run environments. With 0, threads of the server run them.
         grace_seconds: How long rollouts may continue after the server receives the signal to stop. Modal kills a container

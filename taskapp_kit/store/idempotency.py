@@ -10,7 +10,7 @@ without a result is lost if its lease has expired or its owner has certainly die
 settle its record after another claim took the key over. The key then belongs to the new rollout, and both rollouts have run.
 No lease can prevent this.
 
-The three stores implement how records are put, read and written, and how to tell whether an owner is alive.
+The three stores implement how records are put, read and written, and how to find out whether an owner is alive.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
 
     @abstractmethod
     async def _read(self, rollout_id: str) -> Entry | None:
-        """Return the entry of this rollout, or None if there is no such entry. Raises StoreError."""
+        """Return the entry of this rollout, or None if it does not exist. Raises StoreError."""
 
     @abstractmethod
     async def _result(self, entry: Entry) -> StoredResult:

@@ -218,7 +218,7 @@ class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
             seen = over.row
             settled_at = -1.0 if seen.settled_at is None else seen.settled_at
             connection.execute(self._statements.free_key, [seen.rollout_id, ticket.key, seen.lease_until, settled_at])
-        # Put before reading, because the unique index accepts only one of two concurrent claims, whatever they have read.
+        # Put before reading, because the unique index accepts only one of two concurrent claims.
         values = (ticket.rollout_id, ticket.fingerprint, ticket.created_at, ticket.key, ticket.key_label, ticket.app)
         for _ in range(CLAIM_TRIES):
             lease_until = self._clock.now() + LEASE_SECONDS

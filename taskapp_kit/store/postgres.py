@@ -1,7 +1,7 @@
 """The store in Postgres: one database for any number of servers and containers.
 
 A store opens few connections, limits the time of each wait, and replaces lost connections. No state of a session outlives a
-transaction: there are no prepared statements, and settings are set with SET LOCAL. Poolers in transaction mode, such as
+transaction: statements are not prepared, and settings are set with SET LOCAL. Poolers in transaction mode, such as
 PgBouncer and the poolers of serverless Postgres, can therefore be used.
 """
 

@@ -84,7 +84,7 @@ def _position(rows: Sequence[RolloutRow], wanted: str | None, done: set[str]) ->
     """Return the position of the rollout to show.
 
     If a rollout is requested, this is its position, or None if it is not in `rows`. Otherwise, it is the first rollout
-    without a score, or else the first rollout. None if there are no rows.
+    without a score, or else the first rollout. None if `rows` is empty.
     """
     if wanted is not None:
         return next((at for at, row in enumerate(rows) if row.rollout_id == wanted), None)

@@ -85,7 +85,7 @@ def cookie_name(scope: Scope) -> str:
 
 
 def session_id(scope: Scope) -> str:
-    """Return the session's id from the cookie, or an empty string if there is no cookie."""
+    """Return the session's id from the cookie, or an empty string if the cookie is missing."""
     name = cookie_name(scope)
     for header, value in scope["headers"]:
         if header == b"cookie":

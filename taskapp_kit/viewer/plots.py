@@ -215,7 +215,7 @@ class StripStep:
 
     Attributes:
         label: The step's name.
-        reward: The step's reward, or None if it has none.
+        reward: The step's reward, or None for a step without a reward.
         href: The address that a click opens.
     """
 
@@ -408,7 +408,7 @@ def result_plots(policies: Mapping[str, PolicyResults], failures: Mapping[str, i
 
 
 def bar_plot(caption: str, rows: Sequence[Bar], x_label: str = "reward") -> list[CaptionedPlot]:
-    """Return one plot of the first rows, or an empty list if there are no rows."""
+    """Return one plot of the first rows, or an empty list if `rows` is empty."""
     if not rows:
         return []
     whole = caption if len(rows) <= MOST_BARS else f"{caption} (the first {MOST_BARS} of {len(rows)})"

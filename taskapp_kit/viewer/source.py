@@ -284,7 +284,7 @@ def reward_ranges(spec: AppSpec) -> dict[str, Range]:
 
 
 def scales_of(spec: AppSpec) -> list[Scale]:
-    """Return the scales on which a person may score: the judges' scales, then those of the outcome criteria."""
+    """Return the scales on which a person may score: the judges' scales, then the scales of the outcome criteria."""
     judges = [
         Scale(judge.name, judge.description, *judge.scale, judge.choices, True, judge.environments)
         for judge in spec.judges

@@ -369,7 +369,7 @@ async def test_lock_held_too_long_raises_store_error_and_recovers(address: str) 
 async def test_missing_tables_raise_store_error(store: PostgresStore, name: str, postgres: PostgresServer) -> None:
     await store.save(rollout("r1"))
     postgres.execute("DROP TABLE rollouts", name)
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreError, match="tables do not exist"):
         await store.save(rollout("r2"))
 
 

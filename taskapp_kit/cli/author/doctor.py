@@ -57,8 +57,8 @@ def command(
 ) -> None:
     """Check an app or a running task app, and with --backend also a backend.
 
-    For an APP, every problem in its declarations is reported. If there are no problems, policies that need no model play
-    rollouts in each environment, in this process, and one line is printed for each check. Among other things, the checks
+    For an APP, every problem in its declarations is reported. If none is found, policies that need no model play rollouts
+    in each environment, in this process, and one line is printed for each check. Among other things, the checks
     find episodes that differ although the seed is the same, rewards and rubrics that cannot be trusted, private fields
     that the policy can see, and state that leaks into the next episode. Nothing is stored.
 

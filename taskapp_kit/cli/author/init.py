@@ -106,7 +106,7 @@ def instantiate(template: Template, target: Path, title: str) -> list[Path]:
 
 
 def app_file(folder: Path, files: list[Path]) -> Path | None:
-    """Return the file in a project's top directory that creates the TaskApp, or None if there is no such file."""
+    """Return the file in a project's top directory that creates the TaskApp, or None if no file creates it."""
     scripts = (path for path in files if path.suffix == ".py" and len(path.parts) == 1)
     return next((path for path in scripts if "TaskApp(" in (folder / path).read_text("utf-8")), None)
 

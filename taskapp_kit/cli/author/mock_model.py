@@ -63,7 +63,7 @@ class JudgeScore(ValueKind):
     "--behaviour",
     type=click.Choice(["random", "echo", "bad", "empty", "judge", "obedient-judge"]),
     default="random",
-    help="How the model replies if there is no script.",
+    help="How the model replies without a script.",
 )
 @click.option("--parallel", type=click.IntRange(1, 16), default=1, metavar="N", help="At most N calls per reply.")
 @click.option(

@@ -183,7 +183,7 @@ def _value(value: Any) -> str:
 
 
 def _interval(interval: Mapping[str, Any]) -> str:
-    """Return text such as `0.1 to 0.9`, a dash for too few seeds, or an empty string if there is no reward."""
+    """Return text such as `0.1 to 0.9`, a dash for too few seeds, or an empty string if all rewards are undefined."""
     if interval["low"] is None:
         return NO_INTERVAL if interval["clusters"] else ""
     return f"{interval['low']:.4g} to {interval['high']:.4g}"

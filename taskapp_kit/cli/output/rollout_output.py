@@ -37,7 +37,7 @@ class StepLines:
 
     Args:
         width: The width in columns, or None for the terminal's width.
-        full: Whether to print long texts and equal steps in full.
+        full: Whether to print long text and equal steps in full.
     """
 
     def __init__(self, *, width: int | None = None, full: bool = False) -> None:

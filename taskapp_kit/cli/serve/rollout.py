@@ -139,7 +139,7 @@ def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> 
     """Play a rollout on a server and return the response body. Redirects of a gateway that makes callers wait are followed.
 
     seconds: The rollout's deadline. Raises TaskAppError if a request fails or the response is not a rollout, JobTimeout if
-    there is no response in time, and ConfigError if the URL is invalid.
+    the response takes too long, and ConfigError if the URL is invalid.
     """
     server = client.SyncTaskAppClient(url, key)
     remote_task_app.asked(server.get, "/", retries=0, seconds=SIGN_OF_LIFE_SECONDS)

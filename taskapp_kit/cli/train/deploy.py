@@ -341,7 +341,7 @@ def print_line(line: str) -> None:
 
 
 def secret_values(plan: modal_plans.DeployPlan, env_files: Sequence[str], *, mint: bool) -> dict[str, str]:
-    """Return the values for the Secret from the env files, or from `.env` if there are no env files.
+    """Return the values for the Secret from the env files, or from `.env` if `env_files` is empty.
 
     If `mint` is true and neither the files nor the process environment set ENVIRONMENT_API_KEY, a key is created and
     written to the last env file, which then has mode 600, because Modal never shows the key again. The key is not printed.

@@ -86,7 +86,7 @@ class LocalTraining:
     def idempotency_keys(self) -> Iterator[str]:
         """Yield the idempotency keys of the first job with these options, of the second job, and so on."""
         # The same command continues the same job, also after a failure whose cause was fixed. A changed config starts
-        # another job, and so does the same command after the job succeeded: the number then increases.
+        # another job. After a job succeeded, the same command also starts another job, with the next number.
         identity = [self.config.document, str(Path(self.task_app).resolve()), self.model]
         digest = hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
         return (f"train-local.{digest}.{count}" for count in itertools.count(1))

@@ -61,8 +61,8 @@ def test_a_new_key_is_written_before_it_leaves(run: Run, backend: str, tmp_path:
     ("changed", "status", "words"),
     [
         ({}, 2, "The backend's address is not set."),
-        ({"SYNTH_API_KEY": ""}, 2, "SYNTH_API_KEY, the backend's key"),
-        ({"ENVIRONMENT_API_KEY": ""}, 2, "ENVIRONMENT_API_KEY, the task app's key"),
+        ({"SYNTH_API_KEY": ""}, 2, "SYNTH_API_KEY (the backend's key) is not set"),
+        ({"ENVIRONMENT_API_KEY": ""}, 2, "ENVIRONMENT_API_KEY (the task app's key) is not set"),
         ({"SYNTH_API_KEY": "canary-another-key"}, 1, "rejects the key"),
     ],
     ids=str,

@@ -71,7 +71,7 @@ def test_at_a_terminal_all_may_be_left_for_later(tmp_path: Path) -> None:
             terminal.type(answer)
         assert terminal.end() == 0
     assert sorted(written(tmp_path)) == ["BACKEND_BASE_URL", "ENVIRONMENT_API_KEY"]
-    assert "Still missing: SYNTH_API_KEY, TASK_APP_URL." in terminal.text
+    assert "Not set: SYNTH_API_KEY, TASK_APP_URL." in terminal.text
 
 
 def test_the_key_of_a_backend_on_this_machine_is_made_and_not_shown(run: Run, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_ctrl_c_at_a_question_writes_nothing(tmp_path: Path) -> None:
 def test_without_a_terminal_it_asks_nothing_and_says_what_is_missing(run: Run, tmp_path: Path) -> None:
     done = run("setup", status=0, **NOTHING)
     assert sorted(written(tmp_path)) == ["ENVIRONMENT_API_KEY"]
-    assert "Still missing: BACKEND_BASE_URL, SYNTH_API_KEY, TASK_APP_URL." in done.stderr
+    assert "Not set: BACKEND_BASE_URL, SYNTH_API_KEY, TASK_APP_URL." in done.stderr
 
 
 def test_an_env_file_that_is_there_is_kept_and_completed(run: Run, tmp_path: Path) -> None:
