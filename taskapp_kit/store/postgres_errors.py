@@ -77,13 +77,13 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
     code = f" ({state})" if state else f" ({kind})"
     if cause is None:
         return StoreError(
-            f"could not {doing} the store {place}: {kind}{code if state else ''}.",
+            f"Could not {doing} the store {place}: {kind}{code if state else ''}.",
             hint="Check the Postgres server's log.",
         )
     if state == "42501" and isinstance(origin, psycopg.Error) and origin.diag.message_primary:
         code = f": {origin.diag.message_primary}{code}"  # the message contains the name of the table or schema, but no data
     error = StoreRefusal if state.startswith("54") else StoreError
-    return error(f"could not {doing} the store {place}: {cause[0]}{code}.", hint=cause[1])
+    return error(f"Could not {doing} the store {place}: {cause[0]}{code}.", hint=cause[1])
 
 
 def is_lost(fault: Exception) -> bool:

@@ -312,7 +312,7 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
     origin = getattr(fault, "orig", None) or fault
     if isinstance(origin, OSError):
         return StoreError(
-            f"could not {doing} the store {place}: {origin.strerror or type(origin).__name__}.",
+            f"Could not {doing} the store {place}: {origin.strerror or type(origin).__name__}.",
             hint="Create the directory and make it writable, free some space, or use another path (or none).",
         )
     name = getattr(origin, "sqlite_errorname", "") or type(origin).__name__
@@ -320,5 +320,5 @@ def explain(fault: Exception, place: str, doing: str) -> StoreError:
     kind = StoreRefusal if name == "SQLITE_TOOBIG" else StoreError
     for beginning, reason, hint in _SENTENCES:
         if name.startswith(beginning):
-            return kind(f"could not {doing} the store {place}: {reason} ({name}).", hint=hint)
-    return StoreError(f"could not {doing} the store {place}: {name}.", hint="Check the file with SQLite's own tools.")
+            return kind(f"Could not {doing} the store {place}: {reason} ({name}).", hint=hint)
+    return StoreError(f"Could not {doing} the store {place}: {name}.", hint="Check the file with SQLite's own tools.")

@@ -98,7 +98,7 @@ def test_no_room_on_the_disk_fails_the_one_that_does_not_fit_and_passes(tmp_path
     out, err = child(FULL, str(path)).communicate(timeout=30)
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["NoneType", "StoreError", "NoneType"], (out, err)
-    assert f"could not write the store {path}: the disk" in lines[1]
+    assert f"Could not write the store {path}: the disk" in lines[1]
     found, lost = missing(path, ["before", "small-1", "small-2", "after"])
     assert lost == []
     assert found.ok
@@ -145,7 +145,7 @@ def test_a_place_that_cannot_be_written_to_is_told_with_its_path_and_what_to_do(
     lines = out.splitlines()
     assert len(lines) == 4, (out, err)
     for line, name in zip(lines, ("new.db", "sub/new.db", "old.db"), strict=False):
-        assert f"could not open the store {directory / name}: Permission denied." in line
+        assert f"Could not open the store {directory / name}: Permission denied." in line
         assert "make it writable" in line
     assert f"The store {directory} is a directory. Use the path of a file, for example" in lines[3]
 

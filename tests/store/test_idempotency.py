@@ -239,7 +239,7 @@ async def test_lock_held_too_long_raises_store_error_and_recovers(tmp_path: Path
     calls = (tickets.claim(IdempotencyRecord(f"r{n}", "body", time.time())) for n in range(3))
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, StoreError)
-        assert f"could not write the store {path}: another process has held the write lock" in str(outcome)
+        assert f"Could not write the store {path}: another process has held the write lock" in str(outcome)
     locker.execute("COMMIT")
     locker.close()
     assert await tickets.claim(IdempotencyRecord("r0", "body", time.time())) is None

@@ -91,7 +91,7 @@ def test_each_connection_failure_has_its_message(postgres: PostgresServer) -> No
     name = name_of(address)
     assert "the user name or password was rejected" in refusal(postgres.url(name, password="wrong"))
     assert "the user name or password was rejected" in refusal(address.replace("tester", "nobody"))
-    assert f"could not open the store {place}/absent (Postgres): the database does not exist" in refusal(
+    assert f"Could not open the store {place}/absent (Postgres): the database does not exist" in refusal(
         postgres.url("absent")
     )
     assert "the TLS connection failed" in refusal(f"{address}?sslmode=require")

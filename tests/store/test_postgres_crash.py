@@ -115,7 +115,7 @@ async def test_every_acknowledged_rollout_survives_kill_9_of_theirs(postgres: Po
     acknowledged += process.stdout.read().split()
     told = process.stderr.read()
     assert process.wait(30) == 0, told
-    assert [line for line in told.splitlines() if line.startswith("could not")] == []
+    assert [line for line in told.splitlines() if line.startswith("Could not")] == []
     assert len(set(acknowledged)) == 400, "each one was written on once the server was back"
     assert PASSWORD not in told
     found, lost = await found_in(address, acknowledged)
