@@ -191,7 +191,7 @@ def test_gpus_in_use_are_a_problem_of_the_topology() -> None:
 
 def test_a_problem_has_its_line_what_was_found_what_was_expected_and_what_to_do(tmp_path: Path) -> None:
     text, line = with_value("training", "batch_size", '"two"')
-    sentence = 'found "two"; expected an integer of at least 1. Write for example batch_size = 2.'
+    sentence = 'found "two"; expected an integer of at least 1. Write, for example, batch_size = 2.'
     assert problems(tmp_path, text) == (f"line {line}: [training] batch_size: {sentence}",)
 
 

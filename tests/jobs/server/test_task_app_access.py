@@ -96,7 +96,7 @@ def test_a_task_apps_key_is_sent_to_another_one_only_where_that_is_trusted() -> 
         second = first.elsewhere("https://second.example.org")
         assert (second.url, second.handover().key) == ("https://second.example.org", key)
     first = OpenedTaskApp(url, key, TaskAppAddresses(local=False), (key,), 0)
-    with pytest.raises(ConfigError, match=r"is not sent to https://second\.example\.org"):
+    with pytest.raises(ConfigError, match=r"was not sent to https://second\.example\.org"):
         first.elsewhere("https://second.example.org")
 
 
