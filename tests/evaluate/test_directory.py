@@ -91,8 +91,8 @@ def test_a_line_that_is_wrong_in_the_middle_is_told_not_dropped(tmp_path: Path) 
     lines = (tmp_path / RESULTS).read_bytes().splitlines(keepends=True)
     for spoiled, said in (
         ([lines[0], b"}{\n", lines[2]], "line 2, .*JSON"),
-        ([lines[0], lines[1], lines[0]], "line 3, repeats"),
-        ([lines[0].replace(b'"seed":0', b'"seed":77')], "line 1, .*requested"),
+        ([lines[0], lines[1], lines[0]], "line 3, is a duplicate"),
+        ([lines[0].replace(b'"seed":0', b'"seed":77')], "line 1, .*plan"),
         ([lines[0].replace(b'"status"', b'"state"')], "line 1, .*release"),
     ):
         (tmp_path / RESULTS).write_bytes(b"".join(spoiled))

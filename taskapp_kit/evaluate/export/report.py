@@ -81,6 +81,6 @@ async def loaded(source: RolloutSource, rollout_id: str, report: ExportReport) -
     try:
         return await source.load(rollout_id)
     except ConfigError as error:
-        report.left_out["not stored whole"] += 1
+        report.left_out["not stored in full"] += 1
         report.missing = report.missing or error
         return None

@@ -83,7 +83,7 @@ def test_a_directory_without_its_store_gives_the_numbers(store: Path, tmp_path: 
     report = exported(directory, "jsonl", tmp_path / "o.jsonl")
     (found,) = map(orjson.loads, (tmp_path / "o.jsonl").read_bytes().splitlines())
     assert (found["reward"], found["seed"], found["rollout"]) == (0.5, 3, None)
-    assert report.notes == ["1 are not stored whole, so the file only has their numbers."]
+    assert report.notes == ["1 are not stored in full, so the file only has their numbers."]
     with pytest.raises(ConfigError, match="has no rollouts.db"):
         exported(directory, "sft", tmp_path / "o.sft")
 
@@ -187,7 +187,7 @@ def test_rollouts_that_are_not_stored_whole_are_left_out_of_a_log(tmp_path: Path
     ]  # fmt: skip
     (directory / "results.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     report = exported(directory, "inspect", tmp_path / "o.eval")
-    assert (report.rollouts, dict(report.left_out)) == (1, {"not stored whole": 1})
+    assert (report.rollouts, dict(report.left_out)) == (1, {"not stored in full": 1})
     (directory / "rollouts.db").unlink()
     with pytest.raises(ConfigError, match="has no rollouts.db"):
         exported(directory, "inspect", tmp_path / "p.eval")
