@@ -72,7 +72,7 @@ INTRODUCTION = """# Performance
 Written by `make bench`; do not edit. Every comparison is a ratio from one run on one machine, in which the programs
 were measured alternately. Absolute figures depend on the machine. Each section ends with its budgets and whether they
 were met. No test asserts these figures. "Median (range)" is the median of the repetitions, with the lowest and the
-highest value.
+highest value. CPU is the server process's CPU time; the load generator runs on the same machine and is not counted.
 
 Machine: {cores} cores, {architecture}, {system}, Python {python}; load average before the run {load:.1f}.
 """

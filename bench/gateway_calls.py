@@ -113,10 +113,9 @@ def table(costs: dict[tuple[str, int], list[Cost]], repetitions: int) -> Table:
         notes=[
             (
                 f"Median (range) of {repetitions} repetitions with {ATTEMPTS} conversations of {TURNS} turns and one "
-                "call per turn. The sampler replies immediately. CPU is the time of the server process; the load "
-                "generator is not counted. The bare server reads the same request bodies with the same code and "
-                "returns fixed bytes. The gateway renders the prompt, recognizes the turn that a call continues, and "
-                "records the call and its reply."
+                "call per turn. The sampler replies immediately. The bare server reads the same request bodies with "
+                "the same code and returns fixed bytes. The gateway renders the prompt, recognizes the turn that a "
+                "call continues, and records the call and its reply."
             ),
             "The gateway adds CPU time to each call: "
             + ", ".join(f"{ms:.2f} ms with {in_flight} in flight" for in_flight, ms in added.items())

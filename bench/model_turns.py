@@ -155,12 +155,12 @@ def table(measured: Mapping[str, Cells], repetitions: int, left_out: Sequence[st
         rows=rows,
         notes=[
             (
-                f"The environment is a counter with {TURNS} turns and one tool call per turn. The mock model and the "
-                "load generator run in separate processes, which are not counted. For taskapp-kit, CPU is the time of "
-                "the server process, which plays and scores `POST /rollout` requests without a store; the figures are "
-                f"the median (range) of {repetitions} repetitions. Each other program was run once, in one process "
-                "without HTTP, with its default log and scoring. The latencies are for a complete rollout, minus the "
-                f"time of its {TURNS} model calls; they include waiting for a free core."
+                f"The environment is a counter with {TURNS} turns and one tool call per turn. The mock model runs in "
+                "a separate process, which is not counted. taskapp-kit plays and scores `POST /rollout` requests "
+                f"without a store; its figures are the median (range) of {repetitions} repetitions. Each other "
+                "program was run once, in one process without HTTP, with its default log and scoring. The latencies "
+                f"are for a complete rollout, minus the time of its {TURNS} model calls; they include waiting for a "
+                "free core."
             ),
             *left_out,
             Budget(

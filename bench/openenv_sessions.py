@@ -241,7 +241,7 @@ def table(
             (
                 f"The environment is a counter with episodes of {EPISODE_STEPS} steps, played over OpenEnv's `/ws`, "
                 f"including resets. The figures are the median (range) of {repetitions} repetitions with {STEPS[1]} "
-                f"steps in 1 session or {STEPS[16]} steps in 16 sessions. CPU is the server's CPU time; one small "
+                f"steps in 1 session or {STEPS[16]} steps in 16 sessions. One small "
                 "client drives both servers and uses the same 2 cores. Our server checks a key, and records and "
                 "scores every episode; OpenEnv's does not. OpenEnv's server awaits an async environment on its event "
                 "loop; our server never runs an author's code there. Each server has its default dependencies; only "

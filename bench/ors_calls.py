@@ -182,7 +182,7 @@ def table(driven: dict[tuple[str, int], list[Driven]], repetitions: int) -> Tabl
                 "Each call is a `POST /ENV/call` with its event stream; the environment is a counter with episodes of "
                 f"{EPISODE_STEPS} calls. The figures are the median (range) of {repetitions} repetitions with "
                 f"{CALLS[1]} calls in 1 session or {CALLS[16]} calls in 16 sessions, without opening and closing "
-                "sessions. CPU is the server's CPU time; one client drives both servers and uses the same 2 cores, so "
+                "sessions. One client drives both servers and uses the same 2 cores, so "
                 "the CPU ratio is more meaningful than the ratio of calls/s. Our server checks a key, and records and "
                 "scores every episode. openreward's server does not, and for this test it logs only warnings (by "
                 "default it logs each call)."

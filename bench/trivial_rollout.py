@@ -115,8 +115,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
         notes=[
             (
                 f"Median (range) of {repetitions} repetitions with {ROLLOUTS} rollouts each, {IN_FLIGHT} in flight, "
-                "one worker. Each server has the same counter, policy and rubrics and receives the same requests. CPU "
-                "is the time of the server process; the load generator runs on the same machine and is not counted. "
+                "one worker. Each server has the same counter, policy and rubrics and receives the same requests. "
                 "The Synth server runs with its pinned dependencies (uvicorn with h11 and asyncio) and without its "
                 "access log. Our server is started with `taskapp serve`."
             ),

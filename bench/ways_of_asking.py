@@ -102,7 +102,7 @@ def measure(repetitions: int, scratch: Path) -> Table:
         notes=[
             (
                 f"Median (range) of {repetitions} repetitions with {ROLLOUTS} of the rollouts of the section above, "
-                f"{IN_FLIGHT} in flight. CPU is the time of the server process. The client reads all events of a "
+                f"{IN_FLIGHT} in flight. The client reads all events of a "
                 "stream; the last event is the result. Each `Idempotency-Key` is new. With `respond-async`, the "
                 f"client fetches the result with `Prefer: wait` ({gets:.2f} requests per rollout, included in CPU and "
                 "latency)."
