@@ -243,7 +243,7 @@ class AdmissionControl:
         self.give_back(rollout.caller)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for the running ones. After the grace period, cancel them and store them as cancelled."""
+        """Reject new rollouts and wait for running rollouts. After the grace period, cancel and store those still running."""
         # uvicorn serves until this returns, so trainers get the code `draining` instead of a refused connection
         self._closed = True
         if self._empty is None:

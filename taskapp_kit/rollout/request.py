@@ -225,7 +225,7 @@ class RequestPlanner:
 
 
 def _seed_of(request: RolloutRequest, spec: EnvironmentSpec, read: ReadConfig) -> int | None:
-    """Return `env.seed` or the seed of `env.config.index`, or None without both. Raises RequestError if they differ."""
+    """Return `env.seed` or the seed of `env.config.index`, or None if neither is set. Raises RequestError if they differ."""
     seed = request.env.seed
     if read.index is None:
         return seed

@@ -275,7 +275,7 @@ class EnvironmentSession:
         """Send one decision and return its result. A refused action is a step whose observation contains the reason.
 
         actions: pairs of name and arguments. text: plain text, if the environment accepts it. written: a model's reply instead
-        of both, parsed as in output mode `text`. request_id, seconds: see `reset`. Raises the same errors as `reset`.
+        of actions and text, parsed as in output mode `text`. request_id, seconds: see `reset`. Raises the same errors as `reset`.
         """
         try:
             calls = [(tool, plain(args, f"actions[{at}].args")) for at, (tool, args) in enumerate(actions)]

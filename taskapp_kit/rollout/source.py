@@ -124,7 +124,7 @@ class RolloutReader:
         return [] if visible is None else await self.store.query(visible)
 
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """Return the same rollouts as `query`, in the given order and with scores. Raises Unavailable without such a store."""
+        """Return the same rollouts as `query`, in the given order and with scores. Raises Unavailable if it cannot list."""
         if self.store is None or not isinstance(self.store, QueryableStore):
             message = "Rollouts cannot be shown because this server has no store that can list them."
             raise Unavailable(message, hint="Start the server with --store PATH.")

@@ -4,7 +4,7 @@ At the end of its start-up, Python opens the program file. Here this file is a F
 writes the program to the FIFO, and replaces the FIFO with a file with the same content for tracebacks and `__file__`. Each
 program still runs in a separate process with all restrictions and limits, without any state of an earlier program.
 
-The next interpreter starts after a run has ended, because both would share the box's user id and process limit.
+The next interpreter starts after a run has ended, because both processes would share the box's user id and process limit.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """Return a Python that any user can start: this process's Python, or else the system's Python, or None without one."""
+    """Return a Python that any user can start: this process's Python, the system's Python, or None."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):

@@ -268,7 +268,7 @@ class ProcessPool:
             self._idle.set()
 
     def _end_spares(self, group: _Group) -> None:
-        """End idle exclusive children except one, and schedule another check while more than one is left."""
+        """End idle exclusive children except one. If several are left, schedule another check."""
         self._trim = None
         loop = asyncio.get_running_loop()
         # an idle child uses the memory of an interpreter and the author's data, so only one stays for the next job

@@ -200,7 +200,7 @@ class WorkerJob:
         """Send a frame to the parent's `on_frame`. Blocks the calling thread while the parent is slow.
 
         Frames of an exclusive job are sent immediately, so that none is lost if the next step crashes. Other frames may wait
-        up to 5 ms to be sent together. Raises BadFrame if the frame is too large, TypeError or ValueError if it is not JSON.
+        up to 5 ms to be sent together. Raises BadFrame if the frame is too large, and TypeError or ValueError if it is not JSON.
         """
         gate = self._gate
         if gate is not None:

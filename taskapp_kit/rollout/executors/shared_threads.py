@@ -6,7 +6,7 @@ less CPU time per turn than a thread for each rollout, and 50 % more rollouts ru
 
 Sharing is measured, not configured. An environment shares threads while its calls take at most QUICK_SECONDS on average. One
 slow step, or a slow judge, ends the sharing for some time. Rollouts that already share a thread keep it, because an instance
-cannot change its thread. If a rollout blocks its thread permanently, the other rollouts in it fail with ThreadBlocked, and
+cannot change its thread. If a rollout blocks its thread permanently, the thread's other rollouts fail with ThreadBlocked, and
 the environment never shares threads again.
 """
 

@@ -183,7 +183,7 @@ class HttpModelClient:
     async def chat(
         self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False
     ) -> ChatReply:
-        """Request a completion, and retry for up to `seconds`. Raises ModelFailed. names_path: whether messages show the path."""
+        """Request a completion. Raises ModelFailed if none arrives in `seconds`. names_path: whether messages show the path."""
         scalar = body.get("kind") == "reward_model"  # a field for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply

@@ -27,7 +27,7 @@ SHOWN = 60
 class ParsedMessage:
     """A model's message after parsing.
 
-    message: the message to record, with all fields that the endpoint returned except empty ones. back: the message to send
+    message: the message to record, with all fields that the endpoint returned except empty fields. back: the message to send
     in later turns. problem: describes calls that cannot be parsed. rewritten: the number of calls whose arguments were
     changed in `back`, because endpoints could not parse them. left_out_calls: the number of calls over the limit, which are
     in neither message.

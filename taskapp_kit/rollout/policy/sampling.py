@@ -113,7 +113,7 @@ class UniformSampler:
         return low, high
 
     def lengths(self, schema: Schema, name: str, depth: int) -> tuple[int, int]:
-        """Return the least and the greatest number of items after the first ones."""
+        """Return the minimum and maximum number of items after the prefix items."""
         if schema.first_items:
             return 0, 0
         if "maxItems" not in schema.keywords:
@@ -202,7 +202,7 @@ class FreeSampler(UniformSampler):
         return low, low + OPEN_RANGE if high is None else max(low, high)
 
     def lengths(self, schema: Schema, name: str, depth: int) -> tuple[int, int]:
-        """Return the least and the greatest number of items after the first ones."""
+        """Return the minimum and maximum number of items after the prefix items."""
         first = len(schema.first_items)
         least = max(0, min(int(schema.keywords.get("minItems", 0)), MAX_LIST) - first)
         most = least if first or depth >= DEEP else least + 3

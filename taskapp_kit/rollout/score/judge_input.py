@@ -63,7 +63,7 @@ class NotReadable(TypeError):
 
 
 def sections(value: Any) -> list[InputSection]:
-    """Convert a judge function's return value to sections of the material. Raises NotReadable for a wrong type, or NotJson."""
+    """Convert a judge function's return value to sections. Raises NotReadable or NotJson for a wrong type."""
     value = valid(value)
     if isinstance(value, (str, Text, Image)):
         return [InputSection((_block(value),))]

@@ -295,7 +295,7 @@ _ATTRIBUTE = re.compile(r"""([A-Za-z_][\w.-]{0,63})\s{0,8}=\s{0,8}(?:"([^"]*)"|'
 
 
 def tagged(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse `<NAME>…</NAME>` around JSON, argument tags or one argument, and `<action>…</action>` around any notation."""
+    """Parse `<NAME>…</NAME>` that contains JSON, argument tags or one argument, and `<action>…</action>`."""
     found = TagMatch()
     closings = ClosingTags(text)
     at = 0
@@ -390,7 +390,7 @@ def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def word_tool(tools: Mapping[str, Tool]) -> tuple[Tool, str] | None:
-    """Return the tool whose only argument is a string, and the argument's name. Return None unless there is exactly one."""
+    """Return the tool whose only argument is a string, and the argument's name, or None unless exactly one tool qualifies."""
     found = []
     for tool in tools.values():
         properties = tool.parameters.get("properties", {})
