@@ -41,7 +41,7 @@ class PictureRoom:
 
 
 def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BYTES) -> dict[str, Any]:
-    """Return the response as a dict for JSON. It matches `wire.RolloutResponse`, which tests verify and a server does not.
+    """Return the response as a dict for JSON. Only tests verify that it matches `wire.RolloutResponse`.
 
     inline_image_bytes: how many PNG bytes are inlined. Pass sys.maxsize if no server serves `/blobs/{hash}`.
     """

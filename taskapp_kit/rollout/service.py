@@ -119,7 +119,7 @@ class Service:
         """Create a service.
 
         Args:
-            app: The app. It is frozen by this call.
+            app: The app. This call freezes it.
             settings: Permissions and limits.
             store: The store for rollouts. By default, nothing is stored.
             clock: The clock. Defaults to the system's clock.

@@ -84,7 +84,7 @@ _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, 
 
 @dataclass(frozen=True, slots=True)
 class ProbedCapability:
-    """One capability. It states whether the probe's attempt was denied, and by which mechanism (`detail`)."""
+    """One capability: whether the probe's attempt was denied, and by which mechanism (`detail`)."""
 
     name: str
     meaning: str
@@ -214,7 +214,7 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """Run the probe on a new remote machine. It tries TCP with an address that this process can reach."""
+    """Run the probe on a new remote machine. The probe tries TCP with an address that this process can reach."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:

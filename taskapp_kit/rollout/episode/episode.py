@@ -145,7 +145,7 @@ class Episode:
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 
     def _stoppable(self, host: EnvironmentHost) -> EpisodeEvents:
-        """Play the episode. It can be stopped where a policy or a model would be called."""
+        """Play the episode, which can be stopped before each call of a policy or model."""
         try:
             yield from self._play(host)
         except PolicyStops as stops:

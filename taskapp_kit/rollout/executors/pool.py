@@ -147,7 +147,7 @@ class ProcessPool:
             step_seconds: The time limit between `step_begins` and `step_ends` in the child.
             on_frame: Handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
                 reply, or None for an empty reply. It may return an awaitable. Later frames then wait, and the child is
-                paused if it sends more. Its exceptions end the job and are raised here. It is not called after the end.
+                paused if it sends more. An exception in it ends the job and is raised here. It is not called after the end.
 
         Returns:
             The last frame and blob of the handler.
@@ -372,7 +372,7 @@ class ProcessPool:
             child.retire()
 
     def _leave(self, group: _Group, child: ChildProcess) -> None:
-        """Retire a child with hung jobs. It is killed when its other jobs have ended."""
+        """Retire a child with hung jobs, and kill the child when its other jobs have ended."""
         if child in group.children:
             self._hung += 1
             group.children.remove(child)
