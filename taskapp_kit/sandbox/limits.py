@@ -64,7 +64,7 @@ class RunResult:
         stderr_truncated: Whether the standard error was longer.
         wall_seconds: The time from start to end.
         cpu_seconds: The processor time of all processes of the run.
-        killed_for: The limit for which the run was killed, or None.
+        killed_for: The limit that the run exceeded, or None if the run was not killed.
         level: The sandbox level.
     """
 
