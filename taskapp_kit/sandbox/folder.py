@@ -106,7 +106,7 @@ class Folder:
         return sorted(name for name, entry in self._entries("files", most) if stat.S_ISREG(entry.st_mode))
 
     def used(self, *, most_files: int) -> tuple[int, int]:
-        """Return how many bytes and entries the box has on disk. The number of entries is 2**62 if they are nested too deeply."""
+        """Return how many bytes and entries the box has on disk. If entries are nested too deeply, the second number is 2**62."""
         total = count = 0
         try:
             for part in ("files", "tmp", "shm", *self.places.values()):
@@ -174,7 +174,7 @@ class Folder:
             os.close(self._held)
 
     def _give(self, path: Path) -> None:
-        """Make the box's user own a directory. This process's group may enter it, because process 1 of the box has to."""
+        """Make the box's user own a directory. Process 1 of the box may enter it through this process's group."""
         if self.uid is not None:
             os.chown(path, self.uid, os.getegid())
             path.chmod(0o710)
@@ -274,7 +274,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _empty(path: Path) -> None:
-    """Empty a directory. Nested directories are moved up before they are emptied, so any depth can be removed."""
+    """Empty a directory. Nested directories are moved up before they are emptied, so that any depth can be removed."""
     top = os.open(path, _FOLDER)
     try:
         count = 0

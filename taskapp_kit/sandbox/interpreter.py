@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python for boxes. `prefix` is its directory, or None if it is in a system directory."""
+    """A Python for boxes. prefix: the Python's directory, or None if the Python is in a system directory."""
 
     program: str
     prefix: str | None
@@ -27,7 +27,7 @@ class Interpreter:
 
 @functools.cache
 def own() -> Interpreter:
-    """Return the Python of this process, without its virtual environment."""
+    """Return the Python of this process without the virtual environment."""
     program = os.path.realpath(sys.executable)
     prefix = os.path.realpath(sys.base_prefix)
     if not Path(program).is_relative_to(prefix):

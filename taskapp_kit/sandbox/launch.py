@@ -66,7 +66,7 @@ def landlock_abi() -> int:
 
 
 def confine_files(rules: dict[str, list[str]]) -> None:
-    """Apply Landlock: allow only these paths, no TCP (ABI 4), and no abstract sockets or signals to others (ABI 6)."""
+    """Apply Landlock. Allow only these paths. Deny TCP (ABI 4), and abstract sockets and signals to others (ABI 6)."""
     abi = landlock_abi()
     if abi < NEEDED_ABI:
         raise OSError(0, "this kernel has no Landlock")
@@ -132,7 +132,7 @@ def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths
         os.setresuid(int(uid), int(uid), int(uid))
     os.chdir(folder)
     if sys.platform == "linux":
-        prctl(PR_SET_PDEATHSIG, SIGKILL)  # after changing ids, which clears it
+        prctl(PR_SET_PDEATHSIG, SIGKILL)  # after changing ids, because changing them clears this setting
         prctl(PR_SET_NO_NEW_PRIVS, 1)
     if os.getppid() != int(parent):
         raise OSError(0, "its parent process has ended")

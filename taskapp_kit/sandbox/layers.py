@@ -35,8 +35,8 @@ TAKEN = frozenset(
 )
 """Top-level directories that every box has, which cannot be `places`."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# Process 1 in the box. It waits for the program, so that the program is not process 1 and its usage is accounted.
-# If root starts it, it keeps root's id without rights, so that bubblewrap can kill it when it dies, but the program cannot.
+# Process 1 in the box. It waits for the program, so that the program is not process 1 and its usage is measured.
+# If root starts it, it keeps root's id without rights, so that a dying bubblewrap can kill process 1, but the program cannot.
 # Its own messages ("Killed") are discarded.
 #
 # It prints one line when it is running and then waits for a line on stdin, because until then it would survive the end of
@@ -51,7 +51,7 @@ class Launch:
     Attributes:
         pass_fds: The descriptors that the command inherits. The parent closes them afterwards.
         status_fd: The descriptor for the launcher's reports, which the program cannot forge. bubblewrap writes JSON
-            lines, and launch.py an error.
+            lines, and launch.py writes an error.
         handshake: Whether the command prints a line and waits for a reply before it starts the program.
     """
 

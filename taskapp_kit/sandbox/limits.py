@@ -19,11 +19,11 @@ class SandboxLimits:
     Attributes:
         wall_seconds: The maximum time from start to end, including sleep.
         cpu_seconds: The maximum processor time of all processes together.
-        memory_bytes: The maximum address space of each process, and resident memory of all processes together.
+        memory_bytes: The maximum address space of each process, and the maximum resident memory of all processes together.
         processes: The maximum number of concurrent processes and threads.
         file_bytes: The maximum size of one file, and of all files in the box together, including earlier runs.
         files: The maximum number of files and directories.
-        output_bytes: How many bytes of stdout, and of stderr, are stored. Further output is discarded.
+        output_bytes: How many bytes are stored of stdout and of stderr each. Further output is discarded.
         flood_bytes: After how many bytes of output in total the run is killed.
         open_files: The maximum number of open files of each process.
 

@@ -112,14 +112,14 @@ def kill(pids: Iterable[int]) -> None:
 
 @contextlib.contextmanager
 def acting_as(uid: int) -> Iterator[None]:
-    """Give this thread a user's rights inside the block, to signal and inspect the user's processes.
+    """Give this thread a user's rights inside the `with` block, to signal and inspect the user's processes.
 
     Do not use this on the process's first thread; see `_acting_as`.
 
     Root without CAP_SYS_PTRACE, as in most containers, cannot inspect other users' processes. As root, kill(-1) would kill
     every process on the machine, so this function checks that the thread has lost root's rights. Only the effective id
-    is the user's id. The real id is an unused id, so that the user's processes cannot signal this process. The system call is
-    made directly, because the C library's function changes all threads.
+    changes to the user's id. The real id changes to an unused id, so that the user's processes cannot signal this process.
+    The system call is made directly, because the C library's function changes all threads.
 
     Raises:
         SandboxError: The rights could not be changed.
@@ -222,7 +222,7 @@ def threads_of(uid: int) -> int:
 
 
 def _real_uid(pid: str) -> int | None:
-    """Return the real user id of a process whose memory is hidden and whose directory in /proc root owns."""
+    """Return the real user id of a process that hides its memory, so that root owns the process's directory in /proc."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

@@ -75,7 +75,7 @@ class Machines(Protocol):
         ...
 
     def open(self, limits: SandboxLimits) -> Machine:
-        """Start a machine without network that is large enough for these limits. Raises SandboxError if this fails."""
+        """Start a machine that has no network and is large enough for these limits. Raises SandboxError if this fails."""
         ...
 
     def reachable(self) -> tuple[str, int] | None:

@@ -157,7 +157,7 @@ def variables(folder: RemoteFolder) -> dict[str, str]:
 
 
 def confine(limits: dict[str, Any], uid: int) -> None:
-    """Set the limits and the user id. Runs in the new process before it executes the program."""
+    """Set the limits and the user id. This runs in the new process before the process executes the program."""
     cpu = max(1, math.ceil(limits["cpu_seconds"]))
     bounds = {
         "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],

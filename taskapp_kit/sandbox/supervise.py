@@ -69,7 +69,7 @@ class Stop:
 
 
 class Run:
-    """One started program. `result()` supervises it until it ends.
+    """One started program. `result()` supervises the program until it ends.
 
     If `stdin` is None, only the interpreter is started. Then call `wait_at_program` and `hand_over`.
 

@@ -1,9 +1,9 @@
 """The seccomp filter: a BPF program for the kernel that denies system calls to untrusted code.
 
 This module replaces libseccomp, whose Python bindings need a shared library that slim containers lack. The table lists
-forbidden calls, not allowed calls, so that ordinary programs still work. Calls that could circumvent other restrictions fail
-with EPERM: new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts, and kernel settings. Calls
-that are newer than this table fail with ENOSYS.
+forbidden calls instead of allowed calls, so that ordinary programs still work. Calls that could circumvent other
+restrictions fail with EPERM: new namespaces, mounts, tracing, keyrings, io_uring, BPF, memory that no limit counts, and
+kernel settings. Calls that are newer than this table fail with ENOSYS.
 
 The numbers are from the kernel's `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (aarch64).
 """
@@ -135,7 +135,7 @@ def seccomp_program(*, sockets: bool, machine: str | None = None) -> bytes:
     """Return the filter as a sequence of `struct sock_filter` (8 bytes each), for the kernel and bubblewrap.
 
     Args:
-        sockets: Whether the program may create Unix and internet sockets. Only safe inside a network namespace.
+        sockets: Whether the program may create Unix and internet sockets. This is only safe in a network namespace.
         machine: The architecture. Defaults to this machine's architecture.
 
     Raises:

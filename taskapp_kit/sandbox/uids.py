@@ -25,7 +25,7 @@ _next = 0
 
 
 class Lease:
-    """A user id that is leased until `release()`. The lock is an abstract socket name, which can only be bound once."""
+    """A user id that is leased until `release()`. An abstract socket name, which only one process can bind, is the lock."""
 
     def __init__(self, uid: int, held: socket.socket) -> None:
         self.uid = uid

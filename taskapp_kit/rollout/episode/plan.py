@@ -53,7 +53,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
             raise _bad_op(index, "needs a string `type`" if isinstance(op, dict) else f"is a {type(op).__name__}")
         # if accepted, the episode would silently ignore the action that the caller requested
         if isinstance(op, dict) and "tool" in op and word in AGENT_WORDS:
-            raise _bad_op(index, f"names a tool, but with the type {word!r} the policy chooses the tool")
+            raise _bad_op(index, f"names a tool, but the policy chooses the tool in a turn of type {word!r}")
         if isinstance(op, dict) and "tool" in op and word in ENVIRONMENT_WORDS:
             if not isinstance(op["tool"], str):
                 raise _bad_op(index, "names a tool that is not a string")

@@ -7,7 +7,7 @@ A job is one rollout. Its frame contains the request with resolved split and see
 
 A running job sends frames `{"text": n, "pictures": [[hash, n], …]}`, where n is a number of bytes. The blob contains the
 encoded events and the PNG bytes in that order. The last frame also contains `outcome` and `body` (the number of
-bytes of the response, at the end of the blob). If the request is rejected, the last frame contains only `refused`.
+bytes of the response, at the end of the blob). For a rejected request, the last frame contains only `refused`, the error.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _INVISIBLE = (
     (0x200B, 0x200B), (0x200E, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x00AD, 0x00AD), (0x061C, 0x061C),
     (0x180E, 0x180E), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xE0000, 0xE01EF),
 )  # fmt: skip
-"""Direction marks, tags and selectors that hide text, which are removed. Joiners that some scripts need remain."""
+"""The direction marks, tags and selectors to remove, because they hide text. Joiners are kept, as some scripts need them."""
 _TABLE: dict[int, str | None] = {
     **{ord(character): "&lt;" for character in _OPENING},
     **{ord(character): "&gt;" for character in _CLOSING},

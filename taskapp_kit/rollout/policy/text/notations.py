@@ -189,7 +189,7 @@ _INNER_FUNCTION = re.compile(r"<function=([\w.-]{1,64})>")
 
 
 def marked(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse tool calls in the notations of chat templates. Several calls are several actions."""
+    """Parse tool calls in the notations of chat templates. Each call is one action."""
     found = TagMatch(several=True)
     closings = ClosingTags(text)
     at = 0
