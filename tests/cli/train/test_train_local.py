@@ -163,7 +163,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_with_pictures_and_episodes(
     assert process.wait(30) == 1
     text = output.read_text()
     assert not psutil.wait_procs(children, 10)[1]
-    left = re.search(r"Stopped\. The same command continues job (rl_\w+) where it stopped\.", text)
+    left = re.search(r"Stopped\. To continue job (rl_\w+), run the same command again\.", text)
     assert left is not None and "Traceback" not in text, text
 
     (folder / "go").touch()
