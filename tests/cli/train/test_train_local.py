@@ -154,7 +154,7 @@ def test_a_job_that_was_stopped_goes_on_and_ends_with_pictures_and_episodes(
     output = folder / "first.txt"
     until(lambda: "was saved as rl:tiny" in output.read_text() or process.poll() is not None, 120)
     assert process.poll() is None, output.read_text()
-    page = re.search(r"Job (rl_\w+) starts\. Its page: (\S+)", output.read_text())
+    page = re.search(r"Job (rl_\w+) starts\. Watch it at (\S+)", output.read_text())
     assert page is not None, output.read_text()
     assert f"/ui/jobs/{page[1]}" in httpx.get(page[2]).text
     children = psutil.Process(process.pid).children(recursive=True)
