@@ -16,9 +16,9 @@ HEAD = """# The command line
 `module:attribute`, or the name of a bundled app (`taskapp list`) or installed plugin. `info`, `doctor`, `rollout` and
 `eval` also accept the URL of a running server.
 
-- Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong;
-  3 the operating system is not supported.
-- The level of each command is stable, beta or experimental: see [support levels](support.md).
+- The exit status is 0 for success, 1 if the command failed, 2 if the command line, a setting or the request is wrong, and
+  3 if the operating system is not supported.
+- The [support level](support.md) of each command is stable, beta or experimental.
 - Results are printed on stdout. An error is printed on stderr, as one paragraph that ends with a hint. When a rollout of a
   local app fails, the author's part of the traceback is printed first.
 - Commands prompt for input only on a terminal.

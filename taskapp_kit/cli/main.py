@@ -4,8 +4,8 @@ Each command in GROUPS is a module in one of the PACKAGES. Its `command` attribu
 only when its command is used. Dependencies that only a run needs are imported as modules (`from taskapp_kit.evaluate import
 source`), so that `--help` doesn't load them.
 
-Exit status: 0 success; 1 the command failed; 2 the command line, a setting or the request is wrong; 3 the operating system
-is not supported.
+The exit status is 0 for success, 1 if the command failed, 2 if the command line, a setting or the request is wrong, and 3 if
+the operating system is not supported.
 """
 
 from __future__ import annotations

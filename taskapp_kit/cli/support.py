@@ -13,7 +13,7 @@ Level = Literal["stable", "beta", "experimental"]
 PROMISES: dict[Level, str] = {
     "stable": "The test suite runs it on every change. Options, formats and output change only with a note in the changelog.",
     "beta": "It works, and tests run it with real programs or local servers. Options and output may change in any release.",
-    "experimental": "It has never run on the real hardware, service or system, which were not available to the tests.",
+    "experimental": "It has never run on the real hardware, service or system, because the tests had no access to them.",
 }
 """What each level promises."""
 

@@ -163,7 +163,7 @@ async def _reset(session: EnvironmentSession, at: str, *, same: bool) -> None:
 def _decision(session: EnvironmentSession, form: Mapping[str, str]) -> tuple[list[tuple[str, Json]], str | None]:
     """Return the call or the text of an action's form. Raises BadFields if the form is invalid.
 
-    Like in `taskapp play`, the arguments are checked before they are sent, so that a typo costs no turn.
+    As in `taskapp play`, the arguments are checked before they are sent, so that a typo costs no turn.
     """
     specs = list(session.environment.actions.values())
     index = form.get("which", "")

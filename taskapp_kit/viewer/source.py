@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scores that a person may enter: a number from low to high, or one of `choices`, which go from worst to best.
+    """The scores that a person may enter: a number from `low` to `high`, or one of `choices`, from worst to best.
 
     Attributes:
         name: The name of the criterion or judge.

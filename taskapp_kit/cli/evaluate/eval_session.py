@@ -58,7 +58,7 @@ SILENCE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class DirectoryCounts:
-    """Numbers of rollouts in a directory. `failed` and `unscored` are included in `done`; `total` is the planned number."""
+    """Numbers of rollouts in a directory. `done` includes `failed` and `unscored`. `total` is the planned number."""
 
     done: int
     failed: int

@@ -163,8 +163,9 @@ async def _replayed(
     """Replay one rollout from the store `source`, or all of the app's rollouts, and call `show` after each.
 
     If `rollout_id` is given and the rollout fails, its traceback is printed, unless `show` is None. `selected` contains
-    values that the stored rollout must match; otherwise RequestError (`replay_differs`) is raised. Also raises StoreError,
-    ConfigError and UsageError.
+    values that the stored rollout must match.
+
+    Raises RequestError (`replay_differs`) if they do not match, StoreError, ConfigError and UsageError.
     """
 
     def traced(failed: RolloutFailed) -> None:
