@@ -73,7 +73,7 @@ def scripted(steps: Sequence[PlayedStep]) -> list[Json]:
 class TakingTurns:
     """Makes rollouts in separate threads take turns. Each plays one action at a time, in a fixed order.
 
-    late: Whether a turn took so long that a rollout was stopped.
+    late: Whether a rollout was stopped because a turn took longer than TURN_SECONDS.
     """
 
     def __init__(self, count: int) -> None:

@@ -298,7 +298,7 @@ class _Fingerprints:
         return self._hashes[split]
 
     async def further(self, split: str) -> bool:
-        """Play the next recording of actions in every episode. Return False if there is no further recording."""
+        """Play the next recording of actions in every episode. Return False after the last recording."""
         subject, number = self._subject, self._played.get(split, 0)
         if number >= min(len(self._scripts), RECORDINGS):
             return False

@@ -52,7 +52,7 @@ def failure_words(attempt: Attempt, error: RolloutFailed) -> str:
 
 
 def raised_at(error: RolloutFailed, folder: str) -> str:
-    """Return `file:line` of the last frame in the author's directory, or "" if there is none."""
+    """Return `file:line` of the last frame in the author's directory, or "" if no frame is in it."""
     cause, place = error.__cause__, ""
     trace = None if cause is None else cause.__traceback__
     while trace is not None:

@@ -163,7 +163,7 @@ class Comparison:
     def more_seeds(self) -> int | None:
         """How many more seeds are needed to show that a reward difference of this size is not chance.
 
-        0 if the shared seeds already show it. None if there is no difference, or fewer than two seeds are shared.
+        0 if the shared seeds already show it. None if the difference is 0, or if fewer than two seeds are shared.
         """
         difference = self.reward.difference
         if difference.decided:
@@ -235,7 +235,7 @@ async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery 
 def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str | None = None) -> list[Side]:
     """Return the sides with `policy` (None for any), with the sides of the policy `baseline` first.
 
-    Raises ConfigError if there is no side with one of these policies.
+    Raises ConfigError if no side has one of these policies.
     """
     found = [side for side in sides if policy in (None, side.policy)]
     for name, among in ((policy, sides), (baseline, found)):

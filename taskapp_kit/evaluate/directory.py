@@ -59,7 +59,7 @@ def new_path(app: str, names: Sequence[str]) -> Path:
 class Directory:
     """The directory of an evaluation, open and locked. `close` releases the lock.
 
-    Only the offset of each rollout's line is kept in memory, which takes 8 bytes per rollout. spent: The tokens and the
+    Memory only contains the offset of each rollout's line, 8 bytes per rollout. spent: The tokens and the
     cost of all lines.
     """
 

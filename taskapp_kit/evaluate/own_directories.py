@@ -58,7 +58,7 @@ def check_own(directory: Path, config: Mapping[str, Any], command: list[str]) ->
     raise ConfigError(
         f"You did not create {directory} on this machine, so its app was not imported and no key was sent to its addresses"
         f"{f': {words}' if words else ''}.",
-        hint=f"If you trust its app and addresses, run: {shlex.join(command)}",
+        hint=f"If you trust the app and the addresses, name them yourself: {shlex.join(command)}",
     )
 
 

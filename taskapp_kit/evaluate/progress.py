@@ -16,7 +16,7 @@ class Progress:
         under_way: The number of running rollouts.
         turns: The number of decisions of policies.
         tokens: Prompt and completion tokens, as counted by the endpoint.
-        cost: The cost of calls with a known price in US dollars, or None if there are none.
+        cost: The cost of calls with a known price in US dollars, or None if no price is known.
     """
 
     def __init__(self) -> None:

@@ -174,7 +174,7 @@ def _place(failure: Mapping[str, Any]) -> str:
 
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
-    """Return `ops` that script the same actions. It is empty if there are none, so that the policy ends the episode."""
+    """Return `ops` that script the same actions. Without such actions it is empty, and the policy ends the episode."""
     recorded = EpisodeRecord.of(stored.events).turns
     if not any(turn.scripted for turn in recorded):
         return []

@@ -334,7 +334,7 @@ def _versions(stored: StoredRollout) -> dict[str, Json]:
 
 
 def compared_scores(report: RescoreReport, spec: AppSpec, place: str) -> Comparison | None:
-    """Compare the original scores with the new scores, rollout by rollout. Return None if there are no new scores."""
+    """Compare the original scores with the new scores, rollout by rollout. Return None if no new scores exist."""
     scored = [one for one in report.rollouts if one.scores is not None]
     if not scored:
         return None

@@ -169,7 +169,7 @@ class DirectorySource(RolloutSource):
             ) from fault
 
     def _opened(self) -> StoreSource | None:
-        """Return the store in the directory, or None if there is none. It is opened on first use.
+        """Return the store in the directory, or None if it does not exist. It is opened on first use.
 
         Raises StoreError if it cannot be opened.
         """

@@ -29,8 +29,8 @@ INT_LIMIT = 2**63
 def read_exactly(text: str | bytes) -> Json:
     """Parse JSON without losing digits.
 
-    Raises ValueError if the text is not JSON, or if a float cannot represent one of its numbers (more than 17 digits, too
-    large or too small). Integers may have any size. `plain` rejects integers that cannot be recorded.
+    Raises ValueError if the text is not JSON, or if a float cannot represent one of its numbers (more than 17 digits, or an
+    extreme exponent). Integers may have any size. `plain` rejects integers that cannot be recorded.
     """
     try:
         return json.loads(text, parse_float=_exact_float, parse_constant=_exact_float)

@@ -17,7 +17,7 @@ REWARD = "Mean reward"
 
 @dataclass(frozen=True, slots=True)
 class CurveGroup:
-    """The curves of one plot. curves: The curves by their legend names, or by the metric's name if there is no legend."""
+    """The curves of one plot. curves: The curves by their legend names, or by the metric's name if the plot has no legend."""
 
     title: str
     unit: str

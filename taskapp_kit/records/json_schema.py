@@ -42,7 +42,7 @@ class Schema:
     """One location in a schema.
 
     Attributes:
-        keywords: The keywords that apply here, including those of references and `allOf`. Empty if any JSON is valid.
+        keywords: The keywords that apply here, including the keywords of references and `allOf`. Empty if any JSON is valid.
         root: The full document, which contains the targets of references.
         followed: The references on the path from the root to this location.
         recursive: The name of a definition that contains this location and is referenced again here.
@@ -67,7 +67,7 @@ class Schema:
 
     @property
     def branches(self) -> list[Schema]:
-        """Return the alternatives of `anyOf`, `oneOf` or a list of types, or an empty list if there are none."""
+        """Return the alternatives of `anyOf`, `oneOf` or a list of types, or an empty list for any other schema."""
         for word in ("anyOf", "oneOf"):
             if isinstance(parts := self.keywords.get(word), list) and parts:
                 rest = _without(self.keywords, word)

@@ -347,7 +347,7 @@ class Store(Protocol):
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
-        """Return a store for idempotency records that lives as long as this store. With None, they are kept in memory."""
+        """Return a store for idempotency records that lives as long as this store. With None, they stay in memory."""
         ...
 
     async def close(self) -> None:
@@ -385,7 +385,7 @@ class QueryableStore(Store, Protocol):
         ...
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Return a version's scores of one rollout, or None if there are none. Raises StoreError if the store fails."""
+        """Return a version's scores of one rollout, or None if they do not exist. Raises StoreError if the store fails."""
         ...
 
     async def scorers(self) -> list[ScorerVersion]:
@@ -422,8 +422,8 @@ class IdempotencyRecord:
     """A record of a rollout that can be found by its id and by the Idempotency-Key of its request.
 
     `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key, or None. `fingerprint` is the
-    SHA-256 (hex) of the request's body. `created_at` is in Unix seconds. `key_label` is the label of the API key that sent the
-    request. `app` is the task app's name, or None in records from before 0.2.0.
+    SHA-256 (hex) of the request's body. `created_at` is in Unix seconds. `key_label` is the label of the API key that sent
+    the request. `app` is the task app's name, or None in records from before 0.2.0.
     """
 
     rollout_id: str

@@ -53,8 +53,8 @@ class CriterionScore:
         seconds: The wall time of scoring.
         cost: The cost in US dollars, or None if no model was called or the price is unknown.
         spread: The highest minus the lowest of a judge's samples, or None for fewer than two samples.
-        normalised: The score's position in its scale, from 0 to 1, which is used for the outcome. None if there is no score,
-            if the score is outside the scale (weight 0), and for criteria of events, which have no scale.
+        normalised: The score's position in its scale, from 0 to 1, which is used for the outcome. None if the score is None,
+            if it is outside the scale (weight 0), and for criteria of events, which have no scale.
     """
 
     name: str
@@ -71,7 +71,7 @@ class CriterionScore:
 
 
 def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
-    """Return (score − low)/(high − low), from 0 to 1. Return None if there is no score or it is outside the scale."""
+    """Return (score − low)/(high − low), from 0 to 1. Return None if the score is None or outside the scale."""
     low, high = scale
     if score is None or not low <= score <= high:
         return None

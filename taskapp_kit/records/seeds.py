@@ -67,7 +67,7 @@ class Seeds:
     __slots__ = ("_before", "_ranges")
 
     def __init__(self, ranges: Iterable[range]) -> None:
-        """Create seeds from ranges with step 1. Raises ConfigError if two ranges share a seed, or if there are no seeds."""
+        """Create seeds from ranges with step 1. Raises ConfigError if two ranges share a seed, or if all ranges are empty."""
         merged: list[range] = []
         for one in sorted((item for item in ranges if item), key=lambda item: item.start):
             if merged and one.start < merged[-1].stop:
@@ -119,7 +119,7 @@ class Seeds:
         return ",".join(str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self._ranges)
 
     def at(self, index: int) -> int:
-        """Return the seed at an index, counted from 0. Raises IndexError if there is no such index."""
+        """Return the seed at an index, counted from 0. Raises IndexError if the index is out of range."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         which = bisect.bisect_right(self._before, index) - 1

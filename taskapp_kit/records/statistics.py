@@ -24,7 +24,7 @@ Range = tuple[float, float]
 UNBOUNDED: Range = (-math.inf, math.inf)
 CONFIDENCE = 0.95
 FEWEST_FOR_INTERVAL = 3
-"""With fewer clusters, there is no interval. For two clusters, an interval by t would be too wide to be useful."""
+"""With fewer clusters, intervals are None. For two clusters, an interval by t would be too wide to be useful."""
 RESAMPLES = 1000
 """The number of resamples in a bootstrap, and in a permutation test that does not enumerate all permutations."""
 FEWEST_FOR_BOOTSTRAP = 30
@@ -79,7 +79,7 @@ class PairedDifference:
         ties: The number of pairs that differ by at most TIE.
         losses: The number of pairs in which the other value is lower.
         sign_p: The p-value of the exact two-sided sign test over clusters with a difference. It is 1 if no cluster differs,
-            and None if there are no pairs.
+            and None without pairs.
         permutation_p: The p-value of the two-sided permutation test, which flips the signs of clusters. 1 or None as
             `sign_p`.
         clusters_needed: How many clusters are needed to find a difference of this size and spread with probability POWER, at

@@ -341,7 +341,7 @@ class _Messages:
         return messages
 
     def _results(self, turn: TurnDetails, calls: Sequence[RequestedCall]) -> list[Object]:
-        """Return the observations of a turn as tool results, or as user messages if there is no call id."""
+        """Return the observations of a turn as tool results, or as user messages if the call ids are unknown."""
         results = []
         for place, step in enumerate(turn.steps):
             result: Object = {"role": "user", "content": self._content(step.observation)}
@@ -380,7 +380,7 @@ class _Messages:
 
 
 def _calls(calls: Sequence[RequestedCall]) -> Object:
-    """Return an object with `tool_calls`, or an empty object if there are no calls."""
+    """Return an object with `tool_calls`, or an empty object if the list is empty."""
     if not calls:
         return {}
     return {

@@ -18,7 +18,7 @@ from taskapp_kit.records.formatting import utc_time
 ROWS_AT_ONCE = 512
 """The maximum number of rows in a row group."""
 BYTES_AT_ONCE = 16 * 2**20
-"""The approximate size of the strings in a row group. A row group is kept in memory until it is written."""
+"""The approximate size of the strings in a row group. A row group stays in memory until it is written."""
 
 INTEGERS = ("seed", "sample", "length", "turns", "tokens")
 NUMBERS = ("reward", "outcome_score", "events_score", "total_reward", "cost", "seconds")

@@ -65,7 +65,8 @@ async def task_rows(
     app = service.spec
     if app.rollout_function is not None:
         raise ConfigError(
-            f"The tasks of {app.name!r} cannot be exported, because its own loop (app.rollout) writes the prompts during play.",
+            f"The tasks of {app.name!r} cannot be exported, because its own loop (app.rollout) writes the prompts during "
+            "play.",
             hint="Run `taskapp eval`, then `taskapp export --format sft` or `--format jsonl`.",
         )
     spec = find_environment(app, environment)
@@ -134,7 +135,7 @@ def _named(failed: RolloutFailed, spec: EnvironmentSpec, seed: int) -> RolloutFa
 async def export_tasks(rows: AsyncIterator[dict[str, Any]], kind: TaskFormat, out: Path) -> int:
     """Write the rows to `out` atomically, and return their number. `out` is a directory for `hf`, and otherwise a file.
 
-    Raises ConfigError if there are no rows, if `out` cannot be written, or if a table would contain images. Raises
+    Raises ConfigError if `rows` is empty, if `out` cannot be written, or if a table would contain images. Raises
     Unavailable for Parquet if pyarrow is not installed, and the errors of `rows`.
     """
     whole = [row async for row in rows]

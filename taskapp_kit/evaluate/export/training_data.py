@@ -1,6 +1,6 @@
 """Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts with one seed.
 
-The columns are those of TRL's conversational formats, which other trainers also read. Rollouts are read one by one.
+The lines have the columns of TRL's conversational formats, which other trainers also read. Rollouts are read one by one.
 Only each rollout's id, reward and hashes stay in memory.
 """
 
@@ -72,7 +72,7 @@ class TrainingFilters:
 
 
 class _Scored(NamedTuple):
-    """What is kept in memory of a scored rollout. place: The environment, the split and the seed."""
+    """The data of a scored rollout that stays in memory. place: The environment, the split and the seed."""
 
     place: tuple[str, str, int]
     reward: float
@@ -252,7 +252,8 @@ class TrainingData:
         declared = await self._declared()
         if declared is None or declared.app is None:
             raise ConfigError(
-                f"Rollout {stored.rollout_id} was played without a model, so its conversation requires the app's declarations.",
+                f"Rollout {stored.rollout_id} was played without a model, so its conversation requires the app's "
+                "declarations.",
                 hint="Pass the app: --app APP.",
             )
         self._compare(stored, declared)

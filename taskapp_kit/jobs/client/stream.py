@@ -38,7 +38,7 @@ PAGES = 50
 """How many pages are fetched in a row."""
 METRICS_PAGE = 1000
 MAX_ROWS = 1_000_000
-"""How many events or points are kept in memory at most."""
+"""The maximum number of events or points in memory."""
 LAST_WORDS = frozenset({"completed", "failed", "cancelled", "canceled", "succeeded"})
 
 

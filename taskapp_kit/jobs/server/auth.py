@@ -36,7 +36,7 @@ def org_of(key: bytes) -> str:
 class BearerKeys:
     """The valid keys. minted: A key that this process created.
 
-    Raises ConfigError if there is no key, or if a key contains characters that a header cannot contain.
+    Raises ConfigError if `keys` is empty, or if a key contains characters that a header cannot contain.
     """
 
     def __init__(self, keys: Sequence[str], *, minted: str | None = None) -> None:

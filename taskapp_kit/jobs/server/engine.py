@@ -198,7 +198,7 @@ class Ledger(Protocol):
         ...
 
     async def position(self) -> int:
-        """Return the number of the job's last event, or 0 if there are no events. Pass it to `supersede` later."""
+        """Return the number of the job's last event, or 0 before the first event. Pass it to `supersede` later."""
         ...
 
     async def supersede(self, after: int, *events: Event, **progress: Unpack[JobReport]) -> None:

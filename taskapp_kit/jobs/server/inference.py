@@ -64,7 +64,7 @@ class ModelProvider(Protocol):
     """Finds and serves the models on this machine. See `train.serving.served_models.ServedModels`."""
 
     def find(self, name: str) -> AvailableModel | None:
-        """Return the model with this name, or None if there is no such model."""
+        """Return the model with this name, or None if it does not exist."""
         ...
 
     def available(self) -> list[AvailableModel]:
@@ -156,7 +156,7 @@ class InferenceRoutes:
         return EncodedResponse(response.status, response.body, _headers(response.headers))
 
     async def visible(self, name: str, org: str) -> AvailableModel | None:
-        """Return the model with this name, or None if there is no such model that this organization may use."""
+        """Return the model with this name, or None if it does not exist or this organization may not use it."""
         model = await asyncio.to_thread(self._models().find, name)
         return model if model is not None and await self._owner(model.job) in (None, org) else None
 

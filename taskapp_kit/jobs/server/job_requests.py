@@ -1,7 +1,7 @@
 """Parses and validates the body of `POST rl/jobs`, which has one of two forms.
 
-    {"job_type": "rl", "data": {"endpoint_base_url", "config", "model" | "base_model", "trainer"?}, "compute", "tags", "metadata"}
-    {"model", "endpoint_base_url", "trainer_id", "trainer"?, "config"?, "metadata"?}
+    {"job_type": "rl", "data": {"endpoint_base_url", "config", "model" | "base_model", "trainer"?}, "compute", "tags",
+    "metadata"} {"model", "endpoint_base_url", "trainer_id", "trainer"?, "config"?, "metadata"?}
 
 The body is untrusted: every field that is used is validated, and all problems are reported at once.
 """
@@ -95,7 +95,8 @@ def read_submission(
         raise JobConfigError(
             "The config cannot be used:",
             problems=(f"{secret} looks like an API key, which would be stored unencrypted with the request.",),
-            hint="Remove the key. Upload the task app's key with `taskapp setup`. Set a vendor's key on the task app's server.",
+            hint="Remove the key. Upload the task app's key with `taskapp setup`. Set a vendor's key on the task app's "
+            "server.",
         )
     job = JobDocument(job_id, url, config, model, trainer_id, trainer)
     _check(job, engine)

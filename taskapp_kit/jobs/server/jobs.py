@@ -152,7 +152,7 @@ class Jobs:
         return known
 
     async def submitted(self, org: str, idempotency_key: str) -> JobRow | None:
-        """Return the job that was submitted with this key, or None if there is no such job."""
+        """Return the job that was submitted with this key, or None if it does not exist."""
         return await self.records.submitted(org, stored_key(org, idempotency_key))
 
     async def _check(self, org: str, document: JobDocument) -> None:

@@ -49,9 +49,8 @@ class RewardBlend:
 def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | None:
     """Return a rollout's reward, or None if it is undefined.
 
-    It is computed with `blend` if the job has one. Otherwise it is the response's `reward`, or `metrics.mean_return` if
-    there is no field `reward`. Raises UnreadableRollout if the response was aborted, or if a value is absent or
-    invalid.
+    It is computed with `blend` if the job has one. Otherwise it is the response's `reward`, or `metrics.mean_return` if the
+    response lacks `reward`. Raises UnreadableRollout if the response was aborted, or if a value is absent or invalid.
     """
     metrics = answer.get("metrics")
     if not isinstance(metrics, Mapping):
@@ -106,7 +105,7 @@ def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> N
     """
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):
-            raise UnreadableRollout(f"the response is for another rollout: its `{name}` is not the one that was sent")
+            raise UnreadableRollout(f"the response is for another rollout: its `{name}` is not the value that was sent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class Summary:
     """Statistics of the rollouts of one iteration or evaluation.
 
     Attributes:
-        mean: The mean of the defined rewards, or None if there are none.
+        mean: The mean of the defined rewards, or None if all are undefined.
         spread: The standard deviation of these rewards, or None with fewer than 2.
         stderr: The standard error of the mean, clustered by seed, or None with fewer than 2 seeds.
         seeds: The number of seeds with a reward.

@@ -116,7 +116,7 @@ class JobStore:
 
     @_read
     def submitted(self, connection: Connection, org: str, idempotency_key: str) -> JobRow | None:
-        """Return the org's job with this idempotency key, or None if there is no such job."""
+        """Return the org's job with this idempotency key, or None if it does not exist."""
         return _submitted(connection, org, idempotency_key)
 
     @_read
@@ -237,7 +237,7 @@ class JobStore:
 
     @_read
     def position(self, connection: Connection, job_id: str) -> int:
-        """Return the number of the job's last event, or 0 if there are no events."""
+        """Return the number of the job's last event, or 0 before the first event."""
         return _position(connection, job_id)
 
     async def supersede(

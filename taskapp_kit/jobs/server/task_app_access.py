@@ -230,7 +230,7 @@ class TaskAppAccess:
     async def candidates(self, org: str, url: str) -> list[CandidateKey]:
         """Return the keys that this organization uploaded, followed by the backend's own key if the address is trusted.
 
-        If there are no keys, return one candidate without a key.
+        Without any keys, return one candidate that sends no key.
         """
         usable: list[CandidateKey] = []
         for name, ciphertext in sorted(await self._uploaded(org), key=lambda item: item[0] != NAME):

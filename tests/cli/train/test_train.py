@@ -107,7 +107,7 @@ def test_what_fails_is_named(name: str, run: Run, both: Both, config: Path) -> N
 
 
 TOML = {
-    "not there": (None, r"There is no RL config .*none\.toml"),
+    "not there": (None, r"RL config .*none\.toml"),
     "no toml": ("algorithm = [", r"line 1|TOML"),
     "two models": (CONFIG.replace('base = "', 'source = "ft:x"\nbase = "'), r"(?s)line \d+: .*exactly one"),
     "many problems": (

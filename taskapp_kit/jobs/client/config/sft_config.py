@@ -108,7 +108,7 @@ class SftConfig:
 def load_sft_config(path: str | Path, model: str | None = None) -> SftConfig:
     """Read a config from a TOML file. model: If set, replaces the file's model.
 
-    Raises FileNotFoundError if there is no such file, and JobConfigError with all problems if the config is invalid.
+    Raises FileNotFoundError if the file does not exist, and JobConfigError with all problems if the config is invalid.
     """
     path = Path(path)
     document, lines = read_toml(path, WHAT)

@@ -27,7 +27,7 @@ TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)
 def read_toml(path: Path, what: str) -> tuple[Document, Mapping[Place, int]]:
     """Return a file's document, and the line of each key. what: The kind of file for messages, such as `RL config`.
 
-    Raises FileNotFoundError if there is no such file, and JobConfigError if it cannot be read or is not TOML.
+    Raises FileNotFoundError if the file does not exist, and JobConfigError if it cannot be read or is not TOML.
     """
     text = _text(path, what)
     return _parsed(text, path, what), lines_of(text)

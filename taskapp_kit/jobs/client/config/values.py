@@ -72,7 +72,7 @@ def place_shown(place: Place) -> str:
 
 
 def last_name(place: Place) -> str:
-    """Return the last name in a path, or an empty string if it has none."""
+    """Return the last name in a path, or an empty string if the path has only indexes."""
     return next((part for part in reversed(place) if isinstance(part, str)), "")
 
 
