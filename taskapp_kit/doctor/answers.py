@@ -42,7 +42,7 @@ async def _answered(
     return await subject.play(subject.base, split, seed, own=Function(name, answer))
 
 
-@check("nonsense-ends", "A policy that answers nonsense is cut by a limit.", plays=True)
+@check("nonsense-ends", "A limit ends the episode of a policy that replies with nonsense.", plays=True)
 async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
     """Reply with text instead of a tool call, an unknown tool, bad arguments or nothing, and check what ends the episode."""
     if not subject.in_this_process:
@@ -62,7 +62,7 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
     return passed(f"{len(played)} kinds of nonsense ended with {', '.join(ends)}, after at most {longest} steps.")
 
 
-@check("nonsense-pays", "Nonsense is worth less than good play.", plays=True, after=("policies",))
+@check("nonsense-pays", "Nonsense earns less reward than good play.", plays=True, after=("policies",))
 async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the rewards of episodes without an accepted action with the rewards of other policies."""
     if not subject.in_this_process:
@@ -91,7 +91,7 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     return passed(f"{found}" + (f", and gold has {gold:g}." if gold is not None else "."))
 
 
-@check("empty-text", "Empty text is played or rejected, and breaks nothing.", plays=True)
+@check("empty-text", "Empty text is played or rejected, and causes no failure.", plays=True)
 async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
     """Reply with no text, and with an empty string in every argument that allows one."""
     if not subject.in_this_process:
@@ -107,7 +107,7 @@ async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
     return passed(f"Empty text was played or rejected: {', '.join(tried)}.")
 
 
-@check("schema-accepted", "An action that fits its schema is played or rejected, and breaks nothing.", plays=True)
+@check("schema-accepted", "An action that fits its schema is played or rejected, and causes no failure.", plays=True)
 async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     """Draw arguments from the schemas, including unbounded strings and numbers."""
     if not subject.in_this_process:

@@ -24,7 +24,7 @@ _LIMIT = re.compile(
 """Matches a limit in a prompt, such as `You have 10 guesses` or `at most six moves`."""
 
 
-@check("prompt-limits", "The limits that the prompt states apply.", plays=True)
+@check("prompt-limits", "The limits that the prompt states are the real limits.", plays=True)
 async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the limits that the prompt, the tools and the first observation state with the environment's limits."""
     environment = subject.environment
@@ -57,7 +57,7 @@ async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
     )
 
 
-@check("task-info", "A trainer learns what the task, its data and its rubrics are.")
+@check("task-info", "The task, its data and its rubrics are described for trainers.")
 async def task_info(subject: EnvironmentUnderTest) -> CheckResult:
     """Read the environment's part of `/task_info`."""
     described = Description(subject.spec, max_time_seconds=1, max_concurrent=1, max_body_bytes=1)

@@ -67,7 +67,7 @@ async def same_image(subject: EnvironmentUnderTest) -> CheckResult:
     return passed("The environment has no images.")
 
 
-@check("images", "Images on or off change nothing else.", plays=True, after=("same-seed",))
+@check("images", "Turning images on or off changes nothing else.", plays=True, after=("same-seed",))
 async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the digests of a rollout with and without images."""
     player, split, seed = _longest(subject)

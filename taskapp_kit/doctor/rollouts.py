@@ -139,7 +139,7 @@ async def scoring(subject: EnvironmentUnderTest) -> CheckResult:
     return _verdict(subject, "scoring", f"{_played(subject)} were scored.", "Fix the criterion.")
 
 
-@check("policies", "The app's own policies answer with actions.")
+@check("policies", "The app's policies choose actions that are accepted.")
 async def policies(subject: EnvironmentUnderTest) -> CheckResult:
     """Report policies of the app that raise exceptions, or whose actions are all rejected."""
     verdict = _verdict(subject, "policies", f"Policies: {', '.join(subject.attempts) or 'none'}.", "Fix the policy.")
@@ -213,7 +213,7 @@ async def observation(subject: EnvironmentUnderTest) -> CheckResult:
     return passed("Every episode begins with an observation.")
 
 
-@check("actions-accepted", "An action that fits its schema is accepted at least sometimes.")
+@check("actions-accepted", "At least some actions that fit their schema are accepted.")
 async def actions_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     """Report an environment that rejects every action that is drawn from its schemas."""
     steps = [

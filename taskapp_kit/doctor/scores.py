@@ -24,7 +24,7 @@ HIGH = 0.8
 CROSSED = 5
 """The number of rollouts whose parts are exchanged to find out whether a criterion's score changes."""
 LEAST = 3
-"""How many rollouts a mean needs at least."""
+"""The minimum number of rollouts for a mean."""
 
 
 def surely(values: Sequence[float]) -> float | None:
@@ -132,7 +132,7 @@ def _gold_place(subject: EnvironmentUnderTest) -> str:
     return next(own, subject.place)
 
 
-@check("reward-attainable", "Good play reaches what reward_range and the scales promise.")
+@check("reward-attainable", "Good play reaches the highest values of reward_range and the scales.")
 async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare gold's best step reward with the declared range, and gold's best outcome with the scale."""
     rollouts = subject.scored(GOLD)
@@ -195,7 +195,7 @@ def _still(subject: EnvironmentUnderTest, criterion: CriterionSpec, scores: set[
 def _moved(
     subject: EnvironmentUnderTest, criterion: CriterionSpec, rollouts: Sequence[Rollout], scores: set[float]
 ) -> bool:
-    """Return whether the criterion gives a changed copy of a rollout another score, or raises an exception."""
+    """Return whether a changed copy of a rollout gets another score or makes the criterion raise an exception."""
     different = list({rollout.digest: rollout for rollout in rollouts}.values())[:CROSSED]
     for one in different:
         for other in different:

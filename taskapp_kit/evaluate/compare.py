@@ -418,7 +418,7 @@ async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow])
 
 
 def _flat(members: Mapping[str, Any], above: str = "", leave_out: Sequence[str] = ()) -> dict[str, Json]:
-    """Flatten nested members. Return them by dotted name."""
+    """Flatten nested mappings, and return the values by dotted name."""
     found: dict[str, Json] = {}
     for name, value in members.items():
         if name in leave_out:

@@ -240,7 +240,8 @@ class Directory:
 class Line(NamedTuple):
     """A line of `results.jsonl`.
 
-    number: The line number, from 1. offset, end: The first byte, and the byte after the line.
+    `number` is the line number, from 1. `offset` and `end` are the positions of the first byte and of the byte after the
+    line.
     """
 
     number: int

@@ -2,8 +2,8 @@
 
 started     the episode's identity: environment, split, seed, config, policy
 observed    the first observation
-called      the policy is called (its answer follows)
-answered    the policy's answer: text, tool calls, tokens
+called      the policy is called (its reply follows)
+answered    the policy's reply: text, tool calls, tokens
 acted       an action is passed to the environment
 stepped     the action's result
 limited     a limit was reached: which, and its value
@@ -191,7 +191,7 @@ class TurnRecord:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """Return the policy's answer."""
+        """Return the policy's reply."""
         answer: dict[str, Any] = self.answered["answer"]
         return answer
 

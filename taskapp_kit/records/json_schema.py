@@ -54,7 +54,7 @@ class Schema:
     recursive: str = ""
 
     def part(self, schema: Any) -> Schema:
-        """Return a schema inside this one."""
+        """Return a nested schema of this schema."""
         return read_schema(schema, self.root, self.followed)
 
     @property

@@ -79,7 +79,7 @@ class PairedDifference:
         ties: The number of pairs that differ by at most TIE.
         losses: The number of pairs in which the other value is lower.
         sign_p: The p-value of the exact two-sided sign test over clusters with a difference. It is 1 if no cluster differs,
-            and None without pairs.
+            and None for an empty list of pairs.
         permutation_p: The p-value of the two-sided permutation test, which flips the signs of clusters. 1 or None as
             `sign_p`.
         clusters_needed: How many clusters are needed to find a difference of this size and spread with probability POWER, at

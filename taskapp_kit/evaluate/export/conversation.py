@@ -27,7 +27,7 @@ NO_MODEL = "no language model played"
 REWRITTEN = "the model did not read one growing conversation (policy.config.history, or an app's own loop)"
 PICTURES = "messages with images"
 UNREADABLE = "a tool call without a name, or whose arguments are not a JSON object"
-EMPTY_ANSWER = "an answer without content, reasoning and tool calls"
+EMPTY_ANSWER = "a reply without content, reasoning and tool calls"
 
 
 class Unfit(Exception):
@@ -48,7 +48,7 @@ class Chat:
         messages: The messages.
         answers: The indexes of the messages that the model wrote. Other assistant messages are examples in the prompt.
         tools: The names of the episode's actions.
-        tokens: The number of tokens in the whole conversation, as reported for the last call, or estimated.
+        tokens: The number of tokens in the conversation, as reported for the last call, or estimated.
     """
 
     messages: list[Message]
@@ -302,7 +302,7 @@ def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
 
 
 def _message(decision: Decision, declared: Mapping[str, Tool], numbers: count[int]) -> Message:
-    """Return the answer as a model would send it.
+    """Return the reply as a model would send it.
 
     An action that takes text is the message's content, not a tool call.
     """

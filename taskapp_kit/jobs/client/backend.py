@@ -314,12 +314,12 @@ def _unreachable(
         return BackendUnreachable(f"{url} {lost.why}.", hint="Check the address.")
     if may_act and lost.sent and repeatable:
         return BackendUnreachable(
-            f"{url}/{path} {lost.why}; the backend may have acted on the request.",
+            f"{url}/{path} {lost.why}. The backend may have processed the request.",
             hint="Check the list of jobs, or repeat the request with the same key, which creates no second job.",
         )
     if may_act and lost.sent:
         return BackendUnreachable(
-            f"{url}/{path} {lost.why}; the backend may have acted on the request, so it was not sent again.",
+            f"{url}/{path} {lost.why}. The backend may have processed the request, so it was not sent again.",
             hint="Check the list of jobs before you send the request again. To make retries safe, pass an idempotency key.",
         )
     return BackendUnreachable(f"{url}/{path} {lost.why}.")

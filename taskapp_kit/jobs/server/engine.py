@@ -1,6 +1,6 @@
 """The interface of an engine, which runs a job. It receives the job, a task app and a ledger.
 
-The ledger stores all progress; the engine itself stores nothing. `Ledger.report` writes events, metric points and the
+The ledger stores all progress. The engine itself stores nothing. `Ledger.report` writes events, metric points and the
 engine's state in one transaction. After a backend is killed, the next backend passes the stored state to `Engine.run`,
 so that no event is duplicated or missing. If the engine's weights are older than this state, it first calls
 `Ledger.supersede` to go back to the position at which the weights were saved.
@@ -142,8 +142,8 @@ def repeated(rollout: RolloutOutcome, phase: str, iteration: int, place: int, sa
         reward=None,
         scores={},
         code=REPEATED,
-        message=f"The task app answered two rollouts of this job with one rollout_id ({phase} {iteration}, place {place}, "
-        f"sample {sample} came first); expected one of its own for each.",
+        message=f"The task app returned one rollout_id for two rollouts of this job ({phase} {iteration}, place {place}, "
+        f"sample {sample} came first). Each rollout must have a unique rollout_id.",
     )
 
 
@@ -224,7 +224,7 @@ class Engine(Protocol):
         updates_weights: Whether the engine changes a model.
         restarts: Whether the engine can restart a failed or cancelled job. `run` is then called with the last stored
             state.
-        most_jobs: The most concurrent jobs, or None for no limit.
+        most_jobs: The maximum number of concurrent jobs, or None for no limit.
     """
 
     name: str
@@ -255,7 +255,7 @@ class Engine(Protocol):
         """Run the job to its end, starting from `state`, which is empty at first.
 
         Strings from the task app are `cleaned` before they are stored. When this method is cancelled, it stops within
-        seconds and writes nothing more; the caller decides whether the job ends or is resumed later. Raises JobError if
+        seconds and writes nothing more. The caller decides whether the job ends or is resumed later. Raises JobError if
         the job fails. The exception's message becomes the job's `error`.
         """
         ...

@@ -41,7 +41,7 @@ MODEL_ROUTES = ("chat/completions", "completions", *DIALECTS)
 NEVER_OPENED = ("weights_path", "weights", "checkpoint", "checkpoint_path", "model_path", "adapter_path", "lora_path")
 """Fields that other servers read as a path.
 
-Requests with such a field are rejected, because the field would be ignored.
+A request with one of these fields is rejected, because ignoring the field would surprise the caller.
 """
 
 

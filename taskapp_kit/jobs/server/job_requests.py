@@ -77,7 +77,7 @@ def read_submission(
         problems += [FieldProblem(("body", *at, URL_PATH[-1]), field.message, field.type) for field in error.fields]
     if data.get("job_config_id") is not None:
         problems.append(
-            FieldProblem(("body", *at, "job_config_id"), "is not supported; send the config itself", "unknown_config")
+            FieldProblem(("body", *at, "job_config_id"), "is not supported (send the config itself)", "unknown_config")
         )
     config = table((*at, "config"), data.get("config"))
     trainer = table((*at, "trainer"), data.get("trainer"))

@@ -1,7 +1,7 @@
 """The rollouts engine's plan of a job: the number of rollouts, their seeds, and the policy in each request.
 
 The plan depends only on the job. A backend that restarts after being killed therefore requests the same rollouts again,
-with the same idempotency keys. The RL config's schema checks each key; this module adds the limits of the engine.
+with the same idempotency keys. The RL config's schema checks each key; this module checks the engine's limits.
 """
 
 from __future__ import annotations
@@ -182,14 +182,14 @@ def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
     if not review.problems and plan.total > MAX_ROLLOUTS:
         review.problem(
             (),
-            f"the job has {plan.total} rollouts (iterations x groups x group size, plus evaluations); the limit is "
+            f"the job has {plan.total} rollouts (iterations x groups x group size, plus evaluations), but the limit is "
             f"{MAX_ROLLOUTS}. Lower one of these numbers.",
         )
     if not review.problems and max(plan.groups * plan.samples, plan.eval_instances) > MAX_AT_A_TIME:
         review.problem(
             (),
-            f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts; use more, "
-            "smaller iterations or evaluations.",
+            f"an iteration (groups x group size) or an evaluation has more than {MAX_AT_A_TIME} rollouts. Use more, "
+            "but smaller, iterations or evaluations.",
         )
     return (None if review.problems else plan), review.problems
 

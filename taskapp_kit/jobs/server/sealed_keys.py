@@ -104,6 +104,6 @@ def _read(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise ConfigError(
             f"{path} does not contain a backend's private key.",
-            hint="Restore the file. Or remove it to create a new key; then all sealed keys must be uploaded again.",
+            hint="Restore the file. Or remove it to create a new key. Then upload all sealed keys again.",
         )
     return key

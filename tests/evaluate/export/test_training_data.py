@@ -122,8 +122,8 @@ UNFIT = {
     "window": (model_rollout("w", details={"left_out_turns": 1}), "did not read one growing conversation"),
     "broken": (model_rollout("b", broken="{amount"), "arguments are not a JSON object"),
     "list": (model_rollout("b", broken="[1]"), "arguments are not a JSON object"),
-    "empty": (with_answer("e", ""), "an answer without content"),
-    "blank": (with_answer("e", " \\n"), "an answer without content"),
+    "empty": (with_answer("e", ""), "a reply without content"),
+    "blank": (with_answer("e", " \\n"), "a reply without content"),
 }
 
 

@@ -51,7 +51,7 @@ def check_consistency(review: Review, config: RlDocument, document: Document) ->
 
 
 def with_whole_topology(document: Document) -> Document:
-    """Return a copy in which [topology] and [compute.topology] each have the keys of both. Needs both sections.
+    """Return a copy in which [topology] and [compute.topology] each have the keys of both, if both sections exist.
 
     Some clients set `compute.topology.reference_placement` and write all other keys below [topology].
     """
@@ -157,7 +157,7 @@ def _check_shares(review: Review, compute: Compute, topology: Topology, path: tu
         sums = " + ".join(f"{name} {share}" for name, share in shares.items() if share)
         review.problem(
             path,
-            f"[{'.'.join(path)}]: found {used} GPUs in use ({sums}); expected at most the {there} of [compute]. "
+            f"[{'.'.join(path)}]: found {used} GPUs in use ({sums}); expected at most {there}, as in [compute]. "
             "Lower one of these numbers, or raise gpu_count.",
         )
     elif None not in shares.values() and used < available:

@@ -61,7 +61,7 @@ class RlConfig:
         """Return a validated copy in which these values replace the config's values.
 
         Args:
-            overrides: Nested tables. Sections are merged key by key, lists are replaced as a whole, and None removes a
+            overrides: Nested tables. Sections are merged key by key, lists are replaced completely, and None removes a
                 key. A model replaces the models of all sections. As in the original SDK, `model` may also be a model's
                 id, and `task_url` sets `services.task_url`.
 

@@ -59,7 +59,7 @@ def name_shown(name: str) -> str:
 
 
 def place_shown(place: Place) -> str:
-    """Format a path for a message, such as `[training.lora] r`, or `[evaluation] seeds[1]`."""
+    """Format a path for a message, such as `[training.lora] r` or `[evaluation] seeds[1]`."""
     names = [part for part in place if isinstance(part, str)]
     if len(place) == 1 and names and names[0] not in SECTIONS:
         return name_shown(names[0])
