@@ -336,7 +336,7 @@ def test_a_backend_that_can_be_used() -> None:
     ("changed", "part", "found"),
     [
         ({"jobs": answer(401, body={"detail": f"not {KEY}"})}, "key", "The backend rejects the key (401)."),
-        ({"jobs": answer(403, body={})}, "key", "refuses the key (403)"),
+        ({"jobs": answer(403, body={})}, "key", "rejects the key (403)"),
         ({"jobs": None, "learning": None}, "backend", "is not a backend: GET rl/jobs returns 404"),
         ({"jobs": HTML}, "backend", "200 with a web page"),
         ({"jobs": REDIRECT}, "backend", "307, a redirect to elsewhere.example"),
