@@ -48,7 +48,7 @@ class Declaration:
 
 
 class Declarations:
-    """The attributes and declarations of an app, as `freeze` and the checks read them. `TaskApp` is the subclass.
+    """The attributes and declarations of an app, as `freeze` and the checks read them. `TaskApp` adds the decorators.
 
     Attributes:
         file: The author's file.

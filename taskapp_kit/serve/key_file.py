@@ -315,7 +315,7 @@ def _text(target: Path, shown: Path) -> str:
 
 
 def _change(path: Path, edit: Callable[[str], str], *, create: bool) -> None:
-    """Replace the content of the file with `edit(content)`. The change is atomic and holds a lock.
+    """Replace the content of the file with `edit(content)`. The change is atomic and is made under a lock.
 
     Raises:
         KeyFileError: The file cannot be read, locked or written.

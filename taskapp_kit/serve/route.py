@@ -58,7 +58,7 @@ TITLES = {
     404: "Not found",
     408: "The body did not arrive in time",
     409: "The request conflicts with earlier requests",
-    410: "It has ended",
+    410: "The session or attempt has ended",
     413: "The body is too large",
     415: "The body is not plain JSON",
     422: "A field is invalid; `fields` names the field",

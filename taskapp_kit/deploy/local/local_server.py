@@ -125,7 +125,7 @@ def _final(answer: ProbeResult, name: str, key: str | None, ours: bool) -> TaskA
     reads = "the app reads ENVIRONMENT_API_KEY from the environment of this process for each request"
     if answer.status == 503 and answer.code == NO_KEY:
         return TaskAppError(
-            f"Task app {name} is running, but has no API key. Usually {reads}, and the variable is not set.",
+            f"Task app {name} is running, but has no API key. ENVIRONMENT_API_KEY is not set in this process.",
             status=503,
             code=NO_KEY,
             hint="Set ENVIRONMENT_API_KEY before the task app starts. api_key= has an effect only on a TaskApp.",

@@ -29,7 +29,7 @@ CONNECT_SECONDS = 20.0
 
 
 class ModalRefused(KitError):
-    """Modal cannot be reached, rejected a request, or the app could not be deployed or checked."""
+    """A request to Modal failed, or an app could not be deployed or checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def _written(shape: str, rules: str, score: Given, reason: str) -> str:
 
 def _number(score: Given) -> float:
     if isinstance(score, str):
-        raise Refused(f"The mock judge was given the choice {score!r}, and this question asks for a number.")
+        raise Refused(f"The score of the mock judge is the choice {score!r}, but this request requires a number.")
     return score
 
 
@@ -189,11 +189,9 @@ def _chosen(choices: Sequence[str], score: Given) -> str:
     if isinstance(score, str):
         if score in choices:
             return score
-        raise Refused(
-            f"The mock judge was given the choice {score!r}, which is none of {', '.join(map(repr, choices))}."
-        )
+        raise Refused(f"The score of the mock judge is {score!r}, which is not one of {', '.join(map(repr, choices))}.")
     if not 0 <= score <= 1:
-        raise Refused(f"The mock judge was given {score:g}, and among choices a score from 0 to 1 was expected.")
+        raise Refused(f"The score of the mock judge is {score:g}, but this request requires a score from 0 to 1.")
     return choices[int(score * (len(choices) - 1) + 0.5)]
 
 
