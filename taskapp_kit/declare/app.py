@@ -314,7 +314,7 @@ class TaskApp(Declarations):
             function: Function with the parameters of an outcome rubric. It returns a str, a dict with one section per
                 key, a list of Text and Image, or None if the criterion does not apply.
             weight: Weight, at least 0. A judge with weight 0 is reported but does not affect the reward.
-            scale: Lowest and highest score, as for a rubric.
+            scale: Lowest and highest score. Scores are normalized as for a rubric.
             samples: Number of requests to the model of each role.
             group: Whether the judge compares rollouts. The function then has the parameter `trajectories` and returns
                 one string for each trajectory. Group judges score only requests to `POST /score_group`, never a single
@@ -445,7 +445,7 @@ class TaskApp(Declarations):
         Raises:
             DeclarationError: A declaration is invalid. The error lists every problem.
         """
-        # The first requests of several worker threads may arrive at the same time.
+        # The lock is needed, because several worker threads may call freeze() at the same time.
         with self._lock:
             if self._spec is None:
                 from taskapp_kit.declare.freeze import freeze

@@ -193,7 +193,7 @@ def check_rubric_file(
 
 
 def _check_entry(entry: Criterion, in_code: bool, in_judge: bool, problems: Problems) -> None:
-    """Check that an entry fits the @app.rubric or @app.judge with its name."""
+    """Check that an entry fits the @app.rubric or @app.judge with the same name."""
     name = f"criterion {entry.id!r}"
     if in_code and (entry.judge or entry.of_a_judge):
         problems.add(entry.place, f"{name} has settings for a judge, but an @app.rubric has this name", *OWN_NAME)

@@ -62,7 +62,7 @@ def find_instance(
         selection: Required values of the row's `difficulty` and `tags`.
 
     Raises:
-        RequestError: The split does not exist, the seed is outside its range, or no row matches.
+        RequestError: The split does not exist, the seed is outside the split, or no row matches.
     """
     if split is not None and split not in spec.split_names:
         raise _wrong(

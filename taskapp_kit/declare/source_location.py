@@ -25,7 +25,10 @@ def shown_path(path: str) -> str:
 
 
 def calling_line(depth: int) -> str:
-    """Return `file:line` of a caller. Depth 1 is the caller of the function that calls this one, 2 is its caller."""
+    """Return `file:line` of a caller.
+
+    Depth 1 is the caller of the function that calls `calling_line`, and depth 2 is the caller of that caller.
+    """
     frame = sys._getframe(depth + 1)
     return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 

@@ -214,7 +214,7 @@ def _gate(app: GatedApp, keys: Keys, settings: Settings, exposure: Exposure, met
     )
     if not settings.cors_origins:
         return gate
-    # outermost: browsers send preflight requests without a key
+    # outermost, because browsers send preflight requests without a key
     return CORSMiddleware(
         gate,
         allow_origins=list(settings.cors_origins),

@@ -24,11 +24,11 @@ MAX_QUEUED = 16
 """The maximum number of requests that wait on a connection behind the current request."""
 DISCARD_BYTES = 64 * 1024
 DISCARD_SECONDS = 1.0
-"""Limits on what is read and dropped after a response that was sent before its request had arrived. Closing a socket
-with unread bytes would reset the connection, and the client might lose the response."""
+"""Limits on the bytes that are read and dropped after an early response, which was sent before the whole request had
+arrived. Closing a socket with unread bytes would reset the connection, and the client might lose the response."""
 
 _POLLRDHUP: int | None = getattr(select, "POLLRDHUP", None)
-"""Linux only."""
+"""The poll flag for a client that has disconnected, or None on systems other than Linux."""
 
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"

@@ -58,7 +58,7 @@ def write_verifiers_package(
     Raises:
         RequestError: `out` is not empty.
         DiscoveryError: The app does not exist.
-        ConfigError: A data file or requirement is invalid, or the app has its own loop.
+        ConfigError: A data file or requirement is invalid, or the app has an agent loop.
         OSError: The directory cannot be written.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -138,15 +138,15 @@ packages = ["{module}"]
 
 {description}
 
-The task app `{app}`, written by `taskapp generate verifiers`. The rules, rubrics and rewards are the app's; verifiers plays
-them in its own process.
+The task app `{app}`, written by `taskapp generate verifiers`. The app defines the rules, rubrics and rewards, and verifiers
+plays it in its own process.
 
 | verifiers | |
 |---|---|
 | up to 0.3.1 | `verifiers.load_environment("{name}")`, with `split`, `num_examples`, `environment`, `config`, `output_mode` |
 | from 0.4 | taskset, harness and environment `{name}`: `--env.taskset.id {name}` |
 
-Five tasks, with verifiers from 0.4 (without `-n` it plays every task of the split):
+To evaluate five tasks with verifiers 0.4 or later (without `-n`, all tasks in the split):
 
 ```sh
 {command}
@@ -185,7 +185,7 @@ from {module}.place import APP
 
 
 def load_environment(**arguments: Any) -> TaskAppEnvironment:
-    \"\"\"Return the environment. Takes the arguments of `taskapp_kit.interop.verifiers.v0.environment`.\"\"\"
+    \"\"\"Return the environment. Accepts the arguments of `taskapp_kit.interop.verifiers.v0.environment`.\"\"\"
     return environment(APP, **arguments)
 """,
     "{module}/current.py": """\

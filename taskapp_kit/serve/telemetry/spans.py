@@ -2,7 +2,7 @@
 
     rollout                       admission to end
     ├── reset                     the environment's construction and reset
-    ├── turn                      one decision and what followed
+    ├── turn                      one decision and the actions that follow
     │   ├── policy | chat MODEL   the policy's decision
     │   └── step                  one action in the environment
     └── scoring
