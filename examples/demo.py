@@ -62,7 +62,7 @@ def main() -> int:
             best = max(answers["scripted"], key=lambda answer: float(answer["reward"]))
             drawn = rollout(client, "scripted", best["metrics"]["details"]["seed"], image=True)
             same = "the same digest" if drawn["digest"] == best["digest"] else "ANOTHER DIGEST"
-            console.print(f"the best one again, with pictures: {same}, {drawn['digest'][:16]}…")
+            console.print(f"the best episode again, with images: {same}, {drawn['digest'][:16]}…")
             show_scorecard(drawn)
             frames = frames_of(client, drawn)
     gif, html = write(given.out, drawn, frames)

@@ -21,7 +21,7 @@ class Booking:
         return f"Guest: {self.guest('Good evening, how can I help you?')}"
 
     def guest(self, question: str) -> str:
-        """The guest's reply. Only a model that is not configured is replaced; one that fails, fails the rollout."""
+        """Return the guest's reply. The script replies if no model is configured. If a model fails, so does the rollout."""
         if self.model is not None:
             self.messages.append({"role": "user", "content": question})
             try:

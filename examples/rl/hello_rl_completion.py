@@ -34,7 +34,7 @@ def run() -> int:
     made.add_argument(
         "--inference-url",
         default=os.environ.get("INFERENCE_BASE_URL"),
-        help="an address ending in /v1 [INFERENCE_BASE_URL, else the backend]",
+        help="an address that ends in /v1 [default: INFERENCE_BASE_URL or the backend]",
     )
     made.add_argument("--prompt", default="Say hello.")
     given = made.parse_args()
@@ -52,7 +52,7 @@ def run() -> int:
         raise BackendError(
             f"{url} does not serve {model!r} (HTTP {answer.status_code}).",
             status=answer.status_code,
-            hint="`taskapp models list` shows this machine's, and `taskapp backend serve --engine local` serves them.",
+            hint="To list local models, run: taskapp models list. To serve them: taskapp backend serve --engine local",
         )
     print(answer.json()["choices"][0]["message"]["content"])
     return 0

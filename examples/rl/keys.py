@@ -3,11 +3,11 @@
 taskapp serve examples/rl/keys.py
 taskapp train --local --config examples/rl/learn_tiny.toml
 
-A policy reads a sentence such as "The lamp is wet." and answers with a key from a to h, four of which are used. A random
-answer is right in 1 of 8 cases, the best constant answer in 1 of 4.
+A policy reads a sentence such as "The lamp is wet." and answers with a key from a to h, four of which are used. A
+random answer is right in 1 of 8 cases, the best constant answer in 1 of 4.
 
-The seed is the combination of thing and state. The 72 seeds of the split `train` contain every thing and every state. The 24
-seeds of `test` are combinations that are not in `train`.
+The seed is the combination of thing and state. The 72 seeds of the split `train` contain every thing and every state.
+The 24 seeds of `test` are combinations that are not in `train`.
 """
 
 from taskapp_kit import Step, TaskApp, action
@@ -15,7 +15,7 @@ from taskapp_kit import Step, TaskApp, action
 KEYS = {"lamp": "c", "door": "b", "bell": "d", "coin": "c", "rope": "a", "book": "d", "drum": "b", "fish": "a"}
 STATES = ("wet", "old", "red", "big", "new", "hot", "odd", "far", "shy", "raw", "dim", "low")
 HELD_OUT = 3
-"""States of each thing that are in the test split only: three others for the next thing, so that each state is in it."""
+"""How many states of each thing appear only in the test split, which contains every state of some thing."""
 
 app = TaskApp("keys", version="1.0.0", description="Find the key of each thing.")
 

@@ -14,7 +14,7 @@ app = TaskApp("lists", version="1.0.0", description="Read a list aloud, one word
 
 LENGTH = 3
 EXAMPLE = ("table", "wheel", "zebra")
-"""The worked example that begins each conversation, of words that are in no list."""
+"""The worked example at the start of each conversation. Its words do not appear in any list."""
 
 WORDINGS = {"train": ("{}", "Words: {}", "The list is {}."), "test": ("Three words: {}", "List: {}", "Look at {}")}
 

@@ -62,7 +62,7 @@ JOBS: dict[str, list[dict[str, dict[str, Any]]]] = {
     "curriculum": [{"curriculum": {"levels": ["easy", "medium", "hard"], "up": 0.8, "down": 0.5}}],
     "mixture": [MIXTURE],
 }
-"""Name to what is changed."""
+"""The changes to the config of each job, by name."""
 
 
 def config_of(name: str) -> dict[str, dict[str, Any]]:

@@ -16,9 +16,9 @@ STATES = ("wet", "old", "red", "big", "new", "hot", "odd", "far", "shy", "raw", 
 THINGS = {"easy": 2, "medium": 4, "hard": 8}
 """Different things by difficulty."""
 HELD_OUT = 3
-"""States of each thing that are in the test split only: three others for the next thing, so that each state is in it."""
+"""How many states of each thing appear only in the test split, which contains every state of some thing."""
 NEXT_ROOM = 29
-"""Offset between the tasks of adjacent rooms, which changes both thing and state."""
+"""Offset between the tasks of adjacent rooms. It changes both the thing and the state."""
 
 app = TaskApp("rooms", version="1.0.0", description="Find the key of the thing in each room.")
 

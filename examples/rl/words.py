@@ -33,7 +33,7 @@ stone storm stove street sugar suit summer sun
 
 TRAIN_WORDS, TEST_WORDS = TRAIN.split(), TEST.split()
 EXAMPLE = ("table", "wheel", "tea", "zebra")
-"""The worked example that begins each conversation, of words that are in no question."""
+"""The worked example at the start of each conversation. Its words do not appear in any question."""
 
 TEMPLATES = {"train": ("{}", "Words: {}", "The list is {}."), "test": ("Four words: {}", "List: {}", "Look at {}")}
 
