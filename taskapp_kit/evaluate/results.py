@@ -134,7 +134,7 @@ def is_number(value: Any) -> bool:
 
 def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_WORD:
-        raise ValueError(f"it is not text of at most {LONGEST_WORD} characters")
+        raise ValueError(f"it is not a string of at most {LONGEST_WORD} characters")
     return value
 
 

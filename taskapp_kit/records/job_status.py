@@ -29,10 +29,8 @@ def job_id_of(body: Mapping[str, Any]) -> str | None:
 def read_status(body: Mapping[str, Any], job_id: str) -> dict[str, Any]:
     """Return the backend's response about a job, normalized. It always has `job_id`, `status`, `progress` and `metrics`.
 
-    `status` comes from `status` or `state`. It is in lower case, or `unknown` if the backend sent no string. `final_reward`
-    and
-
-    `metrics` are copied from `results` if they are only there.
+    `status` comes from `status` or `state`. It is in lower case, or `unknown` if the backend sent no string.
+    `final_reward` and `metrics` are copied from `results` if they are only there.
     """
     job = dict(body)
     given = job.get("status") or job.get("state")

@@ -35,7 +35,7 @@ def backend_url(given: str | None) -> str:
     """Return `given`. If it is None, return the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
 
     Raises:
-        JobConfigError: No address is set. A default backend does not exist.
+        JobConfigError: No address is set, and no default exists.
     """
     url = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
     if not url:

@@ -427,7 +427,7 @@ class JobStore:
         held = select(func.count()).select_from(ENV_KEYS).where(ENV_KEYS.c.org == org)
         if connection.execute(held).scalar_one() >= MAX_KEYS:
             raise RequestError(
-                f"The limit of {MAX_KEYS} keys is reached.", code="too_many_keys", hint="Reuse the name of a key."
+                f"The limit of {MAX_KEYS} keys is reached.", code="too_many_keys", hint="Replace one of them."
             )
         values = {"org": org, "name": name, "key_id": key_id, "ciphertext": ciphertext, "updated_at": now}
         connection.execute(ENV_KEYS.insert().values(values))

@@ -128,9 +128,9 @@ class Policy(ConfigSection):
 
 
 class Topology(ConfigSection):
-    """How the GPUs are divided. [compute.topology] and [topology] are the same section: each key may be in either."""
+    """The uses of the GPUs. [compute.topology] and [topology] are the same section: each key may be in either."""
 
-    type: Text | None = required("the kind of division", '"single_node_split"')
+    type: Text | None = required("how the GPUs are divided", '"single_node_split"')
     gpus_for_vllm: Count | None = required("GPUs that run the policy", "2")
     gpus_for_training: Count | None = required("GPUs that update the weights", "6")
     gpus_for_ref: Whole | None = required("GPUs that run the reference model", "0")

@@ -89,7 +89,7 @@ TextOrTexts = Annotated[
 ]
 Ops = Annotated[
     list[Annotated[Any, AfterValidator(_op)]],
-    Expected('a list of "agent" and "env", or of tables with a type', '"agent", "env", or a table with one as type'),
+    Expected('a list of "agent", "env" or tables', '"agent", "env", or a table with the type "agent" or "env"'),
 ]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]],
