@@ -157,7 +157,7 @@ def _check_shares(review: Review, compute: Compute, topology: Topology, path: tu
         sums = " + ".join(f"{name} {share}" for name, share in shares.items() if share)
         review.problem(
             path,
-            f"[{'.'.join(path)}]: found {used} GPUs in use ({sums}); expected at most {there}, as in [compute]. "
+            f"[{'.'.join(path)}]: found {used} GPUs in use ({sums}); expected at most {there}, which [compute] has. "
             "Lower one of these numbers, or raise gpu_count.",
         )
     elif None not in shares.values() and used < available:
