@@ -67,7 +67,8 @@ def find_instance(
     if split is not None and split not in spec.split_names:
         raise _wrong(
             ("env", "config", "split"),
-            f"The environment {spec.name!r} has no split {str(split)[:80]!r}. Known: {', '.join(spec.split_names)}.",
+            f"The environment {spec.name!r} has no split {str(split)[:80]!r}. "
+            f"Available splits: {', '.join(spec.split_names)}.",
             "unknown_split",
         )
     if spec.tasks is not None:

@@ -371,7 +371,7 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
     return RequestError(
         f"The request body is invalid: {named}.",
         fields=fields,
-        hint="See `fields` for the problem with each field. /openapi.json describes the body.",
+        hint="`fields` describes what each field must be; the models are in /openapi.json.",
     )
 
 
