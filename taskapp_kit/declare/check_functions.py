@@ -37,8 +37,7 @@ def check_policy(app: Declarations, declared: Declaration, problems: Problems) -
         declared,
         allowed,
         problems,
-        otherwise="remove it; a policy that needs more than the observations must be named gold and read Private "
-        "fields from `task`",
+        otherwise="remove it, or name the policy gold, which receives the row with its Private fields as `task`",
     )
     return AuthorPolicySpec(**members) if len(problems) == before else None
 
