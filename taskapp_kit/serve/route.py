@@ -80,7 +80,7 @@ STREAMED_HEADERS = {**REPLAYED_HEADERS, **LOCATION}
 ACCEPTED_HEADERS = {
     **LOCATION,
     "Preference-Applied": "`respond-async` if the request asked for it.",
-    "Retry-After": "When to retry, in seconds.",
+    "Retry-After": "After how many seconds to retry.",
 }
 
 
@@ -296,7 +296,7 @@ def documentation(spec: RouteSpec) -> dict[str, Any]:
         kinds: dict[str, Any] = {name: {} for name in (spec.media_type, *spec.other_media_types)}
         responses[200] = {"content": kinds, "description": "Answered"}
     if spec.accepted_model is not None:
-        responses[202] = {"model": spec.accepted_model, "description": "Running; `Location` contains its path"}
+        responses[202] = {"model": spec.accepted_model, "description": "Running; `Location` is the path of the rollout"}
     headers: dict[int, dict[str, str]] = dict(ANSWER_HEADERS)
     if spec.headers:
         headers[200] = dict(spec.headers)

@@ -36,7 +36,7 @@ class ScoreGroupRequest(BaseModel):
 class GroupMember(BaseModel):
     """A rollout in the group.
 
-    `rank` is 1 for the best rollout. Rollouts with equal scores share a rank. It is null if no judge has a weight
+    `rank` is 1 for the best rollout. Rollouts with equal scores share a rank. `rank` is null if no judge has a weight
     above 0.
     """
 
