@@ -199,7 +199,8 @@ def test_a_cost_limit_holds_until_a_higher_one_is_given(run: Run, tmp_path: Path
         told = run(*asked, "--out", "r1", status=1)
         assert "--max-cost is 2" in told.stderr
         assert "`taskapp eval r1` continues" in told.stderr
-        assert re.search(r"^cost +\$2\.", told.stdout, re.MULTILINE)
+        # each rollout costs 1.05, and one more may be in progress when the limit is reached
+        assert re.search(r"^cost +\$[23]\.", told.stdout, re.MULTILINE)
         played = (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n")
         assert 0 < played < 20
         again = run("eval", "r1")
