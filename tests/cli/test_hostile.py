@@ -213,7 +213,7 @@ def test_a_server_that_takes_and_never_answers_is_told_of_and_left_by_one_ctrl_c
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
         with Terminal(tmp_path, "eval", url, "--seeds", "0-2") as terminal:
-            terminal.wait(f"Waiting for {url}")
+            terminal.wait(f"Waiting for a response from {url}")
             terminal.interrupt()
             assert terminal.end() == 1
     assert "Stopped." in terminal.text

@@ -51,7 +51,7 @@ def test_it_serves_follows_an_edit_and_goes(tmp_path: Path, edits: bool, stop: s
         try:
             until(lambda: "Watching" in log.read_text() or process.poll() is not None)
             assert len(plane.requests("FunctionCreate")) == 1
-            assert "capitals is at http://127.0.0.1:9 until Ctrl-C" in log.read_text()
+            assert "capitals is running at http://127.0.0.1:9 until Ctrl-C" in log.read_text()
             if edits:
                 time.sleep(1.0)  # the watcher starts after it says so
                 (own / "capitals.py").write_text((own / "capitals.py").read_text() + "\n# an edit\n")
