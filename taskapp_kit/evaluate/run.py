@@ -310,7 +310,7 @@ class _Writer:
                 fault = error
             for _, _, written in batch:
                 if written.done():
-                    continue  # the waiting task was cancelled
+                    continue  # the task that waited for this result was cancelled
                 if fault is None:
                     written.set_result(None)
                 else:
@@ -379,7 +379,7 @@ def summarise(
         problem = next((one["aggregates_problem"] for one in each if one["aggregates_problem"]), None)
         summary |= {name: numbers[name] for name in OF_ALL_POLICIES}
         summary |= {"aggregates_problem": problem, "by_policy": dict(zip(plan.names, each, strict=True))}
-    summary["timing"] = summary.pop("timing")  # moved to the end
+    summary["timing"] = summary.pop("timing")  # move the field to the end
     if directory.done == len(plan):
         directory.write_summary(summary)
     return summary

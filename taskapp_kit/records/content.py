@@ -99,7 +99,7 @@ class Image:
                 f"Image: expected PNG bytes or an array of shape (H, W, 3) and dtype uint8, got "
                 f"{type(data).__name__} of shape {shape}."
             )
-        self._array = data.copy()  # because the environment may continue to draw into its buffer
+        self._array = data.copy()  # copied, because the environment may draw into its buffer again
         self.height, self.width = int(shape[0]), int(shape[1])
 
     @classmethod
@@ -176,7 +176,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Json:
             raise NotJson(path, "is an integer beyond 64 bits")
         return value
     if kind is float:
-        if value - value != 0.0:  # NaN and both infinities, without a call
+        if value - value != 0.0:  # true for NaN and both infinities, without a function call
             raise NotJson(path, f"is {value}, which is not a finite number")
         return value
     if value is None or kind is bool:

@@ -147,7 +147,7 @@ _ANSWER_FIELDS = tuple(item.name for item in fields(Decision))
 _step_values, _answer_values = attrgetter(*_STEP_FIELDS), attrgetter(*_ANSWER_FIELDS)
 
 
-# The only way from events to a trajectory, because nothing about an episode is recorded twice.
+# Trajectories are only built from events, so nothing about an episode is recorded twice.
 def fold(events: Iterable[Event]) -> Trajectory:
     """Fold the events of an episode into its trajectory.
 

@@ -109,7 +109,7 @@ class Rollout:
     pictures: dict[str, bytes] = field(default_factory=dict, repr=False)
     stored: StoredRollout | None = field(default=None, repr=False)
     body: bytes | None = field(default=None, repr=False)
-    # Both forms are made on demand, because a parent process passes on bytes without reading them.
+    # Each form is created on first use, because a parent process forwards the encoded bytes without reading them.
     _encoded: EncodedEvents | None = field(default=None, repr=False)
     _events: list[Event] | None = field(default=None, repr=False)
     _trajectory: Trajectory | None = field(default=None, repr=False)

@@ -50,7 +50,7 @@ def _shared(one: range, two: range) -> int | None:
         return None
     period = step * stride // common
     jumps = (other - start) // common * pow(step // common, -1, stride // common) % (stride // common)
-    first = start + jumps * step  # in `one`, and congruent to `two`
+    first = start + jumps * step  # the first seed in `one` that is congruent to `two`
     low = max(start, other)
     first += -(-max(0, low - first) // period) * period
     return first if first <= min(max(one[0], one[-1]), max(two[0], two[-1])) else None

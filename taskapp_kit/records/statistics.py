@@ -221,7 +221,7 @@ def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES
     if len(moved) <= ENUMERATED_CLUSTERS:
         totals = _signed_sums(moved)
         return sum(abs(total) >= reached_at for total in totals) / len(totals)
-    # The signs of eight clusters are one random byte, an index of their sum.
+    # One random byte determines the signs of eight clusters, and is the index of their sum in a table.
     tables = [_signed_sums([*moved[first : first + 8], *[0.0] * 8][:8]) for first in range(0, len(moved), 8)]
     signs = derived_rng("permutation test", len(moved)).randbytes
     reached = sum(abs(math.fsum(map(getitem, tables, signs(len(tables))))) >= reached_at for _ in range(resamples))

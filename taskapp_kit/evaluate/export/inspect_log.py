@@ -137,7 +137,7 @@ class _Log:
         evaluation["dataset"] = {
             "name": ", ".join(sorted(self._splits)),
             "samples": len(self._epochs),
-            "sample_ids": list(self._epochs),  # Inspect needs them to read a log sample by sample
+            "sample_ids": list(self._epochs),  # Inspect needs the ids to read a log sample by sample
         }
         evaluation["config"]["epochs"] = max(self._epochs.values())
         usage = {evaluation["model"]: dict(self._usage)} if self._usage else {}

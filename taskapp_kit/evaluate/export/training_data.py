@@ -394,6 +394,6 @@ def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
 def _calls(stored: StoredRollout) -> Iterator[dict[str, Any]]:
     for answer in EpisodeRecord.of(stored.events).answers:
         details = answer.get("details") or {}
-        if "attempts" in details:  # a model was called
+        if "attempts" in details:  # this turn called a model
             yield from details.get("earlier_calls") or ()
             yield answer

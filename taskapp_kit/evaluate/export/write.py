@@ -99,7 +99,7 @@ async def whole_rollouts(
     async for row in selected(source, scope, report):
         try:
             stored = await source.load(row.rollout_id)
-        except ConfigError:  # played by a remote server, or failed before it had an id
+        except ConfigError:  # a remote server played it, or it failed before it had an id
             stored = None
             numbers_only += 1
         report.rollouts += 1

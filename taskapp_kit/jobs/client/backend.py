@@ -226,7 +226,7 @@ class BackendClient:
     ) -> dict[str, Any] | list[Any]:
         limit = self.timeout_seconds if seconds is None else min(seconds, self.timeout_seconds)
         if retries is None:
-            retries = self.retries if seconds is None else 0  # a caller with a short limit retries by itself
+            retries = self.retries if seconds is None else 0  # a caller that sets `seconds` retries itself
         shown = path.partition("?")[0]
         try:
             answer = await again(

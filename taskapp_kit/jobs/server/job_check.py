@@ -80,7 +80,7 @@ def _seeds(plan: JobPlan, described: Any, cleaned: Callable[[str], str]) -> list
     if isinstance(split, str) and split not in known:
         return [_unknown("rollout.env_config.split", split, "splits", known, cleaned)]
     if not isinstance(split, str) and dataset.get("kind") == "rows":
-        split = dataset.get("default_split")  # a row's seed counts within its split
+        split = dataset.get("default_split")  # a row's seed is its index in the split
     if isinstance(split, str) and split in known:
         known = {split: known[split]}
     found = []

@@ -76,7 +76,7 @@ def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
 
 def events_view(job_id: str, events: Sequence[JobEventRow], since_seq: int) -> dict[str, Any]:
     """Return a page of events for a response. Its `last_seq` is the `since_seq` of the next request."""
-    # No `next_seq`, because the SDK's poller advances to it before it reads these events and would skip them all.
+    # There must not be a `next_seq`: the SDK's poller would continue from it before reading these events, and skip them.
     return {
         "events": [event_view(job_id, row) for row in events],
         "last_seq": events[-1].seq if events else since_seq,
@@ -128,7 +128,7 @@ async def frames(jobs: Jobs, job_id: str, since_seq: int) -> AsyncGenerator[list
         notifier = jobs.notifiers.of(job_id)
         stopping = jobs.stopping
         over, page = await notifier.read_shared(last, read)
-        last += len(page)  # event numbers have no gaps
+        last += len(page)  # this is exact, because event numbers have no gaps
         if page:
             yield page
         if len(page) == PAGE:

@@ -245,7 +245,7 @@ class Jobs:
                 if self._running.get(job_id) is done:  # otherwise the job is already running again
                     self._running.pop(job_id)
                 self._busy[org] -= 1
-                self._busy += Counter()  # drops organizations without running jobs
+                self._busy += Counter()  # removes organizations without running jobs
                 if not done.cancelled() and (fault := done.exception()) is not None:
                     log.error("job left as it is job_id=%s", job_id, exc_info=fault)
                 self._fill()

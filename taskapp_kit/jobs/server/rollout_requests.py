@@ -176,7 +176,7 @@ class RolloutRequester:
             ]
         places = range(plan.eval_instances) if places is None else places
         known = plan.eval_seeds
-        if known is None:  # the same seeds each time, so that evaluations can be compared
+        if known is None:  # always the same seeds, so that evaluations can be compared
             known = draw(self._known_range("eval").seeds, len(places), self.job_id, "evaluation")
         return [
             RolloutTarget(place, number // len(known), known[number % len(known)])

@@ -414,7 +414,7 @@ class JobStore:
             for phase, iteration, count, lost, scored, reward, seconds in connection.execute(asked)
         ]
 
-    # Keys of task apps, sealed
+    # Sealed keys of task apps
 
     @_write
     def put_key(self, connection: Connection, org: str, name: str, key_id: str, ciphertext: str) -> float:
@@ -439,7 +439,7 @@ class JobStore:
         asked = select(ENV_KEYS.c.name, ENV_KEYS.c.ciphertext).where(ENV_KEYS.c.org == org)
         return [(row.name, row.ciphertext) for row in connection.execute(asked.order_by(ENV_KEYS.c.name))]
 
-    # Keys of the backend itself
+    # Keys of the backend
 
     def minted(self, org: str | None) -> set[str]:
         """Record `org` as having a key, unless it is None, and return all recorded organizations. Blocks the thread."""

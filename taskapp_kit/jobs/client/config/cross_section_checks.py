@@ -105,7 +105,7 @@ def _check_model(review: Review, document: Document) -> None:
 def _add_no_model(review: Review, document: Document) -> None:
     for section, key, _ in MODEL_KEYS:
         if section in document and (not isinstance(document[section], dict) or key in document[section]):
-            return  # the invalid value is already reported
+            return  # another problem already reports this value
     if is_smoke_test(document) and "model" not in document and "policy" not in document:
         review.problem(
             ("job",), '[job]: found no model; expected one. Add, for example, model = "Qwen/Qwen3-4B" below [job].'

@@ -217,7 +217,7 @@ class NameCheck:
             what, form = f"{place_shown((*path, name))}: missing; expected {expected(key).words}", "{}"
         near = closest(name, [each for each in whole if each not in section.model_fields], cutoff=NEAR_MISSING)
         if near and near not in table:
-            return  # reported at the place of the similar name
+            return  # the problem is reported for the similar name instead
         action = f"Did you mean this when you wrote {form.format(name_shown(near))}?" if near else add
         self.review.problem((*path, near or name), f"{what}. {action}")
 

@@ -468,7 +468,7 @@ def is_required(key: FieldInfo) -> bool:
 
 def expected(key: FieldInfo) -> Expected:
     """Return a description of the values that a key accepts."""
-    kind, _ = get_args(key.annotation)  # of `kind | None`
+    kind, _ = get_args(key.annotation)  # the annotation is `kind | None`
     words = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Expected)), None)
     return words or Expected("one of " + ", ".join(f'"{word}"' for word in get_args(kind)))
 
