@@ -66,7 +66,7 @@ async def judge_labels(
         cases = await _LabelReader(app, spec, store).read(name, text)
         for role in sorted({role for case in cases for role in case.judge.models}):
             if not access.configured(role):
-                raise Unavailable(f"no model has the role {role!r}.", hint=f"Set {role_variable(role)}.")
+                raise Unavailable(f"The role {role!r} has no model.", hint=f"Set {role_variable(role)}.")
         return await asyncio.gather(*map(one, cases))
     finally:
         await access.close()

@@ -150,7 +150,7 @@ class BackendContext:
     def _box(self) -> SealedKeys:
         if self.box is None:
             raise Unavailable(
-                "This backend cannot open sealed keys.", hint="On its machine, run: pip install 'taskapp-kit[jobs]'"
+                "This backend cannot open sealed keys.", hint="Run on the backend: pip install 'taskapp-kit[jobs]'"
             )
         return self.box
 

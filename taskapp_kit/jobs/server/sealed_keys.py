@@ -96,7 +96,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"The backend's private key {path} cannot be read ({error.strerror}).") from None
     if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(f"The backend's private key {path} can be read by others.", hint=f"Run: chmod 600 {path}")
+        raise ConfigError(f"The backend's private key {path} is readable by others.", hint=f"Run: chmod 600 {path}")
     try:
         key = base64.b64decode(content.strip(), validate=True)
     except binascii.Error:
@@ -104,6 +104,6 @@ def _read(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise ConfigError(
             f"{path} does not contain a backend's private key.",
-            hint="Restore the file. Or remove it to create a new key. Then upload all sealed keys again.",
+            hint="Restore the file. To create a new key, remove the file and upload all sealed keys again.",
         )
     return key
