@@ -291,7 +291,7 @@ def _missing_tokens(plan: EpisodePlan, events: list[Event]) -> list[str]:
         "log-probabilities": logprobs and sum(call.get("logprobs") is None for call in calls),
     }
     return [
-        f"{what} were requested, but are missing from {count} of {len(calls)} replies of the model"
+        f"{what} were asked for, and the model's endpoint sent none with {count} of {len(calls)} answers"
         for what, count in missing.items()
         if count
     ]

@@ -139,8 +139,8 @@ class Episode:
         if taken:
             # a warning, because a metric should not fail a rollout
             self.warnings.append(
-                f"environment {self.plan.environment.name!r} returned metrics with reserved names: "
-                f"{', '.join(taken)}. They were ignored. Rename them."
+                f"environment {self.plan.environment.name!r} gives metrics with names of the kit's own: "
+                f"{', '.join(taken)}. They were left out; give them other names."
             )
         return {**ours, **{name: value for name, value in self._metrics.items() if name not in taken}}
 
@@ -241,8 +241,8 @@ class Episode:
     def _limit(self, name: str, value: float) -> Iterator[Event]:
         if name == "default_max_turns":
             self.warnings.append(
-                f"the episode was truncated after {value:g} turns, the default limit. Declare max_steps= or max_turns= for "
-                f"{self.plan.environment.name!r}; max_turns=None removes the limit."
+                f"the episode was cut after {value:g} turns, the limit of an environment that declares none. Give "
+                f"{self.plan.environment.name!r} max_steps= or max_turns=; max_turns=None is no limit."
             )
         yield Limited(name, float(value))
         raise _Over("truncated", name)
@@ -288,7 +288,7 @@ class Episode:
         action = self._text_action
         assert action is not None, "an environment of one answer takes words"
         if answer.details.get("finish_reason") == "length":
-            self.warnings.append("the answer reached its token limit; the incomplete answer was scored.")
+            self.warnings.append("the answer was cut off at its limit of tokens, and judged as it stands.")
         for call in self._calls(answer, by_policy=False):
             if call.tool == action.name and _reads(action, call.args):
                 return call
@@ -357,7 +357,7 @@ class Episode:
         try:
             return self._timed(host.final_state)
         except PolicyStops as stops:
-            self.warnings.append(f"final_state called a model beyond {stops.stop_reason}; the final state is missing.")
+            self.warnings.append(f"final_state asked a model beyond {stops.stop_reason}, so the end state is missing.")
             return None
 
     def _close(self, host: EnvironmentHost) -> Failed | None:

@@ -118,7 +118,7 @@ def unknown_config(config: Mapping[str, Json]) -> list[str]:
         warnings.append(f"policy.config.{name} is not known here and was ignored{meant}")
     if more := len(unknown) - len(warnings):
         count = f"{more} more" if warnings else f"{more}"
-        warnings.append(f"{count} unknown fields of policy.config were ignored")
+        warnings.append(f"{count} of the members of policy.config are not known here and were ignored")
     return warnings
 
 

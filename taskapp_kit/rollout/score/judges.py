@@ -125,7 +125,7 @@ def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
 def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
     """Return the warning for a rollout with skipped judges, or an empty list if the environment has no judges."""
     names = [judge.name for judge in spec.judges if judge.applies_to(environment) and not judge.group]
-    return [f"judges were skipped ({', '.join(names)}); their scores are null ({JUDGES_SKIPPED})"] if names else []
+    return [f"judges were skipped ({', '.join(names)}): their scores are null ({JUDGES_SKIPPED})"] if names else []
 
 
 def expected_calls(spec: AppSpec, environment: str, configured: Callable[[str], bool]) -> dict[str, int]:
