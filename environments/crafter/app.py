@@ -1,7 +1,7 @@
 """Crafter: survive, gather, craft and explore in a small open world; 22 achievements.
 
-The game of Danijar Hafner, "Benchmarking the Spectrum of Agent Capabilities" (2021), from the `crafter` package.
-README.md beside this file says what is seen, done, paid and when it ends.
+The game is from the `crafter` package by Danijar Hafner, "Benchmarking the Spectrum of Agent Capabilities" (2021).
+README.md in this directory describes observations, actions, rewards and the end of an episode.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Actions = Annotated[list[ActionName], Field(min_length=1, max_length=MAX_ACTIONS
 @app.environment(
     "crafter",
     splits={"train": range(1_000_000), "test": range(1_000_000, 1_010_000)},
-    max_steps="length",  # a call does at least one game step, so this only ends a policy that is always refused
-    reward_range=(-1.0, MAX_ACTIONS_PER_CALL + 1.0),  # 1.0 for each action that unlocks; health moves by 0.9 at most
+    max_steps="length",  # a valid call plays at least one game step, so only refused calls can reach this limit
+    reward_range=(-1.0, MAX_ACTIONS_PER_CALL + 1.0),  # at most 1.0 per action, and 0.9 for health
     tags=("survival", "multi-turn", "images"),
 )
 class Crafter:
@@ -129,7 +129,7 @@ def depth(trajectory: Trajectory) -> float:
 def progress(trajectory: Trajectory) -> dict[str, float]:
     """Game steps, unique achievements, and 1 or 0 for each achievement by name."""
     names = set(unlocked(trajectory))
-    game_steps = sum(len(step.info.get("actions", ())) for step in trajectory.steps)  # a refused call did none
+    game_steps = sum(len(step.info.get("actions", ())) for step in trajectory.steps)  # a refused call has none
     return {
         "game_steps": float(game_steps),
         "unique_achievements": float(len(names)),

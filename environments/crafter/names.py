@@ -1,8 +1,8 @@
 # Follows data.yaml of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """The names of Crafter: actions, achievements, vitals, items, materials, and costs.
 
-Source: the data file of the `crafter` package 1.8.3; a test compares every table here with it. They are
-copied because task information must be readable where the game itself is not installed.
+The names are copied from the data file of the `crafter` package 1.8.3, because task information must be available
+even if the package is not installed. A test compares every table with the data file.
 """
 
 from typing import Final, Literal, get_args
@@ -52,7 +52,7 @@ KEYS: Final[dict[str, ActionName]] = {
     "6": "make_iron_sword",
     "n": "noop",
 }
-"""Keys by their names in browsers: the keys of the package's `run_gui`, except Tab, which browsers need, plus the arrows."""
+"""Browser names of keys: the keys of the package's `run_gui` and the arrow keys, but not Tab, which browsers need."""
 MAX_ACTIONS_PER_CALL: Final = 8
 DEFAULT_LENGTH: Final = 10_000
 """Steps after which the published game stops an episode."""
@@ -99,7 +99,7 @@ ITEMS: Final = (
     "iron_sword",
 )
 MAX_AMOUNT: Final = 9
-"""Every vital and every item is between 0 and this."""
+"""The maximum of every vital and every item. The minimum is 0."""
 
 MATERIALS: Final = (
     "water",
@@ -115,10 +115,10 @@ MATERIALS: Final = (
     "table",
     "furnace",
 )
-"""Ground, in the package's order: the id of a material is its index here plus one."""
+"""The materials of the ground, in the package's order. The id of a material is its index in this tuple plus one."""
 
 DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
-"""Direction to (dx, dy); y grows downwards."""
+"""(dx, dy) by direction. y increases downwards."""
 
 COSTS: Final[dict[str, dict[str, int]]] = {
     "place_stone": {"stone": 1},
@@ -132,7 +132,7 @@ COSTS: Final[dict[str, dict[str, int]]] = {
     "make_stone_sword": {"wood": 1, "stone": 1},
     "make_iron_sword": {"wood": 1, "coal": 1, "iron": 1},
 }
-"""What each action uses up, from the package's code (prompts found elsewhere give other numbers)."""
+"""The items that each action uses up, from the package's code. Prompts published elsewhere state other numbers."""
 
 PREREQUISITES: Final[dict[str, tuple[str, ...]]] = {
     "collect_drink": (),
@@ -158,4 +158,4 @@ PREREQUISITES: Final[dict[str, tuple[str, ...]]] = {
     "make_iron_sword": ("place_table", "place_furnace", "collect_wood", "collect_coal", "collect_iron"),
     "collect_diamond": ("make_iron_pickaxe",),
 }
-"""The preconditions of each achievement in the rules. A skeleton has no precondition, though it lives only in tunnels."""
+"""The preconditions of each achievement in the rules. `defeat_skeleton` has none, although skeletons live in tunnels."""

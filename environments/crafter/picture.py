@@ -1,8 +1,8 @@
 # Follows engine.py and env.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
 """Rendering of the published image of the game, without changing the game.
 
-Pixel for pixel what `crafter.Env.render` paints at 64 x 64. At other sizes the night's noise is the same,
-stretched; stock Crafter would draw another amount of random numbers and so change the episode.
+At 64 x 64 pixels, the image is equal to the image of `crafter.Env.render`. At other sizes, the same noise at night is
+stretched. Stock Crafter draws a different number of random numbers for each size, which changes the episode.
 """
 
 import threading
@@ -45,7 +45,7 @@ def textures() -> dict[str, Any]:
     return _read
 
 
-@lru_cache(maxsize=1024)  # bounded, because the caller chooses sizes
+@lru_cache(maxsize=1024)  # bounded, because callers can choose many sizes
 def _texture(name: str, width: int, height: int) -> Any:
     image = textures()[name]
     if image.shape[:2] == (width, height):
@@ -66,7 +66,7 @@ def paint(world: Any, player: Any, night: NDArray[np.float64] | None, size: int 
     width, height = sides
     unit = (width // GRID, height // GRID)
     left, top = (width - unit[0] * GRID) // 2, (height - unit[1] * GRID) // 2
-    canvas = np.zeros((width, height, 3), np.uint8)  # x before y while painting, as the textures are
+    canvas = np.zeros((width, height, 3), np.uint8)  # the x axis comes first, as in the textures
     area = canvas[left : left + unit[0] * GRID, top : top + unit[1] * GRID]
     area[:, : ROWS * unit[1]] = _surroundings(world, player, night, unit)
     _items(area[:, ROWS * unit[1] :], player.inventory, unit)

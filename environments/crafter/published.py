@@ -1,7 +1,8 @@
 """The published figures of the Crafter paper's random agent: 29 784 episodes.
 
-Source: danijar/crafter, scores/crafter_noreward-random.json (five runs of one million steps), counted from the file.
-The reward of 2.1 ± 1.3 in its table is of one episode for each seed, not the mean.
+The figures are counted from scores/crafter_noreward-random.json in danijar/crafter, which has five runs of one million
+steps. The reward of 2.1 ± 1.3 in the table of danijar/crafter is from one episode per seed. It is not the mean of all
+episodes.
 """
 
 from typing import Final
@@ -26,9 +27,9 @@ COUNTS: Final = {
     "place_table": 1299,
     "wake_up": 27878,
 }
-"""Episodes with each achievement; the other eight were never unlocked."""
+"""How many episodes unlocked each achievement. The other eight achievements were never unlocked."""
 RATES: Final = {name: 100 * COUNTS.get(name, 0) / EPISODES for name in ACHIEVEMENTS}
-"""Percent of the episodes."""
+"""The percentage of episodes that unlocked each achievement."""
 REWARD: Final = 1.377
 REWARD_DEVIATION: Final = 1.222
 LENGTH: Final = 167.86
@@ -43,4 +44,4 @@ RANDOM_AGENT: Final = {
     "mean_achievements": sum(RATES.values()) / 100,
     **{f"success_percent/{name}": rate for name, rate in RATES.items()},
 }
-"""The figures under the names of the aggregate."""
+"""The published figures, with the same names as in the aggregate `crafter`."""

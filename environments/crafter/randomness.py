@@ -1,4 +1,4 @@
-"""The game's random numbers: numpy's Mersenne Twister, drawn as in stock Crafter, but cheaper."""
+"""The game's random numbers: the same numbers from numpy's Mersenne Twister as in stock Crafter, drawn faster."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ class RandomStream:
     def __init__(self, seed: int) -> None:
         bits = np.random.MT19937(0)
         self._state = np.random.RandomState(bits)
-        self._state.seed(seed)  # the legacy seeding, as RandomState(seed) does it
+        self._state.seed(seed)  # the legacy seeding of RandomState(seed)
         self._raw = bits.random_raw
         self.uniform = self._state.random_sample
-        """`uniform()` -> a float in [0, 1); `uniform(n)` -> n of them, float64."""
+        """`uniform()` returns a float in [0, 1). `uniform(n)` returns a float64 array of n such numbers."""
 
     def randint(self, low: int, high: int) -> int:
         """Return an integer in [low, high), by masked rejection over 32-bit words, as in the legacy generator."""
         span = high - 1 - low
         if span == 0:
-            return low  # the legacy generator draws nothing here either
+            return low  # the legacy generator also draws no number in this case
         mask = (1 << span.bit_length()) - 1
         while (value := int(self._raw()) & mask) > span:
             pass

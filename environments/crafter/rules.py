@@ -23,7 +23,7 @@ from .world import Cow, Player, Skeleton, World, Zombie, balance
 from .worlds import WORLDS, WorldCache
 
 UPDATE_DISTANCE = 18
-"""Things nearer than this to the player (city blocks) act; the rest of the world is paused."""
+"""Only things that are nearer to the player than this distance (in city blocks) act. The others are paused."""
 
 _ACTIONS = frozenset(ACTIONS)
 
@@ -112,7 +112,7 @@ class CrafterGame:
         world.daylight = light = daylight(self._step)
         player.action = action
         for thing in world.objects:
-            x, y = player.pos  # read each time: the player, who acts first, moves
+            x, y = player.pos  # read again for each thing, because the player acts first and may have moved
             pos = thing.pos
             if abs(x - pos[0]) + abs(y - pos[1]) < UPDATE_DISTANCE:
                 thing.update()

@@ -1,7 +1,8 @@
-"""A player without a model: decides from the observation text alone, without memory between calls.
+"""A scripted player, which decides only from the text of an observation and has no memory between calls.
 
-Its goal follows from its inventory and the achievements that the text lists; it goes to the cheapest visible
-thing that helps, digging where that is shorter, and otherwise walks on in the direction that it faces.
+The inventory and the achievements in the text determine the player's goal. The player goes to the nearest useful
+thing in view, and digs if digging makes the path shorter. If nothing useful is in view, the player continues in the
+direction that it faces.
 """
 
 import random
@@ -124,7 +125,7 @@ class Player:
         if tools and not sight.near("t"):
             if walk := self._come_near("t", limit=8):
                 return walk
-            if has("wood") < 4:  # two for the table, two for the first tools
+            if has("wood") < 4:  # two pieces for the table, and two for the first tools
                 return []
             return ["place_table"] if free else self._make_room()
         if any("iron" in tool for tool in tools) and not sight.near("f"):

@@ -1,4 +1,4 @@
-"""Parses an observation: the text of `view` as numbers and a grid to plan on."""
+"""Parses the text of an observation (see `view`) into amounts, and a grid for planning."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -8,11 +8,11 @@ from .names import DIRECTIONS
 from .view import COLUMNS, ROWS
 
 Place = tuple[int, int]
-"""(column, row) in the window, from its upper left corner."""
+"""(column, row) in the window, counted from the upper left corner."""
 
 ME: Place = (COLUMNS // 2, ROWS // 2)
 OPEN = frozenset("._:")
-"""Symbols of ground that one can walk on."""
+"""Symbols of ground that a player can walk on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 # Follows worldgen.py of the package crafter 1.8.3. Copyright (c) 2021 Danijar Hafner, MIT License: see THIRD_PARTY.md.
-"""Generation of a new world: the published map for a seed, about twenty times faster.
+"""Generation of a new world: the published map of a seed, about twenty times faster than in stock Crafter.
 
-The noise is opensimplex's, evaluated in blocks (compiled if numba is installed). All random choices are made
-in the published order, so that the map, the creatures and the final state of the random stream are the same
-as in stock Crafter. A test compares them with the package's own generator.
+The noise is from opensimplex and is evaluated in blocks, which are compiled if numba is installed. All random choices
+are made in the published order. So the map, the creatures and the final state of the random stream are the same as in
+stock Crafter. A test compares the generated worlds with worlds from the package's generator.
 """
 
 from collections.abc import Callable
@@ -126,7 +126,7 @@ def _ground(
     solid = np.zeros(xs.shape, bool)
     solid[rock] = ~(cave | tunnel)
 
-    # Only these cells draw numbers: solid rock up to three times, woods once; in the order of the cells.
+    # Only these cells draw random numbers, in the order of the cells: solid rock up to three, woods one.
     x, y, height = xs[solid], ys[solid], mountain[solid]
     ore = zip(
         np.flatnonzero(solid).tolist(),

@@ -1,8 +1,8 @@
 """The observation of an agent, as text.
 
-It shows the same 9 x 7 cells as the published image, never more of the map, and no position. The text is not
-darkened at night or during sleep: the published noise hides random pixels, which has no equivalent in text.
-Text views of other benchmarks also show the night in full. The text states the daylight instead.
+The text shows the same 9 x 7 cells as the published image. It never shows more of the map or the player's position. At
+night and during sleep, all cells remain visible, because noise that hides random pixels has no equivalent in text. The
+text reports the daylight instead. Text views in other benchmarks also show everything at night.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import Any
 from .names import ACHIEVEMENTS, DIRECTIONS, ITEMS, MATERIALS, MAX_AMOUNT
 
 COLUMNS, ROWS = 9, 7
-"""The window of cells around the player, who is in its middle (column 5, row 4 of the text)."""
+"""The size of the window of cells around the player, who is in the middle (column 5, row 4 of the text)."""
 
 OUTSIDE = "x"
 SYMBOLS: dict[str, str] = {

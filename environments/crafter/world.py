@@ -1,10 +1,10 @@
 # Follows engine.py, objects.py, env.py of the package crafter 1.8.3. (c) 2021 Danijar Hafner, MIT: see THIRD_PARTY.md.
 """The ground and the creatures of one game, with the rules of the `crafter` package and faster movement.
 
-The rules of player, creatures and plants remain the package's own (its classes are subclassed, never
-changed); only geometry is reimplemented: positions are plain integers instead of numpy arrays, and every
-collection that the rules draw from preserves the order of insertion, where stock Crafter iterates sets
-ordered by memory address.
+The player, creatures and plants follow the package's own rules: the classes of the package are subclassed, but never
+modified. Only the geometry is reimplemented. Positions are plain integers instead of numpy arrays. Every collection
+that the rules draw from preserves the order of insertion, whereas stock Crafter iterates over sets that are ordered
+by memory address.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from .randomness import RandomStream
 
 try:
     from crafter import objects
-except ModuleNotFoundError as error:  # named here, where the package is first needed
+except ModuleNotFoundError as error:  # the package is first needed here, so the error names it here
     raise ModuleNotFoundError(
         f"the Crafter environment needs the package {error.name!r}, which is not installed: "
         "install the extra `crafter`, for example with `pip install 'taskapp-kit[crafter]'`",
@@ -26,10 +26,10 @@ except ModuleNotFoundError as error:  # named here, where the package is first n
     ) from error
 
 Arrow, Plant = objects.Arrow, objects.Plant
-"""Created by the package's own rules (an arrow is shot, a sapling planted), so they remain its plain classes."""
+"""The unmodified classes, because the package's rules create arrows and plants: creatures shoot, players plant."""
 
 CHUNK = 12
-"""Side of the squares, in cells, in which creatures are counted, created and removed."""
+"""Length, in cells, of a side of the squares in which creatures are counted, created and removed."""
 
 _NAMES: tuple[str | None, ...] = (None, *MATERIALS)
 _IDS: dict[str | None, int] = {name: index for index, name in enumerate(_NAMES)}
@@ -119,9 +119,9 @@ class World:
         self.daylight = 0.0
         self.terrain = bytearray(terrain)
         self._width, self._height = area
-        self._columns = -(-self._height // CHUNK)  # chunks per column of chunks
+        self._columns = -(-self._height // CHUNK)  # number of chunks in a column of chunks
         self._at: dict[tuple[int, ...], Any] = {}
-        self._objects: dict[int, Any] = {}  # by order of creation, which is the order of updates
+        self._objects: dict[int, Any] = {}  # in order of creation, which is also the order of updates
         self._arrivals = 0
         self.chunks: dict[int, dict[Any, None]] = {}
         ground = np.frombuffer(terrain, np.uint8).reshape(self._height, self._width)
@@ -231,7 +231,7 @@ class Births:
     kind: type[Any]
     material: str
     space: int
-    """Fewest cells of the material for one to appear."""
+    """How many cells of the material a chunk needs before a creature can appear."""
     birth_distance: int
     vanish_distance: int
     birth_chance: float

@@ -1,4 +1,4 @@
-"""A bounded cache of worlds in memory: a group of rollouts of one seed needs one world generation."""
+"""A bounded cache of worlds in memory, so that a group of rollouts with the same seed generates the world once."""
 
 import threading
 from collections import OrderedDict
@@ -54,4 +54,4 @@ class WorldCache:
 
 
 WORLDS = WorldCache()
-"""The cache of this process. Its contents depend only on seed and area, so sharing it changes no episode."""
+"""The cache of this process. Episodes can share it, because a world depends only on its key."""

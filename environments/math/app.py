@@ -1,7 +1,7 @@
-"""Math: problems with one right answer, without end: word problems, sums, equations, roots, integrals; or your own.
+"""Math: problems with one right answer, such as word problems, sums, equations, roots and integrals, or your own.
 
-The problems are made by reasoning-gym, offline. README.md beside this file says what is asked, what counts as right,
-what is paid and when it ends.
+reasoning-gym generates the problems offline. README.md in this directory describes the questions, which answers are
+right, the reward and the end of an episode.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .generators import OPTIONS, Difficulty, Generator, Problem
 from .literals import MAX_ANSWER_CHARACTERS, Unreadable, boxed
 
 ROWS_VARIABLE = "TASKAPP_MATH_ROWS"
-"""Variable with the path of the operator's own problems: a JSONL file, or a directory with train, validation or test.jsonl."""
+"""Environment variable with the path of the operator's problems: a JSONL file, or a directory of JSONL files."""
 
 MAX_TEXT_CHARACTERS = 400_000
-"""Longest reply in text, reasoning included; a longer one is refused unread."""
+"""Maximum length of a text reply, including its reasoning. A longer reply is refused without being parsed."""
 
 MAX_TURNS = 4
 

@@ -1,7 +1,7 @@
 """Processes that compare expressions. A process that takes too long is killed and replaced.
 
-The first process is started at first use and stays. Up to `processes` run while several comparisons are pending, so that a
-slow comparison does not delay others. Threads share a `Comparer`.
+The first process is started at first use and keeps running. While several comparisons are pending, up to `processes`
+run, so that a slow comparison does not delay the others. Several threads can use the same `Comparer`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("comparing.py")
 PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 START_SECONDS = 120.0
 CRASHES = frozenset({signal.SIGPROF, signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
-"""The signals of a process that an answer crashed: out of time, or out of stack."""
+"""Signals that end a process when an answer makes it exceed its time limit or its stack."""
 
 
 class ComparisonFailed(RuntimeError):
@@ -52,7 +52,7 @@ class Comparer:
         self.memory_bytes = memory_bytes
         self.uses = uses
         self.started = 0
-        """Processes started so far."""
+        """How many processes have been started so far."""
         self._slots = threading.BoundedSemaphore(processes)
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
@@ -76,7 +76,7 @@ class Comparer:
                     self._replace(process)
                     if ended.signal in CRASHES:
                         return "too_costly"
-                    continue  # killed from outside, perhaps for lack of memory: retried once
+                    continue  # killed from outside, perhaps because memory ran out: try once more
                 if process.used >= self.uses:
                     self._replace(process)
                 else:
@@ -135,7 +135,7 @@ class _Process:
             env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}, cwd="/",
         )  # fmt: skip
         folders = [str(Path(entry).resolve()) for entry in sys.path if entry]
-        with suppress(_Ended):  # `ask` raises it again
+        with suppress(_Ended):  # if this fails, `ask` raises the error again
             self._write({"path": folders, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes})
 
     def ask(self, job: Mapping[str, Any], seconds: float) -> Reply:

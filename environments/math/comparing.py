@@ -1,7 +1,7 @@
 """The program of a comparing process, which reads and writes JSON lines. Only this program imports `sympy`.
 
-`comparer.Comparer` starts it with an import path but without keys, variables or open files of the server. If a comparison
-exceeds its processor time, a signal that code cannot block ends the process. Expressions arrive as trees
+`comparer.Comparer` starts it with an import path but without keys, variables or open files of the server. If a
+comparison exceeds its processor time, a signal that code cannot block ends the process. Expressions arrive as trees
 (`formula.Formula.tree`), so that no text is parsed or evaluated here.
 """
 
@@ -15,20 +15,20 @@ from fractions import Fraction
 from typing import Any
 
 DIGITS = 120
-"""Digits that both expressions are computed to."""
+"""To how many digits both expressions are computed."""
 SAME = Fraction(1, 10**100)
-"""How far two equal expressions may be apart, as a share of the larger."""
+"""Maximum difference between the values of two equal expressions, relative to the larger value."""
 ROUNDED = Fraction(1, 10**6)
-"""How far a decimal may be from the constant that it is rounded from, as a share of it."""
+"""Maximum difference between a rounded decimal and the constant, relative to the constant."""
 POINTS = ("0.6180339", "-1.3247179", "2.2360679", "-0.4812118", "1.1447298", "0.2614972", "-2.6854520")
-"""Where expressions with variables are compared: of both signs, below and above 1, special for no function."""
+"""Values of variables at which expressions are compared: positive, negative, below and above 1, without special cases."""
 
 
 def main() -> None:
     """Read the settings, loads, sends "ready", then answers until its input ends."""
     settings = json.loads(sys.stdin.readline())
     sys.path[:] = settings["path"]
-    # one of each kind: loads most of what is slow the first time before the clock runs
+    # compare once for each kind, because sympy loads slowly and the time limit does not apply yet
     root = ["root", ["symbol", "x"], "2"]
     compared({"kind": "equal", "reference": root, "answer": ["*", root, "1.5"], "rounded": True})
     compared({"kind": "antiderivative", "reference": root, "answer": ["sin", root], "variable": "x"})
@@ -41,7 +41,7 @@ def main() -> None:
             reply = compared(json.loads(line))
         except (MemoryError, RecursionError):
             reply = "too_costly"
-        except Exception:  # sympy raises anything at all for what it does not understand
+        except Exception:  # sympy can raise any exception for an expression that it does not support
             reply = "unreadable"
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(reply)
@@ -60,7 +60,7 @@ def compared(job: dict[str, Any]) -> str:
     reference, answer = built(job["reference"]), built(job["answer"])
     if job["kind"] == "antiderivative":
         return same(reference, sympy.diff(answer, symbol(job["variable"])))
-    if job["kind"] == "equation":  # both sides may be multiplied by a number
+    if job["kind"] == "equation":  # equal if one is the other multiplied by a number
         return same(reference, answer, multiple=True)
     return same(reference, answer, tolerance=ROUNDED if job["rounded"] else SAME)
 
@@ -157,7 +157,7 @@ def confine(memory_bytes: int) -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        with suppress(ValueError, OSError):  # macOS has no memory limit; the clock still runs
+        with suppress(ValueError, OSError):  # macOS does not support the memory limit; the time limit still applies
             resource.setrlimit(limit, (value, value))
 
 

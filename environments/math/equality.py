@@ -1,7 +1,7 @@
-"""Decides whether an answer is right, by exact arithmetic where possible, else by `sympy` in another process.
+"""Decides whether an answer is right: with exact arithmetic if possible, otherwise with `sympy` in another process.
 
-The right answer is a `Reference`: a number, a list of roots, an antiderivative, mathematics, or words. README.md
-defines what counts as equal for each.
+The right answer is a `Reference`: a number, a list of roots, an antiderivative, another mathematical expression, or
+words. README.md defines for each kind of reference which answers are right.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Ask = Callable[[Mapping[str, Any]], Reply]
 """Sends a comparison to `sympy` in another process: see `comparer.Comparer.ask`."""
 
 ROOT_TOLERANCE = Fraction(1, 10_000)
-"""How far a root may be off: the questions ask for four decimals, and are unclear about rounding."""
+"""Maximum error of a root. The questions request four decimals, but do not specify how to round."""
 
 
 MAX_ASKED = 60
-"""Pairs of parts of one answer that are sent to another process."""
+"""Maximum number of pairs of parts that are sent to another process for one answer."""
 
 _LABELS = re.compile(
     r"[A-Za-z]{2,}|[A-Z](?:\s*[- ]\s*[A-Z])+|[0-9]+(?:\s*-\s*[0-9]+)+|[0-9]+(?:\s*/\s*[0-9]+){2,}|0[0-9]+"
 )
-"""What reads as a name, ranking, range, date or code, although it could be a product, a difference, a quotient."""
+"""Matches names, rankings, ranges, dates and codes, although they could be products, differences or quotients."""
 
 _CONSTANTS = ("pi", "oo", "infinity", "inf")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -211,7 +211,7 @@ class _Comparison:
         if reference.ordered:
             return all(self.same(*pair) for pair in zip(reference.parts, answer.parts, strict=True))
         left = list(answer.parts)
-        for part in reference.parts:  # equality is transitive, but for rounding: the first that is equal will do
+        for part in reference.parts:  # the first equal part will do: equality is transitive, except for rounding
             match_ = next((other for other in left if self.alike(part, other)), None)
             if match_ is None:
                 return False

@@ -1,7 +1,7 @@
-r"""Parses one expression, LaTeX or as people type it, into a tree of operations. Nothing is computed.
+r"""Parses one expression, in LaTeX or plain notation, into a tree of operations. Nothing is computed.
 
-What two readers could understand differently is refused: `1/2x`, `2\frac12\pi`; so are words, units and lists.
-`comparing.py` builds sympy's expressions from the tree, in another process.
+Ambiguous expressions such as `1/2x` and `2\frac12\pi` are refused, and so are words, units and lists. In another
+process, `comparing.py` builds sympy's expressions from the tree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from .literals import Unreadable
 
 Tree = Any
-"""A number as text, or a tuple: the name of an operation and its operands."""
+"""A number as a string, or a tuple with the name of an operation and its operands."""
 
 _FUNCTION_NAMES = "ln log lg exp sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh asin acos atan"
 _FUNCTIONS = frozenset(_FUNCTION_NAMES.split())

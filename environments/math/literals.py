@@ -1,7 +1,8 @@
-r"""Parses an answer literally, without computing anything: its wrapping, numbers, lists of numbers, `\boxed{}`.
+r"""Parses literals in an answer, without computing anything: its wrapping, numbers, lists of numbers, `\boxed{}`.
 
-A number is a literal: `1,000`, `-3.50`, `7/2`, `\frac{7}{2}`, `1 1/2`, `1.5e3`. `3+4` and `2^10` are not, so that
-neither a repeated question nor a tower of powers is ever computed. No unit is read, and no digits but 0 to 9.
+Numbers are literals such as `1,000`, `-3.50`, `7/2`, `\frac{7}{2}`, `1 1/2` and `1.5e3`. `3+4` and `2^10` are not
+numbers, so that neither a repeated question nor a tower of powers is ever computed. Units, and digits other than 0 to
+9, are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fractions import Fraction
 from .spelling import spelled
 
 MAX_ANSWER_CHARACTERS = 1000
-"""A longer answer is refused unread."""
+"""Maximum length of an answer. A longer answer is refused without being parsed."""
 
 _WRAPPINGS = (
     ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"),
@@ -36,7 +37,7 @@ _NUMBER = re.compile(
 )
 _NAMED = re.compile(r"([A-Za-z])(?:_\{?[0-9]\}?)?\s*=\s*")
 _DOLLAR = "\uff04"
-"""A dollar sign that does not delimit LaTeX."""
+"""Replaces dollar signs that do not delimit LaTeX."""
 _BOX = "\\boxed{"
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 

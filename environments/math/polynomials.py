@@ -1,6 +1,6 @@
 r"""Polynomials with exact coefficients, parsed from text: `3*x**2/2 + C`, `\frac{3}{2}x^{2} + C`, `x(x+1)`.
 
-Nothing is evaluated as code. Every size is bounded, so that parsing takes well below a millisecond or is refused.
+Nothing is evaluated as code. All sizes are bounded: a text is either parsed in well below a millisecond or refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .literals import Unreadable
 
 Powers = tuple[int, int]
 Polynomial = dict[Powers, Fraction]
-"""Coefficients by the powers of (the variable, the constant of integration); none of them is 0."""
+"""Nonzero coefficients by (power of the variable, power of the constant of integration)."""
 
 CONSTANTS = ("C", "c", "K", "C_1", "C_{1}")
 MAX_DEGREE = 64
@@ -20,7 +20,7 @@ MAX_TERMS = 200
 MAX_BITS = 1000
 MAX_DEPTH = 30
 MAX_PRODUCTS = 5000
-"""Products of two terms, in all."""
+"""Maximum total number of products of two terms."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)|(?P<power>\*\*|\^)|(?P<times>\*|\\cdot(?![A-Za-z])|\\times(?![A-Za-z]))"

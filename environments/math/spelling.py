@@ -1,6 +1,6 @@
 r"""Reduces the usual spellings of LaTeX to one, so that `\dfrac12`, `\frac{1}{2}` and `\text{A}`, `A` are read alike.
 
-Nothing that changes a meaning is removed: no unit, no name, no bracket, no sign.
+Units, names, brackets and signs are never removed, because they change the meaning.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def spelled(text: str) -> str:
     text = text.replace("\\\\", _ROW).replace(r"\!", "").replace("<=", r"\le ").replace(">=", r"\ge ")
     text = re.sub(r"!=|\\not\s*=", r"\\ne ", text)
     text = _DELIMITER.sub("", _DIGIT_GROUP.sub("", text))
-    for _ in range(4):  # styles within styles
+    for _ in range(4):  # styles can be nested
         before, text = text, _OLD_STYLE.sub(r"\1", _STYLE.sub(_styled, text))
         if text == before:
             break
     text = _OVER.sub(r"\\frac{\1}{\2}", text)
     text = _DEGREES.sub("°", text).replace(r"\%", "%")
     text = re.sub(r"\\(?:mathbb|Bbb)\s*\{?\s*([A-Z])\s*\}?", r"\\mathbb{\1}", text)
-    text = re.sub(r"\\[,;:> ]|(?<=[0-9A-Za-z)}])\s*~|[\u00a0\u202f\u2009]", " ", text)  # in front, `~` is "about"
+    text = re.sub(r"\\[,;:> ]|(?<=[0-9A-Za-z)}])\s*~|[\u00a0\u202f\u2009]", " ", text)  # a leading `~` means "about"
     text = _COMMAND.sub(_same, text)
     text = re.sub(r"\\\{\s*\\\}", r"\\emptyset ", text)
     return " ".join(text.replace(_ROW, "\\\\").split())

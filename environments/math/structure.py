@@ -91,7 +91,7 @@ def parsed(text: str) -> Part:
     depth = _depth(text)
     if depth is None or depth > MAX_DEPTH:
         raise Unreadable("its brackets do not match, or are nested too deeply")
-    if re.search(r",\s", text):  # then a comma between digits marks thousands
+    if re.search(r",\s", text):  # a comma before a space separates parts, so a comma between digits marks thousands
         text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     for between in (_AND, _OR):
         words = between.split(text)
@@ -243,7 +243,7 @@ def _unit(text: str) -> str:
     text = re.sub(r"\s*(?:\\cdot|·|\*)\s*", "*", text).replace("²", "^2").replace("³", "^3")
     text = re.sub(r"[{}]", "", " ".join(re.sub(r"\s*([/*])\s*", r"\1", text).split()))
     text = _UNIT_WORDS.get(text.casefold(), text).replace("° ", "°")
-    return text.casefold() if text.isalpha() and len(text) > 3 else text  # mW is not MW
+    return text.casefold() if text.isalpha() and len(text) > 3 else text  # in short units, case matters: mW is not MW
 
 
 def _is_name(text: str) -> bool:

@@ -1,6 +1,7 @@
-"""python_sandbox: write a function; hidden tests decide.
+"""python_sandbox: an agent writes a function, and hidden tests determine the reward.
 
-README.md beside this file says what is seen, done, paid and when it ends, and why a submission cannot pay itself.
+README.md in this directory describes observations, actions, rewards and the end of an episode, and why a submission
+cannot fake its reward.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def random_submission(rng: random.Random) -> dict[str, str]:
     tasks={"train": "train.jsonl", "test": "test.jsonl"},
     row=CodeTask,
     max_steps=20,
-    step_timeout_seconds=180,  # a run ends after 10 s, a judgement after 15; the rest is waiting for a free slot
+    step_timeout_seconds=180,  # a run takes at most 10 s, all tests 15 s; the rest is for waiting
     baselines={"noop": 0.0, "random": 0.0},
     tags=("code", "multi-turn", "sandbox"),
 )
@@ -114,7 +115,7 @@ class PythonSandbox:
                 return self.boxes.run(self.box, code), self.box.root, False
             except SandboxTooWeak:
                 raise
-            except SandboxError:  # e.g. a directory in place of a file; an error of ours would recur in a new box
+            except SandboxError:  # e.g. a directory replaced a file; our own errors also occur in a new box
                 self.close()
                 replaced = True
         else:

@@ -1,4 +1,4 @@
-"""The two boxes of an episode: the policy's own, and the judge's, opened after the policy's is closed."""
+"""The two boxes of an episode: the policy's box, and the judge's box, which opens after the policy's box has closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .verdict import read_answers
 
 MB = 2**20
 POLICY_IDS, JUDGE_IDS = DEFAULT_UIDS[:-100], DEFAULT_UIDS[-100:]
-"""User ids for boxes of a root process. Judges' boxes and policies' boxes never share an id."""
+"""User ids of boxes if the process runs as root. A policy's box never has the id of a judge's box."""
 
 POLICY_LIMITS = SandboxLimits(
     wall_seconds=10, cpu_seconds=5, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=500,
@@ -29,7 +29,7 @@ JUDGE_LIMITS = SandboxLimits(
     output_bytes=64 * (RESULT_BYTES + 16), flood_bytes=8 * MB,
 )  # fmt: skip
 AT_ONCE = min(16, max(4, os.cpu_count() or 1))
-"""Programs that one server process runs at once; others wait, so that their clocks do not run without a CPU share."""
+"""How many programs a server process runs concurrently. The others wait, so that no time limit runs without a CPU."""
 
 _running = threading.BoundedSemaphore(AT_ONCE)
 _HERE = Path(__file__).parent

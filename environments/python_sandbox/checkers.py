@@ -1,7 +1,7 @@
-"""Properties of results, for tasks with more than one right answer. Plain Python; each handles any JSON.
+"""Checkers for tasks with more than one right result. They are plain Python and accept any JSON.
 
-A checker receives the arguments of a case, the data file's description of a right answer, and the result, which is
-plain JSON made by untrusted code. It returns whether the result is right, and never raises.
+A checker receives the arguments of a case, the description of a right result from the data file, and the actual result,
+which is JSON from untrusted code. The checker returns whether the result is right. It never raises an exception.
 """
 
 from __future__ import annotations
@@ -119,4 +119,4 @@ CHECKERS: dict[str, Checker] = {
         close_numbers,
     )
 }
-"""Name in the data file to checker."""
+"""Checkers by their names in the data file."""

@@ -21,8 +21,8 @@ Standard output is one line for each case that was run, `NUMBER ANSWER`, where A
     ["long"]        the answer was too long
 
 Each case has a separate process, forked before any part of the submission ran, which executes the source again. The
-submission can do anything to this program, such as killing it or writing its own lines. It does not know the right answers,
-so it cannot forge them.
+submission can do anything to this program, such as killing it or writing its own lines. It does not know the right
+answers, so it cannot forge them.
 
 This file is copied into the box, so it imports only the standard library and not the kit.
 """
@@ -64,7 +64,7 @@ def answer_of(request: dict[str, Any], arguments: list[Any], out: int) -> bytes:
     reading, writing = os.pipe()
     try:
         child = os.fork()
-    except OSError:  # too many processes of the submission remain to start another
+    except OSError:  # processes of the submission are still running and have reached the process limit
         os.close(reading)
         os.close(writing)
         return b'["ended"]'
@@ -113,7 +113,7 @@ def _collected(reading: int, child: int, request: dict[str, Any]) -> bytes:
             continue
     try:
         _, status = os.waitpid(child, 0)
-    except OSError:  # it was already reaped
+    except OSError:  # the child has already been reaped
         return answer
     if answer == b'["ended"]' and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return b'["late"]'
@@ -134,7 +134,7 @@ def called(code: str, entry: str, arguments: list[Any]) -> bytes:
         if not is_plain(result, 0):
             return b'["odd"]'
         return json.dumps(["value", result], allow_nan=False).encode("ascii")
-    except BaseException:  # SystemExit and anything else that the submission raises
+    except BaseException:  # the submission can raise anything, including SystemExit
         return b'["raised"]'
 
 

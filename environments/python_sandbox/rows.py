@@ -1,4 +1,4 @@
-"""One task, as `train.jsonl` and `test.jsonl` hold it. What is private never leaves the server."""
+"""The tasks in `train.jsonl` and `test.jsonl`. Private fields never leave the server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Parses and judges the output of a judge's box, without trusting it. Plain Python, no kit.
+"""Parses and judges the output of a judge's box, without trusting it. This module does not import the kit.
 
-The right answers are here, never in the box. So a submission can manipulate the judge's program, its output or Python
-itself, and change the output, but it passes only where the output equals the right answer.
+The right answers are in the server's process, never in the box. A submission can manipulate the judge's program or
+Python itself and so change the output. But a test passes only if the output contains the right answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .checkers import CHECKERS
 
 RIGHT, WRONG, MISSING, MALFORMED = "right", "wrong", "missing", "malformed"
 OUTCOMES = ("odd", "raised", "absent", "late", "ended", "long")
-"""The outcomes that the judge's program reports for a case without a value; see `judge_inside.py`."""
+"""The outcomes that the judge's program reports for a case without a result; see `judge_inside.py`."""
 
 _LINE = re.compile(rb"(0|[1-9][0-9]{0,5}) (.*)", re.DOTALL)
 

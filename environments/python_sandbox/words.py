@@ -1,4 +1,4 @@
-"""The text for the policy: the task, and the output of a run. Plain Python, no kit."""
+"""The text that the policy sees: the task, and the output of a run. This module does not import the kit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SHOWN_CHARACTERS = 4000
-"""Longest shown standard output, and standard error."""
+"""Maximum number of characters that are shown of standard output, and of standard error."""
 
 RULES = (
     "Results are compared exactly, types included: a tuple is not a list, True is not 1, 1.0 is not 1. "
@@ -50,7 +50,7 @@ def run_text(
 def steady(text: str, root: str) -> str:
     """Return the text without parts that differ between otherwise equal runs: the box's own paths, addresses of objects."""
     box = root.removesuffix("/files")
-    if box != root:  # at this level, the box sees its directory under the host's path
+    if box != root:  # at this level, paths in the box are the same as on the host
         text = text.replace(f"{box}/tmp", "/tmp").replace(f"{box}/code", "/code")  # noqa: S108 (in the box)
     text = text.replace(f"{root}/", "").replace(root, ".")
     return _ADDRESS.sub("at 0x0", text)
