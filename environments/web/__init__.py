@@ -1,1 +1,1 @@
-"""Sites to act on in a real browser. README.md in this directory has the details."""
+"""Sites that agents use in a real browser. README.md in this directory describes them."""

@@ -1,4 +1,4 @@
-"""The actions, with BrowserGym's names and parameters, as typed actions; no action is ever run as code."""
+"""The typed actions, with the names and parameters of BrowserGym. No action is ever executed as code."""
 
 from __future__ import annotations
 
@@ -198,11 +198,11 @@ class Acting:
         """Report that the task cannot be done, and why. This ends the episode."""
         return Step("The report was sent.", terminated=True, info={"infeasible": reason, **self._versions_once()})
 
-    # How an action is done
+    # How an action is carried out
 
     @property
     def _window(self) -> Window:
-        assert self.opened is not None  # no action comes before reset
+        assert self.opened is not None  # `reset` always runs before the first action
         return self.opened.window
 
     def _on(self, bid: int, what: str, act: Callable[[Any], Awaitable[Any]]) -> Step:

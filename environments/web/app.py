@@ -1,6 +1,6 @@
-"""Web: sites to act on in a real browser: a shop, a booking calendar, mail with tickets, admin tables.
+"""Web: agents use a site in a real browser: a shop, a booking calendar, mail with tickets, or admin tables.
 
-README.md beside this file says what is seen, done, paid and when it ends.
+README.md in this directory describes observations, actions, rewards and the end of an episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_STEPS = 60
     },
     row=WebTask,
     max_steps=MAX_STEPS,
-    step_timeout_seconds=60,  # the longest that a page which hangs is waited for, and its turn before that
+    step_timeout_seconds=60,  # for a page that hangs, and for waiting until the browser is free
     baselines={"noop": 0.0, "random": 0.15},
     tags=("web", "multi-turn", "browser"),
 )
@@ -128,7 +128,9 @@ def ending(trajectory: Trajectory) -> dict[str, float]:
 @app.policy("gold", environment="web")
 def gold(observation: str | list[dict[str, str]], task: WebTask) -> dict[str, dict[str, Any]]:
     """Solves the task by rules for its kind, from what the page shows."""
-    text = observation if isinstance(observation, str) else observation[0]["text"]  # with an image it is a list
+    text = (
+        observation if isinstance(observation, str) else observation[0]["text"]
+    )  # an observation with an image is a list
     found = tasks.solution(task.kind, task.difficulty, task.number, task.feasible)
     return {name: dict(arguments) for name, arguments in found.gold(View(text)).items()}
 

@@ -1,4 +1,4 @@
-"""The browser of this process: one thread with an event loop, one driver, one Chromium; a context for each episode."""
+"""The browser of this process: one thread with an event loop, one driver and one Chromium, with a context per episode."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 AT_ONCE = 4
-"""How many episodes use the browser at one moment; others wait their turn. More are slower on two cores."""
+"""How many episodes use the browser concurrently. The others wait, because more would be slower on two cores."""
 EPISODES_EACH = 500
-"""A browser that has had this many episodes is replaced once they have ended: its memory grows slowly."""
+"""After how many episodes a browser is replaced, when the last of them has ended. Its memory grows slowly."""
 
 CONTEXT: Mapping[str, Any] = {
     "viewport": {"width": WIDTH, "height": HEIGHT},
@@ -85,7 +85,7 @@ class Browser:
         """Return an empty context, of a new Chromium if the previous one turns out to be gone."""
         while True:
             running = await self._process()
-            from playwright.async_api import Error  # after _process, which names the extra where it is missing
+            from playwright.async_api import Error  # after _process, which reports a missing extra
 
             first = running.episodes == 0
             running.episodes += 1
@@ -123,10 +123,10 @@ class Browser:
             try:
                 return await self._driver.chromium.launch(
                     executable_path=program,
-                    chromium_sandbox=os.getuid() != 0,  # Chromium refuses its own sandbox for root
+                    chromium_sandbox=os.getuid() != 0,  # as root, Chromium does not start with its own sandbox
                     args=list(chromium.ARGUMENTS),
                 )
-            except Exception as error:  # a driver that was killed raises what it likes
+            except Exception as error:  # a killed driver can raise any exception
                 if new:
                     raise Unavailable(f"{program} could not be started: {str(error)[:1000]}") from error
                 self._driver = None
@@ -187,7 +187,7 @@ class OpenWindow:
         self._running: Running | None = running
         self.window = window
         self.versions = running.versions
-        """What pages are drawn and read with; the same versions draw and read them alike."""
+        """The versions of browser and playwright. The same versions produce the same images and trees."""
 
     async def close(self) -> None:
         """Close it, once; the browser's last window takes a replaced browser with it."""

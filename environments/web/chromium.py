@@ -1,4 +1,4 @@
-"""Which browser is started, and how: where it is looked for, and its command line."""
+"""Where the browser is searched for, and the command line that starts it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from taskapp_kit.errors import Unavailable
 
 VARIABLE = "TASKAPP_CHROMIUM"
-"""The path of a Chromium to use instead of those that are looked for."""
+"""Environment variable with the path of a Chromium. If it is set, no other path is tried."""
 
 HEADLESS_SHELL = Path("/usr/lib/chromium/chromium-headless-shell")
-"""Of Debian's package `chromium-headless-shell`: starts faster than a whole Chromium, with a third of the memory."""
+"""The program in Debian's package `chromium-headless-shell`. It starts faster than Chromium, with a third of the memory."""
 
 SAME_PICTURES = (
     "--disable-gpu",
@@ -34,7 +34,7 @@ SAME_PICTURES = (
     "--hide-scrollbars",
     "--lang=en-US",
 )
-"""Flags without which two runs of one machine draw a page differently."""
+"""Flags that make every run on one machine render a page in the same way."""
 
 NO_NETWORK = (
     "--host-resolver-rules=MAP * ~NOTFOUND",

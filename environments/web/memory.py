@@ -1,4 +1,4 @@
-"""Killing a page's process that uses too much memory, so that only its episode fails and the machine survives."""
+"""Kills the process of a page that uses too much memory, so that only the page's episode fails."""
 
 from __future__ import annotations
 

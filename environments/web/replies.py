@@ -1,4 +1,4 @@
-"""What the browser receives for a request. Every page comes from a function of this process; no request leaves it."""
+"""The responses to the browser's requests. Functions in this process create every page, and no request leaves it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from taskapp_kit.errors import Unavailable
 from .sites.site import HERE, Page, Request, Site
 
 FONT = "font_hanken_grotesk"
-"""The package whose font the pages use (SIL Open Font License): the machine's own fonts change nothing."""
+"""The package with the pages' font (SIL Open Font License), so that the machine's fonts have no effect."""
 
 PAGE_POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""The content security policy of our sites' pages: no script runs."""
+"""The content security policy of our sites' pages, which allows no scripts."""
 
 LEAVING_POLICY = "default-src 'none'; script-src 'unsafe-inline'"
 
@@ -35,7 +35,7 @@ class Reply:
 
 
 Handler = Callable[[str, str, str], Reply]
-"""(method, URL, body) to the answer."""
+"""Receives the method, URL and body of a request, and returns the response."""
 
 
 class SiteHandler:
@@ -61,7 +61,7 @@ class SiteHandler:
 def _reply(page: Page, origin: str) -> Reply:
     if page.location is None:
         return Reply(page.html.encode(), "text/html; charset=utf-8", page.status)
-    # a redirect's next request would not be routed to us but go to the network: the page itself goes there
+    # a redirect would be followed on the network, past our routing, so a script in the page opens the target
     target = origin + page.location
     script = f"<!doctype html><title>…</title><script>location.replace({_quoted(target)})</script>"
     return Reply(script.encode(), "text/html; charset=utf-8", policy=LEAVING_POLICY)

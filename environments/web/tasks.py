@@ -1,4 +1,4 @@
-"""The tasks: rows of a kind, a level and a number, from which a site and its problem are made again anywhere."""
+"""The tasks. A row has a kind, a level and a number, from which any process generates the same site and problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sites.kind import LEVELS, Level, Problem
 
 TRAIN, TEST = 12_000, 1_200
 INFEASIBLE_EVERY = 8
-"""One of this many tasks is infeasible, if its kind allows infeasible tasks."""
+"""One in this many tasks of a kind is infeasible, if the kind allows infeasible tasks."""
 
 
 class WebTask(BaseModel):

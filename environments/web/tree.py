@@ -28,7 +28,7 @@ MAX_CHARACTERS = 20_000
 _PLACEHOLDER = "placeholder"
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KEY = re.compile(r'^(?P<role>[\w/-]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?(?P<states>(?: \[[^\]]*\])*)$')
-_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the same result; C is ten times as fast
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # both load the same data, but C is ten times as fast
 
 
 @dataclass
@@ -75,9 +75,8 @@ class PageText:
 
 def page_text(snapshot: str, number_all: bool = False) -> PageText:
     """Return a snapshot in playwright's mode "ai" as an observation. `number_all` numbers all elements with a `ref`."""
-    printable = _UNPRINTABLE.sub(
-        "\N{REPLACEMENT CHARACTER}", snapshot
-    )  # YAML has no others, or takes them for line ends
+    # YAML rejects other characters, or treats them as line breaks
+    printable = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", snapshot)
     items = yaml.load(printable, _LOADER) or []  # noqa: S506 (text only)
     nodes = _pruned(Node("generic", children=[_node(item) for item in items]))
     controls: dict[int, Control] = {}
@@ -103,7 +102,7 @@ def page_text(snapshot: str, number_all: bool = False) -> PageText:
     write(nodes, 0)
     text = "\n".join(lines)
     if len(text) > MAX_CHARACTERS:
-        # at the end of a line, unless the line alone is too long
+        # cut at the end of a line, unless the first line is too long
         end = text.rfind("\n", 0, MAX_CHARACTERS + 1)
         text = text[: MAX_CHARACTERS if end < 0 else end] + f"\n… (cut off after {MAX_CHARACTERS} characters)"
     return PageText(text, controls, focused)
@@ -145,10 +144,10 @@ def _pruned(node: Node) -> list[Node]:
     children = _unlabelled([kept for child in node.children for kept in _pruned(child)])
     if node.role == "table":
         children = [child for child in children if child.role != "caption" or child.value != node.name]
-    if any(child.role == "text" for child in children):  # a placeholder is not seen once the field has a value
+    if any(child.role == "text" for child in children):  # a placeholder is invisible when the field has a value
         children = [child for child in children if child.role != _PLACEHOLDER]
     if node.role == "group" and not node.name and children and children[0].role == "generic" and children[0].name:
-        children[0].role = "summary"  # of <details>, which it opens and closes
+        children[0].role = "summary"  # the summary opens and closes <details>
     if node.name and _joined(child.value for child in children if child.role == "text") == _joined([node.name]):
         children = [child for child in children if child.role != "text"]
     node.children = children

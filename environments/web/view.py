@@ -1,4 +1,4 @@
-"""An observation, read back: what scripted solvers decide from."""
+"""Parses an observation, from which scripted solvers choose their actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One episode's window: a separate browser context whose pages come from functions of this process."""
+"""The window of an episode: a separate browser context. Functions in this process create its pages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Result = TypeVar("Result")
 
 WIDTH, HEIGHT = 640, 480
 ACTION_SECONDS = 3.0
-"""The longest time that the browser tries to do one action on an element."""
+"""How long the browser tries to carry out an action on an element."""
 PAGE_SECONDS = 10.0
-"""The longest time that a page may take for anything else; a page that takes longer is stuck."""
+"""How long a page may take for anything else. A page that takes longer hangs."""
 SETTLE_FRAMES = 100
 SETTLE_CLOCK_MS = 500
 MAX_TABS = 8
 MAX_DIALOGS = 20
-"""In one step; a page that shows more has failed."""
+"""How many dialogs a page may show in one step. If it shows more, the episode fails."""
 MAX_REFUSED = 100
 STARTED_AT = 1_750_000_000_000
-"""The pages' clock in ms since 1970 (2025-06-15, 15:06:40 UTC). It moves by SETTLE_CLOCK_MS an action, and by nothing else."""
+"""Where the pages' clock starts, in ms since 1970. Only actions advance it, each by SETTLE_CLOCK_MS."""
 
 _START = (Path(__file__).parent / "page_start.js").read_text()
 _NEXT_FRAME = "window.__nextFrame ? window.__nextFrame() : {leaving: false, said: []}"
@@ -58,7 +58,7 @@ class Window:
         self._dialogs = 0
         self._failed: PageFailed | None = None
         self.refused: list[str] = []
-        """Addresses that a page asked for and did not get, for they are not served here."""
+        """Addresses that pages requested, but that this process does not serve."""
 
     async def open(self, seed: int, url: str) -> None:
         """Prepare the context (the same seed gives pages the same random numbers) and opens the first page."""
@@ -86,7 +86,7 @@ class Window:
         except (Error, TimeoutError):
             return
 
-    # What the pages are served
+    # Responses to the pages' requests
 
     async def _answer(self, route: Route, request: Request) -> None:
         handler = self._origins.get(_origin(request.url))
@@ -122,7 +122,7 @@ class Window:
         await _if_open(page.close())
 
     async def _dialog(self, dialog: Dialog) -> None:
-        if dialog.type == "beforeunload":  # a page does not keep the policy from leaving it
+        if dialog.type == "beforeunload":  # a page must not prevent the policy from leaving the page
             await _if_open(dialog.accept())
             return
         self._dialogs += 1
@@ -131,7 +131,7 @@ class Window:
             self._notes.append(f"The page showed a dialog, which was dismissed: {dialog.message[:200]}")
         elif self._failed is None:
             self._failed = PageFailed(f"the page showed more than {MAX_DIALOGS} dialogs in one step")
-            await _if_open(self.page.close())  # it may show dialogs forever, and everything would wait for it
+            await _if_open(self.page.close())  # otherwise endless dialogs would block everything
 
     # Tabs
 
@@ -158,7 +158,7 @@ class Window:
         page.on("download", lambda download: download.cancel())
         self._tabs.append(page)
         self._active = len(self._tabs) - 1
-        for other in self._context.pages:  # opened by a page in the meantime
+        for other in self._context.pages:  # pages may have opened windows in the meantime
             if other not in self._tabs:
                 await self._appeared(other)
 
@@ -166,7 +166,7 @@ class Window:
         """Close the active tab; the one before it becomes active, or a new one if it was the last."""
         page = self._tabs.pop(self._active)
         await self.within(page.close())
-        self._requests.clear()  # what it still waited for is never reported as ended
+        self._requests.clear()  # the end of the closed page's pending requests is never reported
         self._active = max(0, self._active - 1)
         if not self._tabs:
             await self.new_tab()
@@ -218,10 +218,9 @@ class Window:
             if self._failed is not None:
                 raise self._failed from error
             if not await self._stays() or _was_done(error):
-                return  # it was too slow in going to another page: settling waits for that
-            if (
-                reason := _reason(error)
-            ) is None:  # not the policy's fault: on a quicker machine it would have been done
+                return  # the page is still changing, and `settle` waits for that
+            # without a reason, the machine is too slow, which is not the policy's fault
+            if (reason := _reason(error)) is None:
                 raise PageFailed(f"{what} did not happen within {seconds:g} s") from error
             raise InvalidAction(f"{what} was not possible: {reason}") from error
 
@@ -245,7 +244,7 @@ class Window:
         try:
             await self.within(self._context.clock.run_for(SETTLE_CLOCK_MS))
         except PageFailed as error:
-            # an exception in one of the page's own timers arrives here; a page that is gone does not answer the next line
+            # the page's own timers can raise this error; if the page is gone, the next line raises PageFailed
             await self.within(self.page.evaluate("1"), 2.0)
             self._notes.append(f"A script of the page failed: {error}")
         await self._loaded()
@@ -266,7 +265,7 @@ class Window:
             except Error as error:
                 if self._failed is not None or self.page.is_closed():
                     raise self._failed or PageFailed("the page was closed") from error
-                continue  # the page was left
+                continue  # another page is loading
             self._notes += state["said"]
             if not self._requests and not state["leaving"]:
                 return

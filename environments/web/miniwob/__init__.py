@@ -1,1 +1,1 @@
-"""MiniWoB++: 125 small web tasks by others, on the pages of the package `miniwob`."""
+"""MiniWoB++: 125 small web tasks, on the pages of the third-party package `miniwob`."""

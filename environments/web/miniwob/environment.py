@@ -22,7 +22,7 @@ ACTIONS: tuple[ActionName, ...] = (
     "click", "dblclick", "hover", "fill", "select_option", "press", "focus", "clear", "drag_and_drop", "scroll",
     "keyboard_press", "keyboard_type", "mouse_move", "mouse_click", "mouse_dblclick", "mouse_drag_and_drop", "noop",
 )  # fmt: skip
-"""A task is one page, which itself reports when it is done, so there are no actions for addresses, tabs or messages."""
+"""There are no actions for addresses, tabs or messages, because a task is one page, which reports when it is done."""
 
 
 class Miniwob(Acting):
@@ -111,7 +111,7 @@ def declare(app: TaskApp) -> None:
         tasks={"train": lambda: rows(TRAIN_SEEDS), "test": lambda: rows(TEST_SEEDS)},
         row=MiniwobTask,
         max_steps=MAX_STEPS,
-        step_timeout_seconds=60,  # as long as `web` has
+        step_timeout_seconds=60,  # as in `web`
         reward_range=(-1.0, 1.0),
         baselines={"noop": 0.0},
         tags=("web", "multi-turn", "browser"),

@@ -23,7 +23,7 @@ POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""The content security policy of these pages: their own scripts run, and nothing is fetched from elsewhere."""
+"""The content security policy of these pages: their own scripts run, but they cannot load anything from other origins."""
 
 
 @dataclass(frozen=True)

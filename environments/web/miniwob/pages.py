@@ -1,4 +1,4 @@
-"""The pages of the package `miniwob`, read from where it is installed. The package itself is never imported."""
+"""The pages of the package `miniwob`, read from its installation directory. The package is never imported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def check() -> None:
 def folder() -> Path:
     """Return the directory of the pages. Raises Unavailable if the package is not installed."""
     spec = importlib.util.find_spec("miniwob")
-    if spec is None or spec.origin is None:  # a directory of this name next to an app is not the package
+    if (
+        spec is None or spec.origin is None
+    ):  # a directory with this name next to an app has no origin, and is not the package
         raise Unavailable(
             "The environment 'miniwob' needs the package miniwob, which is not installed. "
             "Run: pip install 'taskapp-kit[miniwob]'."

@@ -1,4 +1,4 @@
-"""The 125 tasks that BrowserGym's benchmark is made of, as rows: a page and the seed of what is on it."""
+"""The 125 tasks in BrowserGym's benchmark, as rows with the name of a page and the seed of its content."""
 
 from __future__ import annotations
 

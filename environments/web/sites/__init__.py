@@ -1,1 +1,1 @@
-"""The sites, each made from a seed and served inside the process; a site's state lives inside one episode."""
+"""The sites. A site is generated from a seed and served inside the process. Each episode has its own site."""

@@ -1,4 +1,4 @@
-"""What a kind of task is, and what one task of it consists of."""
+"""The definitions of a kind of task, and of a single task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Problem:
     answer: str | None = None
     feasible: bool = True
     ends_on_change: bool = False
-    """The first change of the record ends the episode; no message is needed."""
+    """Whether the first change of the record ends the episode. If so, no message is needed."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Kind:
     """A kind of task on three levels: more content, more distractors that nearly fit, more conditions."""
 
     name: str
-    """Such as `shop/order`."""
+    """The site and the task, such as `shop/order`."""
     verb: Verb
     make: Callable[[random.Random, Level, bool], Problem]
-    """(generator, level, feasible) to a problem; the generator is seeded by kind, level and seed."""
+    """Receives a generator (seeded with kind, level and seed), the level, and whether the task is feasible."""
     infeasible: bool = False
-    """There are variants that cannot be done: `make` may be called with feasible=False."""
+    """Whether the kind has infeasible tasks, for which `make` is called with feasible=False."""

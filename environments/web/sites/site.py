@@ -1,4 +1,4 @@
-"""The interface of a site: a function of requests with its own state, without a browser, a network or a clock."""
+"""The interface of a site: it has state and handles requests, but needs no browser, network or clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Site(Protocol):
     """A site of one episode."""
 
     origin: str
-    """Such as `https://shop.test`."""
+    """The origin of the site, such as `https://shop.test`."""
 
     def handle(self, request: Request) -> Page:
         """Return the requested page. A POST may change the state."""

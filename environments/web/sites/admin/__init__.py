@@ -1,1 +1,1 @@
-"""The back office of an invented company that lends machines: tables, record pages, forms, bulk actions, settings."""
+"""The back office of a fictional company that lends machines: tables, record pages, forms, bulk actions and settings."""

@@ -1,4 +1,4 @@
-"""Several settings get other values, on one page of settings or on several."""
+"""`admin/settings`: change several settings, on one or several settings pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An action for exactly the rows that satisfy several conditions."""
+"""`admin/bulk`: apply an action to exactly the rows that satisfy several conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_THE_LIST: Mapping[str, tuple[str, ...]] = {
     "machines": ("depot", "type", "dear", "cheap", "worn"),
     "contracts": ("customer", "large", "small", "early"),
 }
-"""Besides the state, which is always a condition from the medium level on."""
+"""Conditions in addition to the state, which is always a condition on the medium and hard levels."""
 
 
 def make(random_: random.Random, level: Level, feasible: bool) -> Problem:

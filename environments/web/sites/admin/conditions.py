@@ -1,4 +1,4 @@
-"""Conditions on rows, drawn so that a given number of rows satisfy all, and other rows satisfy all but one."""
+"""Random conditions on rows: a given number of rows satisfy all conditions, and other rows miss exactly one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Condition:
     """What a row must be. `filter` is (parameter, drop-down list, option) where a list above the table has it."""
 
     words: str
-    """After a noun, such as `at the depot North Gate`."""
+    """Follows a noun in the goal, such as `at the depot North Gate`."""
     holds: Callable[[Cells], bool]
     filter: tuple[str, str, str] | None = None
     search: str = ""
-    """What the search box is given; it finds the rows that satisfy the condition, and perhaps others."""
+    """A search that finds the rows that satisfy the condition, and possibly other rows."""
 
 
 Maker = Callable[[random.Random, Sequence[Cells]], Condition]
-"""(generator, rows) to a condition on a value that some row has."""
+"""Receives a generator and rows, and returns a condition on a value in one of the rows."""
 
 
 @dataclass(frozen=True)

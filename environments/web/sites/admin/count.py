@@ -1,4 +1,4 @@
-"""Questions about the rows of a list: how many, their sum, the largest."""
+"""`admin/count`: count rows of a list, add up their values, or find the row with the largest value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Question:
     table: str
     goal: str
     answer: Callable[[tuple[Cells, ...]], str]
-    """The answer; "" where it is not unique."""
+    """Returns the answer, or "" if it is not unique."""
     column: tuple[str, str] | None = None
 
 
@@ -68,7 +68,7 @@ ON_THE_LIST: Mapping[str, tuple[str, ...]] = {
     "contracts": ("state", "customer", "large", "small", "early"),
     "changes": ("who", "about", "late"),
 }
-"""The conditions on values that the lists show."""
+"""Conditions on values that the lists show."""
 
 CONDITIONS: dict[Level, int] = {"easy": 1, "medium": 2, "hard": 3}
 

@@ -1,4 +1,4 @@
-"""What the company holds in its first state, made from a generator."""
+"""The initial records of the company, created with a random number generator."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _customers(random_: random.Random, size: Size, towns: list[str]) -> list[Cus
 def _contracts(
     random_: random.Random, size: Size, machines: list[Machine], customers: list[Customer], today: date
 ) -> list[Contract]:
-    free = random_.sample(machines, len(machines))  # a machine has at most one contract that has not ended
+    free = random_.sample(machines, len(machines))  # each machine has at most one running contract
     first = random_.randint(2001, 6000)
     contracts = []
     for place in range(size.contracts):

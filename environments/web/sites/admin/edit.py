@@ -1,4 +1,4 @@
-"""The one record that is named by its properties gets other values; or it is not there, or its fields are locked."""
+"""`admin/edit`: change fields of the one record that is described. Infeasible if no record matches, or a field is locked."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _gold(name: TableName, drawn: Drawn, target: Cells | None, fields: Mapping[F
         if target and view.path == f"{path}/edit":
             return _fill(view, fields)
         if target and view.path == path:
-            if view.has("status"):  # the notice after saving
+            if view.has("status"):  # this notice appears after saving
                 return say("Done.")
             return view.click("link", "Edit")
         moving = walk.to_list(view, name, drawn.conditions)

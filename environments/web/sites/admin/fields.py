@@ -1,4 +1,4 @@
-"""The fields of the records: their labels, how they are shown and how a form's text becomes their value."""
+"""The fields of the records: their labels, how they are shown, and how text in a form is parsed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Field:
     key: str
     label: str
     read: Callable[[str, Books], str | int]
-    """(text, books) to the value. Raises reading.Wrong."""
+    """Parses a text with the books, and returns the value. Raises reading.Wrong if the text is invalid."""
     choices: Callable[[Books], tuple[str, ...]] | None = None
     hint: str = ""
     only_new: bool = False
-    """It is given when the record is added and never changed."""
+    """Whether the field is set when the record is added, and cannot be changed later."""
     locked_at_end: bool = False
-    """It cannot be changed once the contract has ended."""
+    """Whether the field cannot be changed after the contract has ended."""
 
 
 def _plain(key: str, label: str, read: Callable[[str, str], str], hint: str = "") -> Field:

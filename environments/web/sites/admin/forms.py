@@ -1,4 +1,4 @@
-"""What the forms do to the books. Each change is logged; a wrong input changes nothing."""
+"""The changes that forms make to the books. Each change is logged, and invalid input changes nothing."""
 
 from __future__ import annotations
 

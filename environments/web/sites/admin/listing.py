@@ -1,4 +1,4 @@
-"""One page of a list: the rows that the search and the filters let through, in the chosen order."""
+"""One page of a list: the rows that match the search and the filters, in the selected order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented names of companies, towns, depots, people and machines."""
+"""Fictional names of companies, towns, depots, people and machines."""
 
 from __future__ import annotations
 

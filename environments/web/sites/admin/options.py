@@ -1,4 +1,4 @@
-"""The settings of the company: their pages, labels, choices and checks."""
+"""The company's settings: pages, labels, options and validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reading import Wrong, number
 
 Value = str | int | bool
 SECTIONS = ("Lending", "Invoices", "Notices")
-"""The pages of settings, in their order."""
+"""The settings pages, in order."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Values parsed from form fields, or messages that describe what is wrong with a field."""
+"""Parses form fields. For an invalid field, a message describes the problem."""
 
 from __future__ import annotations
 

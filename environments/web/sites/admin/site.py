@@ -1,4 +1,4 @@
-"""The back office: its routes. What it does to the books is in `forms.py`."""
+"""The routes of the back office. `forms.py` contains the changes to the books."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One page with a button for each machine, which stops it: one click changes the record."""
+"""`admin/switch`: stop one machine, on a page with a stop button for each machine. One click changes the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lists show: columns, filters, and the actions for selected rows."""
+"""The columns and filters of the lists, and the actions for selected rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .data import GROUPS, STATES, Books, Change, Contract, Customer, Machine, Record
 
 Cells = Mapping[str, str | int]
-"""The values of one row by column, and the values that only the record's page shows."""
+"""The values of a row by column, including the values that only the record's page shows."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BulkAction:
     shown_in: str
     shown: str
     not_ended: bool = False
-    """Contracts that have ended are refused."""
+    """Whether the action refuses contracts that have ended."""
 
 
 @dataclass(frozen=True)

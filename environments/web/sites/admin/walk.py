@@ -1,4 +1,4 @@
-"""How a scripted solver moves in the back office: by the links, filters and page links of the lists."""
+"""How a scripted solver navigates the back office: with the links, filters and page links of the lists."""
 
 from __future__ import annotations
 

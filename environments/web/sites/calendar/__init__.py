@@ -1,1 +1,1 @@
-"""A booking calendar: the rooms of a house, a week view of each, a day view of all, and bookings made and changed."""
+"""A booking calendar for the rooms of a house: a week view per room, a day view of all rooms, and forms for bookings."""

@@ -1,4 +1,4 @@
-"""A new booking in the only room that meets all conditions; each other room fails one of them, most just barely."""
+"""`calendar/book`: book the only room that meets all conditions. Other rooms miss a condition, most of them narrowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling all bookings of one person on one day, or on the hard level in a part of the day."""
+"""`calendar/cancel`: cancel all bookings of a person on one day, or on the hard level in a part of the day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the calendar holds: a house with its rooms, its people and the bookings of some weeks, made from a seed."""
+"""The content of the calendar, generated from a seed: a house with rooms, people, and the bookings of a few weeks."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Size:
     closes: int
     lengths: tuple[int, ...]
     kept: float
-    """The share of possible bookings that are made."""
+    """The share of possible bookings that the calendar contains."""
 
 
 SIZES: dict[Level, Size] = {

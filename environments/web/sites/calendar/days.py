@@ -1,11 +1,11 @@
-"""Days and times of day, as the site and the goals write them. A time of day is a number of minutes since midnight."""
+"""Formats days and times of day for the site and the goals. A time of day is the number of minutes since midnight."""
 
 from __future__ import annotations
 
 from datetime import date, timedelta
 
 GRID = 30
-"""Bookings begin and end at multiples of these minutes."""
+"""Bookings begin and end at multiples of this number of minutes."""
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (
     "January", "February", "March", "April", "May", "June",

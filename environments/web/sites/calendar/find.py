@@ -1,4 +1,4 @@
-"""Questions about the calendar: of one booking its organiser, time or room; of a room the first time that is free."""
+"""`calendar/find`: find the organizer, time or room of a booking, or the first free time of a room."""
 
 from __future__ import annotations
 

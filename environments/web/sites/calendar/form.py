@@ -1,4 +1,4 @@
-"""The form of a booking: the typed fields, and the booking that they describe or the reason why they are invalid."""
+"""The booking form: its fields, and the booking that they describe, or the reason why they are invalid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .days import GRID, clock, long
 TITLE_LIMIT = 60
 NOTES_LIMIT = 300
 _READ = 1000
-"""More characters of a field are not looked at."""
+"""How many characters of a field are read. The rest is ignored."""
 
 
 class Refused(ValueError):

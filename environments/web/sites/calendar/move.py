@@ -1,4 +1,4 @@
-"""A named booking goes to another time, day or room (and on the hard level may get another title); nothing else."""
+"""`calendar/move`: move a booking to another time, day or room. On the hard level, the title may also change."""
 
 from __future__ import annotations
 

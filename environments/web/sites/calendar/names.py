@@ -1,4 +1,4 @@
-"""The words that houses, rooms, people and bookings are named from."""
+"""Names, and parts of names, for houses, rooms, people and bookings."""
 
 HOUSES = ("Fernlow", "Alderbeck", "Copperlea", "Marrowfield", "Thistlegate", "Windmere", "Hollowby", "Quillstone")
 ROOMS = (

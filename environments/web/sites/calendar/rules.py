@@ -1,4 +1,4 @@
-"""What the kinds of tasks know of a calendar: which times are free, and which booking a description means."""
+"""Queries that several kinds of tasks share: which times are free, and which booking matches a description."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .data import Booking, House, Room, record_of
 from .form import Fields, Refused, read, starts
 
 PAGES = Pages(Path(__file__).parent / "templates")
-"""Shared by all calendars: a template is compiled once in a process."""
+"""All calendars share these pages, so that a process compiles each template only once."""
 
 
 class Calendar:

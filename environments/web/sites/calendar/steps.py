@@ -1,4 +1,4 @@
-"""Ways through the calendar that the scripted solvers share. Each is None where the page is reached."""
+"""Steps to a page of the calendar, for several scripted solvers. Each returns None if the page is already open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the received messages are now, with their labels, and which of them a list shows."""
+"""The current folders and labels of the received messages, and which messages a list shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .data import FOLDERS, Content, Message
 from .letters import Refused
 
 TITLES = {"inbox": "Inbox", "archive": "Archive", "spam": "Spam", "all": "All mail"}
-"""The lists of received messages. `all` is the inbox and the archive together."""
+"""The titles of the lists of received messages. `all` contains the inbox and the archive."""
 
 
 class Boxes:

@@ -1,4 +1,4 @@
-"""Makes the content of a mailbox: a kind puts in what its task is about, `finish` adds the rest around it."""
+"""Creates the content of a mailbox. A kind adds the messages and tickets of its task, and `finish` adds others."""
 
 from __future__ import annotations
 

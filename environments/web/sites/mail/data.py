@@ -109,7 +109,7 @@ class Ticket:
     history: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
     message: int | None = None
-    """The message that it was opened from."""
+    """The message from which the ticket was opened."""
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,16 @@ class Content:
     today: date
     contacts: tuple[Person, ...]
     team: tuple[str, ...]
-    """Names of those to whom tickets can be assigned."""
+    """Names of people to whom tickets can be assigned."""
     labels: tuple[str, ...]
     products: tuple[str, ...]
     messages: tuple[Message, ...]
     """Newest first."""
     letters: tuple[Letter, ...]
     tickets: tuple[Ticket, ...]
-    """By number."""
+    """Sorted by number."""
     rows: int
-    """Rows of one page of a list."""
+    """Number of rows on one page of a list."""
 
 
 def day_text(day: date) -> str:

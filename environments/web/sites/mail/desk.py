@@ -1,4 +1,4 @@
-"""The tickets of the mailbox and what may be done with them."""
+"""The tickets of the mailbox, and the actions on tickets."""
 
 from __future__ import annotations
 

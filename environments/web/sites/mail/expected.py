@@ -1,4 +1,4 @@
-"""The records that tasks expect: the first one, with what the task changes."""
+"""The records that tasks expect: the initial record with the requested change."""
 
 from __future__ import annotations
 

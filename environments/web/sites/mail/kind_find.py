@@ -1,4 +1,4 @@
-"""`mail/find`: a fact in a message, while messages from a similar sender or about a similar topic state other facts."""
+"""`mail/find`: find a fact in a message. Other messages, with a similar sender or topic, state different facts."""
 
 from __future__ import annotations
 

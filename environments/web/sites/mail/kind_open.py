@@ -1,4 +1,4 @@
-"""`mail/open`: opening a ticket from a message, with the message's order number as its subject."""
+"""`mail/open`: open a ticket from a message, with the message's order number as the subject."""
 
 from __future__ import annotations
 

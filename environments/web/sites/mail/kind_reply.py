@@ -1,4 +1,4 @@
-"""`mail/reply`: one message is answered or forwarded, with given words and to given people."""
+"""`mail/reply`: reply to a message or forward it, with a given text and to given people."""
 
 from __future__ import annotations
 

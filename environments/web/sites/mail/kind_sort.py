@@ -1,4 +1,4 @@
-"""`mail/sort`: all messages of a sender or company about one topic are moved or labelled, and no others."""
+"""`mail/sort`: move or label exactly the messages from a sender or company about one topic."""
 
 from __future__ import annotations
 

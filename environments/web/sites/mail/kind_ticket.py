@@ -1,4 +1,4 @@
-"""`mail/ticket`: the one ticket that meets several conditions is assigned, ranked, noted or closed."""
+"""`mail/ticket`: find the one ticket that meets several conditions, then assign, prioritize, annotate or close it."""
 
 from __future__ import annotations
 

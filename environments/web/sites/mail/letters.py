@@ -1,4 +1,4 @@
-"""Letters that the team writes: the allowed recipients, and the required fields of the form."""
+"""Messages that the team sends: the allowed recipients, and the required fields of the form."""
 
 from __future__ import annotations
 

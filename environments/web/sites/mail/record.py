@@ -1,4 +1,4 @@
-"""The record of a mailbox: all that a task can change."""
+"""The record of a mailbox, which contains everything that a task can change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mail site: its pages, its forms, and the record of what they have changed."""
+"""The mail site: its pages and forms, and the record of their changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the scripted solvers have in common: steps through the site's pages, each decided from the page alone.
+"""Steps that several scripted solvers share. Each step depends only on the current page.
 
-A function that returns None has nothing left to do on the way to its aim.
+A function returns None if its goal is already reached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one message that a task is about, with others around it that nearly are."""
+"""The one message that matches a task's description, and other messages that almost match."""
 
 from __future__ import annotations
 

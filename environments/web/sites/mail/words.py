@@ -1,4 +1,4 @@
-"""Invented names and the parts that messages are made of."""
+"""Fictional names, and text from which messages are built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Topic:
 
     name: str
     near: str
-    """The name of the topic that is most easily taken for it."""
+    """The name of the topic that is most easily confused with this topic."""
     amount: str
     day: str
     openings: tuple[str, ...]

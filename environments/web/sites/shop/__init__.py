@@ -1,1 +1,1 @@
-"""A shop for things of the home: categories, search, filters, a basket, a checkout and the orders made so far."""
+"""A shop for household goods: categories, search, filters, a basket, a checkout and past orders."""

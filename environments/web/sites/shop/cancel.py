@@ -1,4 +1,4 @@
-"""shop/cancel: cancel the one order that contains given items; cannot be done where it is on its way or is not there."""
+"""`shop/cancel`: cancel the one order with given items. Infeasible if it has been sent or does not exist."""
 
 from __future__ import annotations
 

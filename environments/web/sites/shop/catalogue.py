@@ -1,4 +1,4 @@
-"""The products: what the shop sells, made from a generator of random numbers."""
+"""The products of the shop, created with a random number generator."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Catalogue:
 
     products: Mapping[str, Product]
     materials: Mapping[str, tuple[str, ...]]
-    """The materials of each category; its keys are the categories."""
+    """The materials by category."""
     colours: tuple[str, ...]
     per_page: int
     slugs: Mapping[str, Product] = field(init=False)
@@ -99,7 +99,7 @@ class Extent:
 
     categories: int
     products: int
-    """In each category."""
+    """Number of products in each category."""
     lines: int
     materials: int
     colours: int

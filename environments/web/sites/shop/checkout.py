@@ -1,4 +1,4 @@
-"""The checkout's form: what was typed, and what is wrong with it."""
+"""The checkout form: its fields, and the errors in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions on a product, and products that meet all of them or all but one."""
+"""Conditions on a product, and products that meet all conditions or all but one."""
 
 from __future__ import annotations
 

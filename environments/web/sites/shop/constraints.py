@@ -1,4 +1,4 @@
-"""shop/constraints: order the one product that meets several conditions; cannot be done where none does."""
+"""`shop/constraints`: order the one product that meets several conditions. Infeasible if no product does."""
 
 from __future__ import annotations
 

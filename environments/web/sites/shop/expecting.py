@@ -1,4 +1,4 @@
-"""The record that a task expects, from the record at its start."""
+"""Computes the record that a task expects from the initial record."""
 
 from __future__ import annotations
 

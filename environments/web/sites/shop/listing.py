@@ -1,4 +1,4 @@
-"""Lists of products: what is searched for, the filters, the order and the page."""
+"""Lists of products: the search, the filters, the order and the page."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .catalogue import Catalogue, Product, Variant
 from .words import SIZES
 
 ORDERS = {"": "Name", "price": "Price, lowest first", "rating": "Rating, best first", "days": "Delivery, fastest first"}
-"""Ways to sort, as the address and as the page have them."""
+"""Sort orders: the value in the address, and the label on the page."""
 
 LONGEST = 80
-"""Characters of a search that are looked at."""
+"""How many characters of a search are used."""
 
 Listed = TypeVar("Listed")
 
@@ -29,7 +29,7 @@ class Filters:
     size: str = ""
     in_stock: bool = False
     most: str = ""
-    """The highest price, as it was typed."""
+    """The maximum price, as typed."""
     sort: str = ""
     problem: str | None = None
     most_cents: int | None = None
@@ -118,9 +118,9 @@ class Leaf(Generic[Listed]):
     items: Sequence[Listed]
     number: int
     count: int
-    """Of all pages."""
+    """Number of pages."""
     total: int
-    """Of all items."""
+    """Number of items on all pages."""
 
 
 def leaf(items: Sequence[Listed], per_page: int, asked: str) -> Leaf[Listed]:

@@ -1,4 +1,4 @@
-"""shop/order: order named variants to a given address; cannot be done where one is not in stock."""
+"""`shop/order`: order named variants to a given address. Infeasible if a variant is out of stock."""
 
 from __future__ import annotations
 

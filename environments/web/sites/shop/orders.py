@@ -14,7 +14,7 @@ from .words import FIRST_NAMES, LAST_NAMES, STREETS, TOWNS
 Status = Literal["placed", "shipped", "delivered", "cancelled"]
 
 DELIVERIES = {"standard": 390, "express": 990, "pick-up point": 190}
-"""Ways of delivery with their prices in cents."""
+"""Delivery methods, with their prices in cents."""
 
 REASONS = ("Ordered by mistake", "Delivery takes too long", "Found it cheaper", "No longer needed")
 
@@ -57,7 +57,7 @@ class Order:
     gift_message: str = ""
     status: Status = "placed"
     reason: str = ""
-    """Why it was cancelled."""
+    """Why the order was cancelled."""
 
     def record(self) -> dict[str, Json]:
         """Return the order in the site's record, with its lines in a fixed order."""

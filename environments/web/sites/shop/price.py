@@ -1,4 +1,4 @@
-"""shop/price: a figure of a named product, or the best one of those that meet conditions."""
+"""`shop/price`: find a figure of a named product, or the best product that meets the conditions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _shop(rng: random.Random, catalogue: Catalogue) -> Shop:
     return Shop(catalogue, account, make_orders(rng, catalogue, account, 3))
 
 
-# a figure of a named product
+# Find a figure of a named product
 
 FIGURES: tuple[tuple[str, Callable[[Product], str]], ...] = (
     ("What does the {} cost? Answer with the price alone, such as £12.30.", lambda product: product.price),
@@ -87,7 +87,7 @@ def absent_name(rng: random.Random, catalogue: Catalogue, product: Product) -> s
     return rng.choice(names)
 
 
-# the best of those that meet conditions
+# Find the best product that meets the conditions
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Measure:
 
     word: str
     sort: str
-    """Of ORDERS: the best one first."""
+    """The key in ORDERS that lists the best product first."""
     value: Callable[[Product], int]
-    """Lower is better."""
+    """Returns the figure. Lower values are better."""
     middle: Callable[[random.Random, Product], Product]
     better: Callable[[random.Random, Product, Product], Product]
-    """The first product, better than the second."""
+    """Returns the first product, changed so that it is better than the second product."""
     worse: Callable[[random.Random, Product, Product], Product]
 
 

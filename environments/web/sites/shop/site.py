@@ -1,4 +1,4 @@
-"""The shop: its pages, the basket, and the orders that are placed and cancelled."""
+"""The shop: its pages, the basket, and placing and cancelling orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of the scripted solvers that several kinds have in common: to search, to browse, to buy."""
+"""Steps that the scripted solvers of several kinds share: searching, browsing and buying."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .listing import ORDERS
 from .orders import DELIVERIES, Item
 
 PARAMETERS = {"Material": "material", "Colour": "colour", "Size": "size", "Sort by": "sort"}
-"""Under which name the address has what a drop-down list of a category shows."""
+"""Parameters in the address, by the labels of the drop-down lists of a category."""
 
 
 def search_for(view: View, name: str) -> Action:

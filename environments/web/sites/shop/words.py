@@ -1,4 +1,4 @@
-"""The words that the shop's content is made of. The names of lines, people, streets and towns are invented."""
+"""Words from which the shop's content is built. Names of product lines, people, streets and towns are fictional."""
 
 LINES = (
     ("Halvick", "Halvock"),
@@ -14,7 +14,7 @@ LINES = (
     ("Kovelle", "Kovella"),
     ("Yarrick", "Yarrock"),
 )
-"""Names of product lines, in pairs that are easily taken for each other."""
+"""Names of product lines, in pairs that are easily confused."""
 
 SUFFIXES = ("Mini", "Plus", "Duo", "Classic")
 
@@ -38,7 +38,7 @@ CATEGORIES = {
         ("brass", "birch", "steel", "cork", "slate"),
     ),
 }
-"""Of each category the nouns and the materials."""
+"""The nouns and the materials of each category."""
 
 COLOURS = ("red", "blue", "green", "grey", "yellow", "black", "white")
 
