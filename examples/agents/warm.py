@@ -4,8 +4,8 @@ python warm.py serve agent.sock with_openai_agents.py     once
 python warm.py ask agent.sock                             the program of from_program(…, boxed=False)
 
 Importing the libraries takes seconds of CPU time, but an answer takes only milliseconds. `ask` passes its stdin, its
-stdout and the variables of its rollout to the server, and fails if the agent fails. Use it only for agents
-that read their base URL in each run.
+stdout and its rollout's environment variables to the server, and fails if the agent fails. Use this script only for
+agents that read their base URL in each run.
 """
 
 import os
@@ -47,7 +47,7 @@ def play(connection: socket.socket, program: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):  # closes the output, because its reader waits for the end
+    for number in range(3):  # closes stdout and stderr, because their reader waits until they are closed
         os.dup2(nothing, number)
     os.close(nothing)
     connection.sendall(bytes([code]))

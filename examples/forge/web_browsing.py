@@ -70,7 +70,7 @@ async def main() -> None:
     policy, reward_model = Clicks.as_service(), RewardActor.as_service(reward_of_step)
     async with browser as windows:
         for seed in SEEDS:
-            async with windows.session() as browser:  # a separate window
+            async with windows.session() as browser:  # each session has a separate window
                 page = await browser.reset.route(seed=seed)
                 dataloader = Tasks.as_service([page])
                 await generate_episode()

@@ -1,4 +1,4 @@
-"""An environment of Gymnasium: CartPole-v1, told in words."""
+"""A Gymnasium environment: CartPole-v1, described as text."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Code with tests: repair a function; hidden tests run in the sandbox."""
+"""Code with tests: repair a function, which hidden tests call in the sandbox."""
 
 import json
 

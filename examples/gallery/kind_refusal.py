@@ -1,4 +1,4 @@
-"""A judge: a model reads the reply and grades it by a question that code cannot answer."""
+"""A judge: a model grades the reply by answering a question that code cannot answer."""
 
 from pydantic import BaseModel
 

@@ -1,4 +1,4 @@
-"""Tools on a database: find out what the reader asks for, with read-only SQL."""
+"""A database tool: answer a library reader's question with read-only SQL."""
 
 import random
 import sqlite3

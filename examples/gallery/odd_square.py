@@ -1,4 +1,4 @@
-"""Images: point at the one square of a grid whose color differs."""
+"""Images: point at the one square in a grid that has a different color."""
 
 import random
 from typing import Annotated
@@ -18,7 +18,7 @@ class OddSquare:
     """One square of a 5x5 grid has another color. Rows and columns count from 1, from the top left."""
 
     def __init__(self, contrast: Annotated[int, Field(ge=10, le=100)] = 60):
-        self.contrast = contrast  # env.config: how much the color differs, of 255
+        self.contrast = contrast  # in env.config: the difference between the colors, out of 255
 
     def reset(self, seed: int) -> list:
         rng = random.Random(seed)

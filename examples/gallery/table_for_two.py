@@ -1,4 +1,4 @@
-"""A simulated user: a guest who wants a table, played by a model or, without one, by a script."""
+"""A simulated user: a guest who wants a table. A model plays the guest, or a script if no model is configured."""
 
 import random
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Numeric questions: word problems made from a seed, graded with a tolerance."""
+"""Numeric questions: word problems that are generated from a seed and graded with a tolerance."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Checks the backend and the task app with its key and contract, like `taskapp doctor URL --backend URL`.
+"""Checks the backend, and the task app's key and contract, like `taskapp doctor URL --backend URL`.
 
 python examples/rl/check.py --backend-url URL --api-key KEY --task-app-url URL
 """

@@ -1,16 +1,16 @@
-"""One click in a real browser, for the model `tiny`: the kind `admin/switch` of the bundled app `web`, on the easy level.
+"""One click in a real browser, for the model `tiny`: the kind `admin/switch` in the bundled app `web`, on the easy level.
 
 taskapp serve examples/rl/clicks.py
 taskapp train --local --config examples/rl/learn_clicks.toml
 
-A page of the site has three buttons, each with the name of a machine such as "Pump 4". The goal names the machine to stop.
-The page, the browser and the scoring are the same as in `web`. Two things are smaller, because `tiny` reads bytes and knows
-only a few dozen words: the prompt (three words instead of 953 bytes of actions with schemas) and the answer (the button's
-name instead of a call with its number). There are three machines of at most three types, so a random button is right in 1
-of 3 cases, a random name in 1 of 72.
+A page of the site has three buttons, each with the name of a machine such as "Pump 4". The goal names the machine to
+stop. The page, the browser and the scoring are the same as in `web`. Two things are smaller, because `tiny` reads
+bytes and knows only a few dozen words: the prompt (three words instead of 953 bytes of actions with schemas) and the
+answer (the button's name instead of a call with its number). Each page has three machines of at most three types. A
+random button on the page is right in 1 of 3 cases, and a random name in 1 of 72.
 
-The seed is the task's number, with the same splits `train` and `test` as in `web`, which share no task. The example needs
-the extra `web`, Chromium, and a checkout of the repository.
+The seed is the task's number. The splits `train` and `test` are the same as in `web` and have no task in common. The
+example needs the extra `web`, Chromium, and a checkout of the repository.
 """
 
 from environments.web.app import Web

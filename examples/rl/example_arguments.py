@@ -1,7 +1,7 @@
 """Shared flags and error handling of the scripts in this directory.
 
-A flag has precedence over the config file, which has precedence over the default. Variables may also set addresses and
-keys.
+A flag has precedence over the config file, which has precedence over the default. Environment variables can also set
+addresses and keys.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Read a list aloud, one word each turn. Words, wordings and seeds of the test split are never trained on.
+"""Read a list aloud, one word per turn. The words, wordings and seeds in the test split are never trained on.
 
 taskapp serve examples/rl/lists.py
 taskapp eval examples/rl/lists.py --model smollm2-135m-q4

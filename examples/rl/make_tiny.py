@@ -1,9 +1,9 @@
 """Creates the model `tiny`, which is part of the package: python examples/rl/make_tiny.py DIRECTORY
 
-The model is a Llama with random weights that reads and writes bytes. Supervised learning teaches it the skills of a
-pretrained model: answering in ChatML, ending an answer, repeating words, and distinguishing things. For the task in
-keys.py, it learns only the format of an answer. The key is drawn at random for each example, so its answers remain
-random, and the examples do not contain the combinations in the test split.
+The model is a Llama that reads and writes bytes. It starts with random weights, and supervised learning teaches it
+the skills of a pretrained model: answering in ChatML, ending an answer, repeating words, and distinguishing things.
+For the task in keys.py, it learns only the format of an answer. The key is drawn at random for each example, so its
+answers remain random, and the examples do not contain the combinations in the test split.
 
 The same seed creates the same files with the same release of torch on the same kind of processor. MADE_BY contains the
 processor and the release for the files in the package, and the SHA-256 of the weights.

@@ -1,4 +1,4 @@
-"""Plays a task app with a model from OpenAI, or from OPENAI_BASE_URL, without a backend and a job.
+"""Plays a task app with a model from OpenAI, or from OPENAI_BASE_URL, without a backend or a job.
 
 OPENAI_API_KEY=… python examples/rl/openai_in_task_app.py --model gpt-5-nano --num-rollouts 2
 """

@@ -1,9 +1,9 @@
-"""The things of keys.py with more options: several rooms in one episode, levels of difficulty, actions that take time.
+"""The task in keys.py with more options: several rooms in one episode, levels of difficulty, actions that take time.
 
 taskapp serve examples/rl/rooms.py
 
-The model `tiny` can learn it, like keys.py. `python examples/rl/loops.py` uses it to compare the loops of
-docs/train/loops.md with the plain loop.
+The model `tiny` can learn this task, like the task in keys.py. `python examples/rl/loops.py` trains on this task to
+compare the loops in docs/train/loops.md with the plain loop.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from taskapp_kit import Step, TaskApp, action
 KEYS = {"lamp": "c", "door": "b", "bell": "d", "coin": "c", "rope": "a", "book": "d", "drum": "b", "fish": "a"}
 STATES = ("wet", "old", "red", "big", "new", "hot", "odd", "far", "shy", "raw", "dim", "low")
 THINGS = {"easy": 2, "medium": 4, "hard": 8}
-"""Different things by difficulty."""
+"""Number of different things by difficulty."""
 HELD_OUT = 3
 """How many states of each thing appear only in the test split, which contains every state of some thing."""
 NEXT_ROOM = 29

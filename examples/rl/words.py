@@ -1,4 +1,4 @@
-"""Reply with the first of four words. Words, wordings and seeds of the test split are never trained on.
+"""Reply with the first of four words. The words, wordings and seeds in the test split are never trained on.
 
 taskapp serve examples/rl/words.py
 taskapp eval examples/rl/words.py --policy constant
