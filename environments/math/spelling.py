@@ -1,4 +1,4 @@
-r"""Reduces the usual spellings of LaTeX to one, so that `\dfrac12`, `\frac{1}{2}` and `\text{A}`, `A` are read alike.
+r"""Replaces common variants of LaTeX notation by one, such as `\dfrac` by `\frac` and `\text{A}` by `A`.
 
 Units, names, brackets and signs are never removed, because they change the meaning.
 """

@@ -154,7 +154,7 @@ TASKS: dict[str, tuple[Level, str]] = {
 A task is easy with one or two actions or one field, medium with several actions or something to find first, and hard with
 many actions or if an image or a measurement decides. Tags: click, hover, text (typing), choose (a list), drag, mouse
 (positions in the image matter), read (the page's text determines what to do), search (not everything is visible at first),
-picture (what decides is not written as text).
+picture (the text alone is not enough).
 
 Five of the package's 130 pages are excluded, as in BrowserGym: in button-delay, chase-circle, hover-shape, moving-items and
 simon-says, the time between actions matters, but here the page's clock moves only with actions.

@@ -46,6 +46,6 @@ class Kind:
     """The site and the task, such as `shop/order`."""
     verb: Verb
     make: Callable[[random.Random, Level, bool], Problem]
-    """Receives a generator (seeded with kind, level and seed), the level, and whether the task is feasible."""
+    """Creates a problem from a generator (seeded with kind, level and seed), a level, and whether it is feasible."""
     infeasible: bool = False
     """Whether the kind has infeasible tasks, for which `make` is called with feasible=False."""
