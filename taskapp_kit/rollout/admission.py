@@ -181,8 +181,8 @@ class AdmissionControl:
             raise Saturated(f"This server is already running {self._taken} rollouts, which is its limit.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
-                f"The key {caller.key_label!r} has reached its limit: {own} of its rollouts are running, or their responses "
-                "have not been read yet.",
+                f"The key {caller.key_label!r} has reached its limit: {own} of its rollouts are running or have a response "
+                "that was not read yet.",
                 code="key_quota_reached",
             )
         # Planning may wait for the store, so count first: two requests must not both get the last slot.

@@ -258,7 +258,7 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as fault:
         raise StoreError(
             f"The stored rollout {stored.rollout_id!r} cannot be decoded: {type(fault).__name__}.",
-            hint="The store is damaged, or a newer release of taskapp-kit wrote the rollout.",
+            hint="Upgrade taskapp-kit if a newer release wrote the rollout. Otherwise restore the store from a backup.",
         ) from fault
 
 

@@ -120,11 +120,12 @@ async def load_group(
     store = rollouts.store
     if store is None:
         raise Unavailable(
-            "/score_group reads stored rollouts, but this server has no store.", hint="Start it with --store PATH."
+            "/score_group reads stored rollouts, but this server has no store.",
+            hint="Start the server with --store PATH.",
         )
     ids = await _ids_of(group_id, rollouts, caller) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):
-        raise _wrong("rollout_ids contains a rollout twice.", "duplicate_rollout")
+        raise _wrong("rollout_ids contains the same rollout twice.", "duplicate_rollout")
     if not 2 <= len(ids) <= MAX_MEMBERS:
         count = str(len(ids)) if len(ids) <= MAX_MEMBERS else f"more than {MAX_MEMBERS}"
         raise _wrong(f"The group has {count} rollouts; expected 2 to {MAX_MEMBERS}.", "bad_group")
@@ -140,7 +141,7 @@ async def load_group(
     spec = planner.spec
     if first.spec_hash != spec.hash:
         raise _wrong(
-            "The rollouts were played with a different version of the app: their spec hash is not this server's.",
+            "The rollouts were played with a different version of the app: their spec hash differs from this server's.",
             "other_declarations",
         )
     if not group_judges(spec, first.environment):

@@ -200,7 +200,7 @@ class RolloutPlayer:
         if policy.name != MODEL or not isinstance(policy, AsksModels):
             drive(self._episode, policy, emit)
             return
-        assert self._played_with is not None, "a model acts where there is a way to ask it"
+        assert self._played_with is not None, "a policy that calls a model is driven by `turns`"
         policy.use(self._played_with)
         self._control.on_stop = policy.stop
         # the episode may have been stopped before `on_stop` was set

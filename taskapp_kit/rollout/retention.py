@@ -24,7 +24,7 @@ def retention_of(service: Service, keep: str | None) -> Retention | None:
     if not isinstance(service.store, QueryableStore):
         raise Unavailable(
             "TASKAPP_STORE_KEEP is set, but this store cannot remove rollouts because it has no `prune` method.",
-            hint="Unset the variable, or use one of taskapp-kit's stores.",
+            hint="Unset TASKAPP_STORE_KEEP, or use one of taskapp-kit's stores.",
         )
     return Retention(service.store, service.spec.name, keep, service.clock)
 

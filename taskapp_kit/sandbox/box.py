@@ -76,7 +76,8 @@ class Sandbox:
         for place in self._places:
             if not _PLACE.fullmatch(place) or place[1:] in layers.TAKEN:
                 raise SandboxError(
-                    f"A box cannot have a place at {place!r}.", hint='Use another top-level directory, such as "/app".'
+                    f"{place!r} cannot be one of a box's `places`.",
+                    hint='Use another top-level directory, such as "/app".',
                 )
         self._warm = warm
         self._early: EarlyStart | None = None
@@ -263,7 +264,7 @@ class Sandbox:
         if isinstance(folder, remote.RemoteBox):
             raise SandboxError("A remote box cannot be emptied.", hint="Open another box.")
         if not self._busy.acquire(blocking=False):
-            raise SandboxError("This box is running a program.", hint="Wait until it ends.")
+            raise SandboxError("This box is running a program.", hint="Wait until the program ends.")
         try:
             # the waiting interpreter may have imported a module that a program left in the directory
             if self._early is not None:
@@ -289,7 +290,7 @@ class Sandbox:
         """
         folder = self._opened()
         if self.level != 3 or isinstance(folder, remote.RemoteBox):
-            raise self._needs_bubblewrap("sockets for its owner")
+            raise self._needs_bubblewrap("listening sockets")
         try:
             return folder.listen(name), f"/code/{name}"
         except OSError as error:
@@ -336,7 +337,9 @@ class Sandbox:
                 "A command must be a non-empty list of strings.", hint="Pass Python source as one string."
             )
         if not self._busy.acquire(blocking=False):
-            raise SandboxError("This box is running another program.", hint="Wait until it ends, or open a second box.")
+            raise SandboxError(
+                "This box is still running a program.", hint="Wait for the program, or open a second box."
+            )
         try:
             with self._state:
                 folder = self._opened()

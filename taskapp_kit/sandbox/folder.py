@@ -72,7 +72,7 @@ class Folder:
         """Create or replace a file in the box, and create its parent directories."""
         if len(data) > most_bytes:
             raise SandboxError(
-                f"The file {name!r} has {len(data)} bytes, but the limit of the box is {most_bytes}.",
+                f"The file {name!r} has {len(data)} bytes, but the box's limit is {most_bytes} bytes.",
                 hint="Raise SandboxLimits.file_bytes.",
             )
         top, (*folders, last) = self._parts(name)
@@ -160,7 +160,7 @@ class Folder:
     def clear(self, place: str) -> None:
         """Empty the working directory ("") or one of the places. No program may be running in the box."""
         if place and place not in self.places:
-            raise SandboxError(f"The box has no place {place!r}.", hint="Pass one of the box's `places`.")
+            raise SandboxError(f"The box has no directory {place!r}.", hint="Pass one of the box's `places`.")
         path = self.path / (self.places[place] if place else "files")
         path.chmod(0o700)  # the box's programs may have removed permissions
         _empty(path)
@@ -263,7 +263,8 @@ def _refused(name: str) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, "The box has no such file", name) from None
     except OSError as error:
         raise SandboxError(
-            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="Use a regular file and no links."
+            f"{name!r} in the box cannot be opened: {error.strerror}.",
+            hint="Use a regular file. Links are not followed.",
         ) from None
 
 

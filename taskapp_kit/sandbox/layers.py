@@ -120,7 +120,7 @@ def _interpreter(level: int) -> interpreter.Interpreter:
     python = interpreter.reachable()
     if python is None:
         raise Unavailable(
-            f"Other users cannot start Python because {interpreter.own().program} is in a private directory.",
+            f"The user of a box cannot start Python because {interpreter.own().program} is in a private directory.",
             hint="Install the system's Python (apt-get install python3).",
         )
     return python

@@ -247,7 +247,7 @@ def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities
     )
     broken = [wall.meaning for wall in walls if not wall.denied and wall.name in PROMISED[level]]
     if broken:
-        raise SandboxTooWeak(f"the probe was not denied ({'; '.join(broken)}).")
+        raise SandboxTooWeak(f"these protections failed the probe ({'; '.join(broken)}).")
     return Capabilities(level, title, walls)
 
 
@@ -282,7 +282,7 @@ def _check_datagram(outcomes: dict[str, str], targets: _Targets) -> None:
     if targets.datagram_arrived():
         outcomes["udp_out"] = "open"
     elif outcomes["udp_out"] == "open":
-        outcomes["udp_out"] = "denied: it never arrived"
+        outcomes["udp_out"] = "denied: the datagram never arrived"
 
 
 class _Targets:

@@ -97,7 +97,7 @@ def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dic
             "wall_seconds": 0.0, "cpu_seconds": 0.0,
         }, text  # fmt: skip
     except subprocess.SubprocessError:
-        raise SandboxError("A remote box could not be confined, because its machine does not allow limits.") from None
+        raise SandboxError("A remote box could not be confined, because its machine cannot apply limits.") from None
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None

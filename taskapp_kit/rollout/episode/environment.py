@@ -417,7 +417,7 @@ class AuxiliaryModels:
         """Return one reply. Raises NoAuxiliaryModel if no model has the role, AuxiliaryModelFailed if the call failed."""
         try:
             if self._port is None:
-                raise Unavailable("No model can be called here.", hint="Play the app with `taskapp rollout`.")
+                raise Unavailable("This episode runs without models.", hint="Play the app with `taskapp rollout`.")
             reply = self._port.ask(role, body)
         except Unavailable as missing:
             raise NoAuxiliaryModel(role, missing) from None

@@ -286,7 +286,7 @@ class Episode:
     def _one_answer(self, answer: Decision) -> ToolCall:
         """Return the only call of a single-turn episode. An invalid answer becomes an invalid action with the answer's text."""
         action = self._text_action
-        assert action is not None, "an environment of one answer takes words"
+        assert action is not None, "a single-turn environment has a text action"
         if answer.details.get("finish_reason") == "length":
             self.warnings.append("the answer was cut off at its limit of tokens, and judged as it stands.")
         for call in self._calls(answer, by_policy=False):

@@ -113,7 +113,7 @@ class ModelNames:
                 hint=f'Pass --inference-url, or create {MODELS_FILE} with [{name}] and url = "https://…/v1".',
             )
         close = closest(name, self.models)
-        known = f"Its models are: {', '.join(sorted(self.models)) or 'none'}."
+        known = f"The file defines: {', '.join(sorted(self.models)) or 'none'}."
         raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
@@ -175,7 +175,9 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
     # a missing price is unknown, not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
-            raise wrong(f"has a price but no `{member}`", "Set the prices of input and output, 0 if free.")
+            raise wrong(
+                f"has a price but no `{member}`", "Set the prices of input and output tokens, or 0 if they are free."
+            )
     return Price(given[_PRICES[0]], given.get(_PRICES[1], given[_PRICES[0]]), given[_PRICES[2]])
 
 
@@ -247,8 +249,8 @@ class Credentials:
             ) from None
         if not variable or variable.startswith(SERVER_ONLY):
             raise ConfigError(
-                f"{KEYS_FOR} has no variable with a model provider's key for {called.host}.",
-                hint="Use the form HOST=VARIABLE. VARIABLE must not contain one of the server's own API keys.",
+                f"{KEYS_FOR} does not name a variable with a model provider's key for {called.host}.",
+                hint="Use the form HOST=VARIABLE. The variable must not contain one of the server's own API keys.",
             )
         key = settings.variable(variable)
         if not key:

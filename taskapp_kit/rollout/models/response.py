@@ -158,8 +158,8 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
     if reply.token_ids is not None and reply.logprobs is not None and len(reply.token_ids) != len(reply.logprobs):
         raise AttemptFailed(
             "token_mismatch",
-            f"returned {len(reply.token_ids)} token ids but {len(reply.logprobs)} log-probabilities; expected equal "
-            "numbers",
+            f"returned {len(reply.token_ids)} token ids but {len(reply.logprobs)} log-probabilities; expected the "
+            "same number of each",
             status=200,
         )
 
@@ -280,7 +280,7 @@ def refused(status: int, error: Any, text: str, retry_after: float | None) -> At
             "refused",
             f"returned {status}: the API key is missing or invalid",
             status=status,
-            hint="Set policy.config.api_key to a valid key, or configure one in TASKAPP_INFERENCE_KEYS_FOR.",
+            hint="Set policy.config.api_key to a valid key, or configure a key in TASKAPP_INFERENCE_KEYS_FOR.",
         )
     return AttemptFailed("refused", f"returned {status}", status=status, excerpt=words)
 

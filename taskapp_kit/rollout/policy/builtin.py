@@ -118,7 +118,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
     """
     if "action" not in config:
         raise unavailable(
-            "constant", "policy.config has no 'action'", 'Set it as {"action": {"tool": {args}}} or {"action": "text"}.'
+            "constant", "policy.config has no 'action'", 'Set {"action": {"tool": {args}}} or {"action": "text"}.'
         )
     answer = answer_from(config["action"], "policy.config.action")
     # checked before anything runs, because an episode of refusals costs time and shows nothing
@@ -178,8 +178,8 @@ class ReplayPolicy:
             if self._stops is not None:
                 raise PolicyStops(self._stops)
             raise PolicyError(
-                f"The stored rollout has {len(self._answers)} turns, but this episode reached turn {self._given + 1}, so it is "
-                "a different episode.",
+                f"The stored rollout has {len(self._answers)} turns, but this episode reached turn {self._given + 1}, so the "
+                "episodes differ.",
                 hint="Replay with the same environment version, split, seed and env.config.",
             )
         self._given += 1
@@ -220,7 +220,9 @@ def answer_from(value: Any, who: str) -> Decision:
         return Decision([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
         return Decision([call for item in value for call in answer_from(item, who).tool_calls])
-    raise PolicyError(f'{who}: got {str(value)[:80]!r}, expected {{"tool": {{args}}}}, a list of these, or text.')
+    raise PolicyError(
+        f'{who}: got {str(value)[:80]!r}, expected {{"tool": {{args}}}}, a list of such objects, or text.'
+    )
 
 
 def _plain(args: Any, who: str) -> Json:

@@ -34,7 +34,7 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
             + ".",
             fields=differing,
             code="replay_differs",
-            hint="Omit these fields. A replay reads them from the stored rollout.",
+            hint="Omit these fields. A replay uses the values of the stored rollout.",
         )
     safety = request.safety
     if stored.stop_reason == "max_ops":  # the limit may have been reached between the calls of one answer
