@@ -120,8 +120,7 @@ async def load_group(
     store = rollouts.store
     if store is None:
         raise Unavailable(
-            "/score_group reads stored rollouts, but this server has no store.",
-            hint="Start the server with --store PATH.",
+            "/score_group reads stored rollouts, but this server has no store.", hint="Serve with --store PATH."
         )
     ids = await _ids_of(group_id, rollouts, caller) if rollout_ids is None else list(rollout_ids)
     if len(set(ids)) < len(ids):

@@ -76,8 +76,7 @@ class Sandbox:
         for place in self._places:
             if not _PLACE.fullmatch(place) or place[1:] in layers.TAKEN:
                 raise SandboxError(
-                    f"{place!r} cannot be one of a box's `places`.",
-                    hint='Use another top-level directory, such as "/app".',
+                    f"{place!r} cannot be one of `places`.", hint='Use another top-level directory, such as "/app".'
                 )
         self._warm = warm
         self._early: EarlyStart | None = None
@@ -337,9 +336,7 @@ class Sandbox:
                 "A command must be a non-empty list of strings.", hint="Pass Python source as one string."
             )
         if not self._busy.acquire(blocking=False):
-            raise SandboxError(
-                "This box is still running a program.", hint="Wait for the program, or open a second box."
-            )
+            raise SandboxError("This box is running a program.", hint="Wait until it ends, or open a second box.")
         try:
             with self._state:
                 folder = self._opened()

@@ -263,8 +263,7 @@ def _refused(name: str) -> Iterator[None]:
         raise FileNotFoundError(errno.ENOENT, "The box has no such file", name) from None
     except OSError as error:
         raise SandboxError(
-            f"{name!r} in the box cannot be opened: {error.strerror}.",
-            hint="Use a regular file. Links are not followed.",
+            f"{name!r} in the box cannot be opened: {error.strerror}.", hint="Use a regular file, not a link."
         ) from None
 
 

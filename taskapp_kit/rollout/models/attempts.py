@@ -74,9 +74,7 @@ _LOGS = "Check the endpoint's log."
 KINDS: Mapping[str, AttemptOutcome] = {
     "unreachable": AttemptOutcome("model_unreachable", _RUNS),
     "untrusted": AttemptOutcome(
-        "model_unreachable",
-        "Use a certificate that this machine trusts, or set SSL_CERT_FILE to the CA certificate's path.",
-        False,
+        "model_unreachable", "Use a certificate that this machine trusts, or set SSL_CERT_FILE to the CA's file.", False
     ),
     "dropped": AttemptOutcome("model_unreachable", _RUNS),
     "truncated": AttemptOutcome("model_unreachable", _LOGS),
@@ -97,9 +95,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
         False,
     ),
     # not retried, because a retry would hide the endpoint's error and cost a second call in each turn
-    "token_mismatch": AttemptOutcome(
-        "token_mismatch", "Fix the endpoint. The turn cannot be used for training.", False
-    ),
+    "token_mismatch": AttemptOutcome("token_mismatch", "Fix the endpoint. The turn cannot be trained on.", False),
     "address_refused": AttemptOutcome("address_refused", "Use a public address.", False),
     "key_refused": AttemptOutcome("key_refused", "Use the key that the model provider issued.", False),
     "out_of_time": AttemptOutcome(

@@ -207,7 +207,7 @@ class HttpModelClient:
         except TypeError:  # a lone surrogate, or a number beyond 64 bits
             raise _failed(
                 "request_not_json",
-                f"The request to the model at {place} cannot be encoded: it contains a lone surrogate or an integer over 64 bits.",
+                f"The request to the model at {place} cannot be encoded: it contains a lone surrogate or a number over 64 bits.",
                 "Check the environment's observations and the sampling parameters.",
             ) from None
         connections, host = self._open(), self.throttle.host(resolved.host_key)
@@ -294,9 +294,7 @@ class HttpModelClient:
         try:
             epoch = await host.enter(left)
         except TimeoutError:
-            raise AttemptFailed(
-                "out_of_time", "was not called, because too many other calls to its host were running"
-            ) from None
+            raise AttemptFailed("out_of_time", "was not called, because too many calls were running") from None
         began = clock.monotonic()
         left -= began - queued
         hang_timeout = host.hang_timeout()

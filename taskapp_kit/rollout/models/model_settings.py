@@ -175,9 +175,7 @@ def _price(table: Mapping[str, Any], wrong: Any) -> Price | None:
     # a missing price is unknown, not 0
     for member in (_PRICES[0], _PRICES[2]):
         if member not in given:
-            raise wrong(
-                f"has a price but no `{member}`", "Set the prices of input and output tokens, or 0 if they are free."
-            )
+            raise wrong(f"has a price but no `{member}`", "Set the input and output prices, or 0 if free.")
     return Price(given[_PRICES[0]], given.get(_PRICES[1], given[_PRICES[0]]), given[_PRICES[2]])
 
 

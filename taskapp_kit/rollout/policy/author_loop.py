@@ -61,8 +61,7 @@ class LoopEnvironment:
         # two concurrent steps would have no order, but the episode records an order
         if self._step is not None:
             raise PolicyError(
-                "env.step() was called while another step is running.",
-                hint="Await each step before you start the next.",
+                "env.step() was called while another step is running.", hint="Await each step before the next."
             )
         try:
             call = ToolCall(str(tool), plain(args, "args"))
