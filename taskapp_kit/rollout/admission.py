@@ -167,7 +167,7 @@ class AdmissionControl:
             raise Saturated(message, code="draining", retry_after_seconds=5)
 
     def take(self, caller: Caller) -> None:
-        """Count a rollout as in flight. Raises Saturated if the server is draining, or at a limit of the server or key."""
+        """Count a rollout as in flight. Raises Saturated if the server is draining, or the server or key is at its limit."""
         # checked before the request is planned, so that a flooded server rejects cheaply
         self.check_open()
         if self._hung() >= HUNG_LIMIT:
@@ -200,7 +200,7 @@ class AdmissionControl:
 
     @contextmanager
     def unread(self, key_label: str | None, rollout_id: str, peer: Peer) -> Iterator[None]:
-        """Count a rollout towards its key's limit while its response is being read. Several readers count once.
+        """Count a rollout towards its key's limit while its response is being read. Several readers of a response count once.
 
         The count ends when one reader has received the whole response, so a client that reconnects need not wait until
         the server notices the lost connection.
@@ -243,7 +243,7 @@ class AdmissionControl:
         self.give_back(rollout.caller)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for running rollouts. After the grace period, cancel and store those still running."""
+        """Reject new rollouts and wait for running rollouts. After the grace period, cancel and store the rest."""
         # uvicorn serves until this returns, so trainers get the code `draining` instead of a refused connection
         self._closed = True
         if self._empty is None:
@@ -329,10 +329,10 @@ Write = Callable[[], Awaitable[Any]]
 class StoreState:
     """Tracks whether writes to the store succeed. Use it on one event loop, and close it before the store.
 
-    A rollout costs minutes and model calls, and its client gets an error if the rollout cannot be stored. After a failed
-    write, new rollouts are therefore rejected before they run. The same write is retried every PROBE_SECONDS, because a
-    smaller write may succeed on a full disk where a rollout fails. A rollout whose client got `store_failed` may be stored
-    by such a retry.
+    A rollout takes minutes and model calls, and its client gets an error if the rollout cannot be stored. After a failed
+    write, new rollouts are therefore rejected before they run. Every PROBE_SECONDS, the same
+    write is retried, because on a full disk a smaller write may succeed although a rollout cannot be stored. A retry may
+    store a rollout whose client has already received `store_failed`.
     """
 
     def __init__(self, clock: Clock) -> None:

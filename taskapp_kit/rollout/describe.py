@@ -162,7 +162,7 @@ def _dataset(spec: AppSpec, environment: EnvironmentSpec) -> dict[str, Json]:
 
 
 def _count(numbers: range) -> int:
-    """Return the length of a range. `len()` fails for 2⁶³ and more."""
+    """Return the length of a range. `len()` fails for lengths of 2⁶³ or more."""
     return (numbers[-1] - numbers[0]) // numbers.step + 1 if numbers else 0
 
 

@@ -1,7 +1,7 @@
 """The public details of a stored rollout, which the terminal, the viewer's pages and exports show.
 
-`details_of` reads a `StoredRollout` of this or any earlier release. A model, an environment or a judge wrote the strings,
-and they are unchanged, so escape them before you display them.
+`details_of` reads a `StoredRollout` of this or any earlier release. The strings come unchanged from
+models, environments and judges, so escape them before you display them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CRITERION = {item.name for item in fields(CriterionScore)}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image. sha256: the hash of the PNG bytes, or None. width, height: pixels, or None if only the hash is recorded."""
+    """An image. sha256: the hash of the PNG bytes, or None. width, height: the size in pixels, or None if it was not recorded."""
 
     sha256: str | None
     width: int | None = None
@@ -78,7 +78,7 @@ class Message:
 class StepDetails:
     """An action and its result. index: the step's number from 0. seconds: the time spent in the environment.
 
-    refused: why the action was refused, which the observation also contains. coerced: the arguments that were converted.
+    refused: why the action was refused, or None. coerced: how many arguments were converted.
     """
 
     index: int
@@ -100,8 +100,8 @@ class TurnDetails:
     """One decision of the policy, and the steps that followed from it.
 
     index: the turn's number from 0. read: the messages that are new in this turn, without the model's own reply. After the
-    first turn they repeat the observations of the previous steps. The list is empty if the policy is not a model.
-    reasoning, words: the model's reasoning and text, or "". problem: why the reply contained no valid action. scripted:
+    first turn, these messages repeat the observations of the previous steps. The list is empty if the policy is not a model.
+    reasoning, words: the model's reasoning and text, or "". problem: why the reply contained no valid action, or None. scripted:
     whether the caller supplied the action. seconds: the policy's time. tokens: prompt and completion tokens, or None if
     unknown. cost: US dollars, or None if unknown.
     """
@@ -171,9 +171,9 @@ class FailureDetails:
 
 @dataclass(frozen=True, slots=True)
 class RolloutDetails:
-    """The public details of a stored rollout. stored: the rollout itself, whose events and private parts are not shown.
+    """The public details of a stored rollout. stored: the whole row. Its events and private columns are not shown.
 
-    policy: the name of the policy that acted; `model` for a language model. model: the model's name at the endpoint.
+    policy: the name of the policy that acted, which is `model` for a language model. model: the model's name at the endpoint.
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
     actions. waiting_turn: the turn in which the policy was called and did not reply, if the rollout failed there.
     waiting_action: the action that did not return, if the rollout failed there. limit: the name and value of the limit that
@@ -223,7 +223,7 @@ class RolloutDetails:
 
     @property
     def unpriced(self) -> str:
-        """The calls whose price is not known, as a string."""
+        """A note on the calls without a known price, or "" if every call has a price."""
         return unpriced_words(self.models)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An episode in which the caller makes the decisions, and one call of that caller."""
+"""An episode whose caller makes the decisions, and the calls of this caller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DrivenEpisode:
     Attributes:
         rollout: The rollout, or None before it has begun.
         observation: The latest observation.
-        given: The reward parts of each step so far, by name.
+        given: For each step so far, its reward parts by name.
         turn: The number of decisions so far.
         ending: Whether playing has ended, so that only scoring and storing remain.
     """
@@ -144,7 +144,7 @@ class DrivenEpisode:
             await asyncio.wait((self._task,))
 
     def _ended(self, task: asyncio.Task[Rollout]) -> None:
-        """Store the result without a reference back to this object, so that ended sessions need no garbage collection."""
+        """Store the task's result. No reference cycle remains, so ended sessions need no garbage collection."""
         if self._task is None:
             return
         self._task = None
@@ -163,7 +163,7 @@ class DrivenEpisode:
 
 
 class SessionCall:
-    """A call that clients can repeat. Each repetition gets the same response. Only a few requests may wait for it."""
+    """A call that clients can repeat. Every repetition gets the same response. At most MAX_JOINED requests wait for it."""
 
     __slots__ = ("_error", "_result", "_waiting", "body", "done", "request_id", "task", "verb")
 

@@ -216,7 +216,7 @@ class Executor:
 
 
 class EpisodeDriver:
-    """Runs one rollout whose model calls are awaited here. The environment runs in a thread that rollouts may share.
+    """Runs one rollout whose model calls are awaited on the event loop. The environment runs in a thread that rollouts may share.
 
     Scoring runs in a dedicated thread until measurements show that it is quick, because it may wait for judges or
     processes. The environment is already closed when scoring begins.
@@ -322,7 +322,7 @@ SHARED_HANDOFFS = 8
 
 
 class HandoffLimit:
-    """Limits how many model rollouts run in their threads at once. More would contend and delay the event loop.
+    """Limits how many model rollouts run in their threads at once. More of them would contend and delay the event loop.
 
     A long handoff releases its slot, because it probably waits for something outside this interpreter.
     """

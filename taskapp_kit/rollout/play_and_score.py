@@ -194,7 +194,7 @@ class RolloutPlayer:
             self._listener(event)
 
     def drive(self, policy: LocalPolicy) -> None:
-        """Play to the end with a policy that computes. Raises RequestError if the constructor rejects env.config."""
+        """Play to the end without calling a model for the policy. Raises RequestError if the constructor rejects env.config."""
         # without a listener, skip one call for each event
         emit = self._events.append if self._listener is None else self._emit
         if policy.name != MODEL or not isinstance(policy, AsksModels):

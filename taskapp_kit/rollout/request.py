@@ -192,7 +192,7 @@ class RequestPlanner:
     def _endpoint(
         self, request: RolloutRequest, address: GivenUrl | None, policy: LocalPolicy | RemotePolicy
     ) -> Endpoint | None:
-        """Return the endpoint of the policy's model, or None without a model. Raises RequestError for a forbidden address."""
+        """Return the model's endpoint, or None if the policy calls no model. Raises RequestError for a forbidden address."""
         if self._models is None or policy.name != MODEL or not isinstance(policy, RemotePolicy | AsksModels):
             return None
         return self._models.of_policy(request, address)

@@ -137,7 +137,7 @@ def write_body(rollout: Rollout) -> bytes | None:
 
 
 def answer_bytes(rollout: Rollout) -> bytes:
-    """Return the whole response as JSON, encoded here unless a worker did. Raises TypeError if it cannot be encoded."""
+    """Return the response as JSON, and encode it unless a worker already has. Raises TypeError if it cannot be encoded."""
     return rollout.body if rollout.body is not None else orjson.dumps(response_body(rollout), default=as_object)
 
 

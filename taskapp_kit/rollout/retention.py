@@ -18,7 +18,7 @@ DAY_SECONDS = 86_400.0
 
 
 def retention_of(service: Service, keep: str | None) -> Retention | None:
-    """Return the retention for the service's store, or None without `keep`. Raises Unavailable if the store cannot prune."""
+    """Return the retention for the service's store, or None if `keep` is None. Raises Unavailable if the store cannot prune."""
     if keep is None or service.store is None:
         return None
     if not isinstance(service.store, QueryableStore):

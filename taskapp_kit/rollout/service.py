@@ -378,7 +378,7 @@ class Service:
         return self.pinned_threads.hung + self.model_threads.hung
 
     async def drain(self, grace_seconds: float) -> None:
-        """Reject new rollouts and wait for running rollouts. After the grace period, cancel and store those still running."""
+        """Reject new rollouts and wait for running rollouts. After the grace period, cancel and store the rest."""
         await self.admission.drain(grace_seconds)
 
     async def _stored_to_replay(self, rollout_id: str, caller: Caller) -> StoredRollout:
@@ -423,7 +423,7 @@ class Service:
         rollout_ids: the ids of the rollouts. None selects all rollouts of `group_id`.
 
         The call counts as a rollout in flight. Raises RequestError if the rollouts are not a valid group. Raises Unavailable
-        if the store, the group judge or a model is missing, Saturated at a limit of the server or key, RolloutFailed if a
+        if the store, the group judge or a model is missing, Saturated if the server or key is at its limit, RolloutFailed if a
         judge with weight > 0 gave no verdict, and StoreError if the store fails.
         """
         self.admission.take(caller)

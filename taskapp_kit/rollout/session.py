@@ -43,7 +43,7 @@ class SessionStep:
     """The result of one step call.
 
     Attributes:
-        steps: The call's actions, each with an observation, a refusal and info.
+        steps: The call's actions, each with its observation, info and refusal, if any.
         reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. It is
             None in the last step if the episode's reward is undefined.
         parts: The weighted parts `env`, `event` and, in the last step, `outcome`. None for an undefined part.
@@ -74,7 +74,7 @@ class SessionStart:
 
     Attributes:
         actions: Name, description, parameters (JSON Schema) and `text` (whether it accepts plain text) of each action.
-        messages: The first messages for a model, as in chat completions. The same request contains `tools`.
+        messages, tools: Fields of the first request to a model, as in chat completions.
         limits: The limits by name, with None for a limit that is not set.
         formula: The reward formula as a string.
         end: The finished rollout if a limit ended the episode before its first step, or None.
@@ -219,7 +219,7 @@ class EnvironmentSession:
         self.used_at = self._clock.monotonic()
 
     def attach(self, leave: Callable[[str], None]) -> None:
-        """Let one connection drive the session. leave: called with the reason if another takes over or the session closes."""
+        """Let one connection drive the session. leave: called with the reason if another one takes over or the session closes."""
         if self._leave is not None:
             self._leave("replaced")
         self._leave = leave
@@ -247,7 +247,7 @@ class EnvironmentSession:
             config: Arguments of the environment's constructor.
             reward: A reward formula that replaces the app's formula.
             request_id: An id with which the call can be repeated.
-            seconds: The time limit of this call, if it is lower than the server's limit. The episode fails at the limit.
+            seconds: The time limit of this call, if it is lower than the server's limit. A longer call fails the episode.
 
         Raises SessionError if the session is closed or busy, and the errors of `Service.rollout`.
         """

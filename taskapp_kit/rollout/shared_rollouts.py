@@ -36,7 +36,7 @@ log = logging.getLogger("taskapp_kit.service")
 POLL_SECONDS = (0.05, 0.5)
 """The first and the longest pause between two checks of a rollout that another process runs."""
 MAX_BROKEN = 1000
-"""How many errors are remembered of rollouts without a result, for example after a full disk."""
+"""The maximum number of stored errors of rollouts without a result, for example after a full disk."""
 CLOSING_SECONDS = 5.0
 
 T = TypeVar("T")

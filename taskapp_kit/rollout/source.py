@@ -124,7 +124,7 @@ class RolloutReader:
         return [] if visible is None else await self.store.query(visible)
 
     async def rows(self, query: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """Return the same rollouts as `query`, in the given order and with scores. Raises Unavailable if it cannot list."""
+        """Return the same rollouts as `query`, in the given order, with scores. Raises Unavailable if the store cannot list."""
         if self.store is None or not isinstance(self.store, QueryableStore):
             message = "Rollouts cannot be shown because this server has no store that can list them."
             raise Unavailable(message, hint="Start the server with --store PATH.")
@@ -145,7 +145,7 @@ class RolloutReader:
         return shown if shown is not None or self.store is None else await self.store.blob(sha256)
 
     def show_images(self, images: dict[str, bytes]) -> None:
-        """Cache PNG bytes by hash, so that `blob` returns images that no store contains (yet). The oldest images are dropped."""
+        """Cache PNG bytes by hash, so that `blob` returns images before they are stored. The oldest images are dropped."""
         self._images.add(images)
 
     def of(self, caller: Caller) -> RolloutSource:

@@ -50,7 +50,7 @@ class Sandbox:
             requires a waiting process. Ignored at level 4.
 
     Raises:
-        SandboxTooWeak: The box is opened, but the level does not work on this machine or is weak and not allowed.
+        SandboxTooWeak: Raised on opening if the level does not work on this machine, or is weak and not allowed.
         SandboxError: A limit or a path in `places` is invalid, or the box cannot be created when it is opened.
     """
 

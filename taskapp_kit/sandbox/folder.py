@@ -174,7 +174,7 @@ class Folder:
             os.close(self._held)
 
     def _give(self, path: Path) -> None:
-        """Make the box's user own a directory. Process 1 of the box may enter it through this process's group."""
+        """Make the box's user the owner of a directory. Process 1 of the box, which has this process's group, may enter it."""
         if self.uid is not None:
             os.chown(path, self.uid, os.getegid())
             path.chmod(0o710)

@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """Return a Python that any user can start: this process's Python, the system's Python, or None."""
+    """Return a Python that any user can start, preferably this process's Python, or None if there is none."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):

@@ -66,7 +66,7 @@ def landlock_abi() -> int:
 
 
 def confine_files(rules: dict[str, list[str]]) -> None:
-    """Apply Landlock. Allow only these paths. Deny TCP (ABI 4), and abstract sockets and signals to others (ABI 6)."""
+    """Use Landlock to allow only these paths, to deny TCP (from ABI 4), and to confine abstract sockets and signals (ABI 6)."""
     abi = landlock_abi()
     if abi < NEEDED_ABI:
         raise OSError(0, "this kernel has no Landlock")

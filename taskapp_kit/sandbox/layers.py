@@ -176,8 +176,8 @@ def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list
 def _bubblewrap(folder: Folder, argv: Sequence[str], limits: SandboxLimits, readable: Sequence[str]) -> Launch:
     """Return the command for level 3.
 
-    Root mounts the directories as root and then changes to the box's user id. Other users use a user namespace, in which ids
-    have no rights.
+    Root mounts the directories as root and then changes to the box's user id. Other users use a user namespace, in which user
+    ids have no privileges.
     """
     tools = {name: tool(name) for name in ("bwrap", "prlimit", "setpriv", "sh")}
     for name, package in (("bwrap", "bubblewrap"), ("prlimit", "util-linux"), ("setpriv", "util-linux")):

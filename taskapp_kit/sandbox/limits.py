@@ -21,10 +21,10 @@ class SandboxLimits:
         cpu_seconds: The maximum processor time of all processes together.
         memory_bytes: The maximum address space of each process, and the maximum resident memory of all processes together.
         processes: The maximum number of concurrent processes and threads.
-        file_bytes: The maximum size of one file, and of all files in the box together, including earlier runs.
+        file_bytes: The maximum size of one file, and of all files in the box together, including files of earlier runs.
         files: The maximum number of files and directories.
         output_bytes: How many bytes are stored of stdout and of stderr each. Further output is discarded.
-        flood_bytes: After how many bytes of output in total the run is killed.
+        flood_bytes: The maximum output in total. A run with more output is killed.
         open_files: The maximum number of open files of each process.
 
     Raises:

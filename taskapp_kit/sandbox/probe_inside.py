@@ -100,7 +100,7 @@ def trace_others() -> None:
 
 
 def namespaces() -> None:
-    """Create a user namespace in a child process, because a process cannot leave it."""
+    """Create a user namespace in a child process, because this process could not leave the namespace again."""
     child = os.fork()
     if child == 0:
         os._exit(0 if _libc.unshare(CLONE_NEWUSER) == 0 else 1)

@@ -150,8 +150,8 @@ def _acting_as(uid: int, work: Callable[[], T]) -> T:
     """Run `work` with a user's rights, but never on the process's first thread.
 
     All threads that act as another user share one real id, and `kill(-1)` reaches all processes with the sender's real id.
-    The kernel only checks the first thread of each process. If that thread acted as a user, the kill of another process would
-    end this process.
+    The kernel only checks the first thread of each process. If that thread acted as a user, a `kill(-1)` by another
+    process would end this process.
     """
 
     def act() -> T:
@@ -222,7 +222,7 @@ def threads_of(uid: int) -> int:
 
 
 def _real_uid(pid: str) -> int | None:
-    """Return the real user id of a process that hides its memory, so that root owns the process's directory in /proc."""
+    """Return a process's real user id, even if root owns its directory in /proc because the process hides its memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])

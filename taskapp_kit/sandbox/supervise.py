@@ -135,7 +135,7 @@ class Run:
         return self._program is not None
 
     def hand_over(self, code: bytes, stdin: bytes) -> bool:
-        """Pass the program to the waiting interpreter and start the time limits. Return whether the interpreter was alive."""
+        """Pass the program to the waiting interpreter and start the time limits. Return False if the interpreter had ended."""
         number, self._program = self._program, None
         assert number is not None, "wait_at_program returned True"
         self._started = time.monotonic()

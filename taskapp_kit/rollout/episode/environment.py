@@ -278,7 +278,7 @@ class EnvironmentHost:
         return f"{cls.__name__}.{where} ({without_folder(place)})"
 
     def _shared(self, what: str, value: Any, where: str) -> EnvironmentProblem:
-        """Return the error for one mutable object in two steps. The first step would show the state of the second."""
+        """Return the error for a mutable object that two steps share. The first step would show the second step's state."""
         return EnvironmentProblem(
             "shared_object",
             f"{self._named(where)}: the {what} is the {type(value).__name__} object that the previous step "
@@ -286,7 +286,7 @@ class EnvironmentHost:
         )
 
     def _checked(self, step: Step, where: str) -> Step:
-        """Return the step with plain JSON info and real booleans. A changed step has no observation.
+        """Return the step with plain JSON info and real booleans. If the step had to be changed, the observation is dropped.
 
         Raises EnvironmentProblem if a value is invalid.
         """
@@ -414,7 +414,7 @@ class AuxiliaryModels:
         return AuxiliaryModel(role, self)
 
     def ask(self, role: str, body: dict[str, Json]) -> ChatReply:
-        """Return one reply. Raises NoAuxiliaryModel if no model has the role, AuxiliaryModelFailed if the call failed."""
+        """Return one reply. Raises NoAuxiliaryModel if no model has the role, and AuxiliaryModelFailed if the call failed."""
         try:
             if self._port is None:
                 raise Unavailable("This episode runs without models.", hint="Play the app with `taskapp rollout`.")

@@ -261,7 +261,7 @@ class Episode:
         return answer
 
     def _cut(self, answer: Decision) -> Decision:
-        """Drop the calls beyond the limit, except the first, which represents all of them."""
+        """Drop the calls beyond the limit, except the first one. Its refusal represents all of them."""
         # before the answer is recorded, or every event, prompt and page could contain thousands of calls
         max_stored = self.plan.max_calls + 1
         left_out = len(answer.tool_calls) - max_stored

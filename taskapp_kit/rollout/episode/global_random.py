@@ -21,7 +21,7 @@ class GlobalRandomWatch:
 
     @property
     def imported(self) -> bool:
-        """Return whether a module was imported since then. Some packages draw on import, so `changed` then returns None."""
+        """Whether a module was imported since this object's creation. Its import may have drawn, so `changed` returns None."""
         return len(sys.modules) != self._modules
 
     def changed(self, environment: str) -> str | None:
@@ -37,7 +37,7 @@ class GlobalRandomWatch:
 
 
 def draw() -> None:
-    """Draw from each loaded global generator, so that an episode with the same seed as the last also changes the state."""
+    """Draw from each loaded global generator. An episode that sets the same seed as before then also changes the state."""
     random.random()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

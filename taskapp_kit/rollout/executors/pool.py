@@ -78,7 +78,7 @@ class ProcessPool:
     exclusive: the maximum number of concurrent jobs with their own child. start_seconds: the time limit for a child's
     start. retry_seconds: the delays between starts after START_TRIES consecutive failures. The last delay repeats.
     stop_grace_seconds: how long a job may take to end after a stop request. spare_seconds: how long an exclusive child may
-    be idle before it is ended. One spare child is not ended.
+    be idle before it is ended. One spare child is always left running.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class ProcessPool:
             job: The frame that the child's handler receives.
             blob: Bytes that accompany the frame.
             exclusive: Whether the job needs its own child.
-            seconds: The time limit from this call on. Then the child is asked to stop. If the job ends within the grace
-                period, its result is returned.
+            seconds: The time limit, counted from this call. At the limit, the child is asked to stop. If the
+                job ends within the grace period, its result is returned.
             step_seconds: The time limit between `step_begins` and `step_ends` in the child.
             on_frame: Handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
                 reply, or None for an empty reply. It may return an awaitable. Later frames then wait, and the child is
@@ -231,9 +231,9 @@ class ProcessPool:
     def counters(self) -> dict[str, int]:
         """Return the counters for `/health` and `/metrics`.
 
-        Totals since the pool's creation: `replaced` (children that died or retired), `killed` (children that the parent
-        killed) and `hung` (jobs that were abandoned or killed). Current numbers: `alive` (children), `waiting` (queued jobs)
-        and `in_flight` (running jobs).
+        The totals since the pool's creation are `replaced` (children that died or retired), `killed` (children that the
+        parent killed) and `hung` (jobs that were abandoned or killed). The current numbers are `alive` (children), `waiting`
+        (queued jobs) and `in_flight` (running jobs).
         """
         children = self._all_children()
         return {

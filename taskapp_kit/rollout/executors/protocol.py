@@ -332,7 +332,7 @@ def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE
 
 
 def parent_socket(fd: int) -> tuple[socket.socket, memoryview]:
-    """Return the socket to the parent and the shared cells of the steps. From then on the process dies with the parent."""
+    """Return the socket to the parent and the shared cells of the steps. From this call on, this process dies with the parent."""
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     _die_with_parent(sock)

@@ -28,7 +28,7 @@ Ended = Callable[[Job], None]
 """Called at the end of a job. The job's future is then done, or cancelled if the job never began."""
 
 SHARED_THREADS = 2
-"""The number of threads that rollouts share. There are more only while all of these run a long call."""
+"""The number of threads that rollouts share. More threads are added only while all of them run a long call."""
 QUICK_SECONDS = 0.01
 """The limit on the mean duration of quick calls, in wall time, including waits for the GIL and the processor."""
 MEASURED_CALLS = 100
@@ -45,7 +45,7 @@ MORE_PATIENCE_SECONDS = 0.00005
 """The additional waiting time for each further call in a batch."""
 MOST_PATIENCE_SECONDS = 0.002
 MOST_SKIPPED = 1024
-"""After longer calls, the event loop does not wait for the next calls, at most this many."""
+"""After long calls, the event loop does not wait for the next calls. This is the maximum number of such calls."""
 
 
 class SharedThreads:

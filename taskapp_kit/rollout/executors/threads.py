@@ -41,7 +41,7 @@ class ThreadBlocked(ThreadHung):
 
 
 class Job:
-    """One call in a thread. began: the monotonic time of the start, 0 before it. seconds: the duration of the call.
+    """One call in a thread. began: the monotonic time of the start, or 0 before the start. seconds: the duration of the call.
 
     reports: whether the thread reports the job's end to the event loop.
     """

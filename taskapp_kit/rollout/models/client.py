@@ -91,7 +91,7 @@ class ModelConnections:
         await self._transport.aclose()
 
     async def post(self, called: ParsedUrl, body: bytes, key: str | None) -> HttpResponse:
-        """Send one POST and follow 303 redirects. Raises AttemptFailed without a response. The caller limits the time."""
+        """Send one POST and follow 303 redirects. Raises AttemptFailed if no response arrives. The caller limits the time."""
         headers = None if key is None else {"Authorization": f"Bearer {key}"}
         try:
             answer = await self._transport.send("POST", called.url, body=body, headers=headers, seconds=None)
@@ -183,7 +183,7 @@ class HttpModelClient:
     async def chat(
         self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False
     ) -> ChatReply:
-        """Request a completion. Raises ModelFailed if none arrives in `seconds`. names_path: whether messages show the path."""
+        """Request a completion. Raises ModelFailed if none arrives in `seconds`. names_path: whether errors include the path."""
         scalar = body.get("kind") == "reward_model"  # a field for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply

@@ -53,7 +53,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A table of `models.toml`. url: the address as written. key: the name of a variable. price: None if it is not set."""
+    """A table of `models.toml`. url: the address as written. key: the name of the key's variable. price: None if not set."""
 
     name: str
     url: str

@@ -248,7 +248,7 @@ _NEVER_SERVED = (501, 505)
 
 
 def refused(status: int, error: Any, text: str, retry_after: float | None) -> AttemptFailed:
-    """Convert an error response to a failed attempt. error: its JSON, or None. text: the body if it is not JSON."""
+    """Convert an error response to a failed attempt. error: the body's error, or None. text: the body if it is not JSON."""
     words = text_of(error) or text
     codes = _codes(error)
     if status == 200:

@@ -22,7 +22,7 @@ class PolicyError(KitError):
 
 
 def policy_rng(environment: str, split: str, seed: int, sample: int) -> random.Random:
-    """Return the policy's random generator, which is independent of the environment's. sample: differs in rollouts of a seed."""
+    """Return the policy's random generator, which is independent of the environment's. sample: the rollout's sample number."""
     # not the environment's generator, because a policy's draws must not change the environment
     return derived_rng("policy", environment, split, seed, sample)
 
@@ -46,7 +46,7 @@ _compiled: dict[int, tuple[Tool, Draw]] = {}
 
 
 def sampler_of(tool: Tool) -> Draw:
-    """Return the author's `sample` for the tool's arguments, or a sampler for the schema. Raises Unbounded without bounds."""
+    """Return the author's `sample` for a tool's arguments, or a sampler for the schema. Raises Unbounded if it has no bounds."""
     known = _compiled.get(id(tool))
     # an id may belong to another object after the first was collected
     if known is not None and known[0] is tool:
@@ -162,7 +162,7 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """A policy that repeats a stored rollout's answers, then its stop. Without a stop, a further turn raises PolicyError."""
+    """A policy that repeats a stored rollout's answers and then its stop. If it has none, a further turn raises PolicyError."""
 
     name = "replay"
 

@@ -38,7 +38,7 @@ class CallerPolicy:
         self._tools: Sequence[Tool] = ()
 
     def ask(self, view: View) -> dict[str, Json]:
-        """Return the request of a turn with `rewards`. In turn 0 it also has `messages`, `tools` and `actions`.
+        """Return the turn's request, which contains `rewards`, and in turn 0 also `messages`, `tools` and `actions`.
 
         `messages` and `tools` are for a model. The observations are in the episode's events.
         """

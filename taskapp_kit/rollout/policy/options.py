@@ -336,10 +336,10 @@ class PolicyOptions:
     """The options for the model calls of one rollout.
 
     sampling: fields that are copied into each request. extra: additional fields that the endpoint defines, which override
-    `sampling`. tool_choice: None chooses a value for the environment's actions. pictures: whether to send images; otherwise a
-    string replaces each image. reasoning: whether to send back the model's reasoning of earlier turns. logprobs, token_ids:
-    whether to request them from the endpoint. structured: the schema of the reply in mode `structured`; None builds a schema
-    from the actions.
+    `sampling`. tool_choice: None means `auto` or `required`, depending on the actions. pictures: whether to send images.
+    Otherwise a string replaces each image. reasoning: whether to send back the model's reasoning of earlier turns.
+    logprobs, token_ids: whether to request them from the endpoint. structured: the schema of the reply in mode
+    `structured`, or None to build a schema from the actions.
     """
 
     mode: OutputMode = "tool_calls"

@@ -62,7 +62,7 @@ class GroupJudgement:
 
     @classmethod
     def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
-        """Return a judgement without scores, before the judge is called."""
+        """Return the judgement of a judge that was not called, which has no scores."""
         return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
 
 

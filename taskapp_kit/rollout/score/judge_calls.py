@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class JudgeFailed(Exception):
-    """A judge gave no verdict. stops: whether the rollout's time is up, so that scoring fails even for a weight of 0."""
+    """A judge gave no verdict. stops: whether the rollout's time is up, so that scoring fails even if the judge has weight 0."""
 
     def __init__(self, failure: Failure, *, stops: bool = False) -> None:
         super().__init__(failure.message)
@@ -92,7 +92,7 @@ class JudgeCaller:
     ) -> list[dict[str, Verdict]]:
         """Return the verdicts, ordered by model and sample. prompt_of: returns the prompt for a sample number.
 
-        Raises NotConfigured if a role has no model, and JudgeFailed if any other verdict is missing.
+        Raises NotConfigured if a role has no model, and JudgeFailed if a model gave no verdict.
         """
 
         def one(role: str, sample: int) -> dict[str, Verdict]:
