@@ -1,10 +1,10 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Code execution: a policy's code runs in a sandbox.
+"""Code execution: what a policy writes runs in a sandbox.
 
 python examples/forge/code_execution.py
 
-The guide rewards every program that writes nothing to standard error, so an empty program has the reward 1.0. A policy
-learns from this reward to write nothing. In code_with_tests.py, the reward depends on what the program does.
+The guide pays any program that writes nothing to standard error, so that an empty program is paid 1.0: a policy that learns
+from this reward learns to write nothing. code_with_tests.py pays for what a program does.
 """
 
 import asyncio
@@ -18,8 +18,11 @@ dataloader = DataLoader.as_service([prompt for prompt, _ in TRAIN])
 policy = Policy.as_service("tiny", **MODEL)
 
 # Lightweight CPU-only service for parallel execution
-coder = SandboxedPythonCoder.options(procs=1, with_gpus=False, num_replicas=16).as_service()
-
+coder = SandboxedPythonCoder.options(
+    procs=1,
+    with_gpus=False,
+    num_replicas=16
+).as_service()
 
 # In your RL code
 async def generate_episode():

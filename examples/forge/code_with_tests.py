@@ -1,15 +1,13 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Code execution with hidden tests, which determine the reward of a program.
+"""Code execution with hidden tests: what a program does decides its reward.
 
 python examples/forge/code_with_tests.py
 
-The policy writes an expression that completes a program. The program runs in a sandbox, followed by tests that the
-policy never sees. This script is not part of the guide, in which an empty program has the reward 1.0
-(code_execution.py).
+The policy writes an expression, which completes a program. The program runs in a sandbox, followed by tests that the policy
+never sees. This is not a block of the guide, whose reward in code_execution.py is 1.0 for an empty program.
 
-The program and the tests run in the same process. When the tests pass, they print a word that is different in each
-run, so a program that only pretends to pass has no reward. The environment python_sandbox runs tests in a separate
-process.
+The program and the tests run in one process here. A word that is new each time reports that the tests passed, so a program
+that only claims it gets no reward. The environment python_sandbox runs tests in a separate process.
 """
 
 import asyncio
@@ -27,7 +25,7 @@ TESTS = "assert key == {!r}\nprint({!r})\n"
 
 
 async def reward_of(code, target):
-    """Return 1.0 if the completed program passes its tests, and 0.0 otherwise."""
+    """Return 1.0 where the completed program passes its tests."""
     passed = secrets.token_hex(8)
     program = PROGRAM.format(" ".join(code.split()) or "None") + TESTS.format(target, passed)
     stdout, _ = await coder.execute.route(program)

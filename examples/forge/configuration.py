@@ -1,8 +1,7 @@
-"""The shared configuration of the scripts in this directory: a task that the model `tiny` learns on a laptop's CPU.
+"""The configuration that the scripts in this directory share: a task that the model `tiny` learns on a laptop's CPU.
 
-Each script contains a code block from TorchForge's guide to RL workflows, and imports the names that the block assumes
-from this module. A service starts at its first call and ends with the program. TASKAPP_SERVICES_BACKEND=ray runs all
-services on Ray.
+Each script contains a block of TorchForge's guide to RL workflows, and imports what the block assumes from here. A service
+starts with its first call and ends with the program. TASKAPP_SERVICES_BACKEND=ray runs all services on Ray.
 """
 
 import argparse
@@ -31,7 +30,7 @@ LEARNING = {"learning_rate": 5e-4, "beta": 0.03}
 
 
 async def right_key(prompt: str, response: str, target: str) -> float:
-    """Return 1.0 if the answer is the key. STEP_SECONDS simulates the time of an environment, for comparisons."""
+    """Return the reward: whether the answer is the key. STEP_SECONDS: how long an environment takes for that, for comparisons."""
     await asyncio.sleep(float(os.environ.get("STEP_SECONDS", "0")))
     return float(response.strip() == target)
 
@@ -45,21 +44,21 @@ trainer = Trainer.as_service("tiny", **LEARNING)
 
 
 def arguments(updates: int) -> argparse.Namespace:
-    """Return the arguments of the script. `updates` is the default number of updates after which the loops end."""
+    """Return the script's arguments. updates: after how many the guide's endless loops are ended, by default."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--updates", type=int, default=updates, help="of the weights (%(default)s)")
     return parser.parse_args()
 
 
 async def held_out(of: Any = policy, rows: Any = HELD_OUT) -> float:
-    """Return the share of held-out prompts for which the most probable answer is right."""
+    """Return the share of prompts that no training row has whose most probable answer is right."""
     return await evaluate(of, rows=rows, reward=reward)
 
 
 async def learned(
     loop: Coroutine[Any, Any, Any], updates: int, every: int = 12, trainer: Any = trainer, rows: Any = HELD_OUT
 ) -> list[float]:
-    """Run an endless loop from the guide until the trainer has made `updates` updates. Return the held-out rewards."""
+    """Run an endless loop of the guide until the trainer has made a number of updates, and return the held-out rewards."""
     before = await held_out(rows=rows)
     await trainer.start()
     print(f"held out, before: {before:.3f}", flush=True)
@@ -85,7 +84,7 @@ async def learned(
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of this process and, if /proc exists, of its child processes."""
+    """Of this process and, where /proc is, of its children."""
     ticks = os.sysconf("SC_CLK_TCK")
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     pids = [os.getpid()]

@@ -1,9 +1,9 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Curriculum: harder prompts follow when the model answers easier prompts.
+"""Curriculum: harder prompts once the easier ones are answered.
 
 python examples/forge/curriculum.py
 
-Difficulty 0 contains two things, difficulty 1 four, and difficulty 2 all eight. Each level includes the lower levels.
+Difficulty 0 has two things, 1 has four, and 2 all eight. Each level includes the things of lower levels.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ evaluate_rows = evaluate
 
 
 async def generate_episode_with_prompt(prompt, policy, reward, replay_buffer):
-    """Generate an episode. When the batch is full, train on it."""
+    """One episode; a full batch is trained on."""
     prompt, target = prompt
     response = await policy.generate.route(prompt)
     value = await reward.evaluate_response.route(prompt=prompt, response=response.text, target=target)

@@ -60,7 +60,7 @@ async def main() -> None:
     async with env:
 
         async def episode() -> float:
-            async with env.session() as session:  # each session has a separate environment
+            async with env.session() as session:  # a separate instance
                 return await use_in_training(session)
 
         rewards = await asyncio.gather(*(episode() for _ in range(16)))

@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Episode generation: a prompt, an answer, its reward, and the episode that is stored for training.
+"""Episode generation: a prompt, an answer, its reward, and what is stored for training.
 
 python examples/forge/episode_generation.py
 """
@@ -19,11 +19,19 @@ async def generate_episode(dataloader, policy, reward, replay_buffer):
     response = await policy.generate.route(prompt)
 
     # Score the response
-    reward_value = await reward.evaluate_response.route(prompt=prompt, response=response.text, target=target)
+    reward_value = await reward.evaluate_response.route(
+        prompt=prompt,
+        response=response.text,
+        target=target
+    )
 
     # Store for training
     await replay_buffer.add.route(
-        Episode(prompt_ids=response.prompt_ids, response_ids=response.token_ids, reward=reward_value)
+        Episode(
+            prompt_ids=response.prompt_ids,
+            response_ids=response.token_ids,
+            reward=reward_value
+        )
     )
 
 

@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Evaluation during training: at regular intervals, the policy is evaluated on held-out prompts.
+"""Evaluation between: the policy is evaluated at regular intervals on prompts that it is not trained on.
 
 python examples/forge/evaluation_between.py
 """
@@ -43,10 +43,7 @@ async def train_with_eval(eval_interval: int):
         eval_rewards = []
         for _ in range(100):
             episode = await generate_episode(
-                eval_dataloader,
-                policy,
-                reward,
-                None,  # Don't store in buffer
+                eval_dataloader, policy, reward, None  # Don't store in buffer
             )
             eval_rewards.append(episode.reward)
 

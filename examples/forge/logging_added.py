@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Logging: the time that each part of an episode takes.
+"""Add logging: what each part of an episode takes.
 
 python examples/forge/logging_added.py
 """

@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Metrics: the rewards and the KL divergence of the last hundred episodes.
+"""Monitor metrics: rewards and KL divergence of the last hundred.
 
 python examples/forge/metrics.py
 """
@@ -17,7 +17,6 @@ trainer = Trainer.as_service("tiny", returns="loss_and_kl", **LEARNING)
 
 recent_rewards = deque(maxlen=100)
 recent_kls = deque(maxlen=100)
-
 
 async def continuous_training():
     training_step = 0
@@ -42,7 +41,7 @@ async def continuous_training():
 
 
 async def continuous_rollouts() -> None:
-    """Run concurrent rollouts, and record their rewards."""
+    """Run concurrent rollouts, whose rewards are counted."""
     while True:
         prompt, target = await dataloader.sample.route()
         response = await policy.generate.route(prompt)

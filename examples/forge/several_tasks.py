@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Several tasks: a policy learns all tasks, from batches that contain episodes of several tasks.
+"""Several tasks: one policy learns all of them, from batches that mix them.
 
 python examples/forge/several_tasks.py
 """

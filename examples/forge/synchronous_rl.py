@@ -1,5 +1,5 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Synchronous RL: each batch of episodes is followed by an update.
+"""Synchronous RL: a batch of episodes, an update, and again.
 
 python examples/forge/synchronous_rl.py
 """
@@ -20,7 +20,10 @@ async def synchronous_rl(batch_size: int):
             await generate_episode(dataloader, policy, reward, replay_buffer)
 
         # Sample the batch we just collected
-        batch = await replay_buffer.sample.route(curr_policy_version=version, batch_size=batch_size)
+        batch = await replay_buffer.sample.route(
+            curr_policy_version=version,
+            batch_size=batch_size
+        )
 
         # Train on the complete batch
         loss = await trainer.train_step.route(batch)

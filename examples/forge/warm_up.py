@@ -1,9 +1,9 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Warm-up: episodes are collected before training begins.
+"""Warm-up: episodes are collected before the training begins.
 
 python examples/forge/warm_up.py
 
-The guide's training loop does not generate episodes, so this script runs rollouts at the same time.
+The guide's training loop generates no episodes, so here rollouts continue concurrently.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ async def warmup_then_train(warmup_episodes: int):
 
 
 async def with_rollouts() -> None:
-    """Run the guide's function. When its warm-up has filled the buffer, also run rollouts as in asynchronous_rl.py."""
+    """Return the guide's function; after its warm-up has filled the buffer, rollouts continue as in asynchronous_rl.py."""
 
     async def rollouts() -> None:
         while (await replay_buffer.counts.route()).added < BATCH:

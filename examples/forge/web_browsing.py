@@ -1,10 +1,9 @@
 # Has a block of TorchForge's guide. (c) Meta Platforms, Inc. and affiliates, BSD 3-Clause: see THIRD_PARTY.md.
-"""Tool integration: a policy acts in browsers, which run as a service.
+"""Tool integration: browsers as a service, in which a policy acts.
 
-python examples/forge/web_browsing.py     (requires the extra `web` and Chromium)
+python examples/forge/web_browsing.py     (extra `web`, and a Chromium)
 
-The policy clicks at random, because `tiny` cannot read pages. docs/environments/web.md describes a job that learns to
-click.
+The policy clicks at random, because `tiny` cannot read pages. docs/environments/web.md has a job that learns to click.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class Clicks(Actor):
 
 
 class Tasks(Actor):
-    """Returns the initial observations of windows, one after another."""
+    """Gives what a window shows at its beginning, one after the other."""
 
     def __init__(self, pages):
         self.pages = pages
@@ -46,8 +45,11 @@ def reward_of_step(task, result, target):
 
 
 # Create a web browsing environment
-browser = WebBrowsingEnv.options(procs=1, with_gpus=False, num_replicas=8).as_service()
-
+browser = WebBrowsingEnv.options(
+    procs=1,
+    with_gpus=False,
+    num_replicas=8
+).as_service()
 
 # Use it in your RL loop
 async def generate_episode():
@@ -70,7 +72,7 @@ async def main() -> None:
     policy, reward_model = Clicks.as_service(), RewardActor.as_service(reward_of_step)
     async with browser as windows:
         for seed in SEEDS:
-            async with windows.session() as browser:  # each session has a separate window
+            async with windows.session() as browser:  # a separate window
                 page = await browser.reset.route(seed=seed)
                 dataloader = Tasks.as_service([page])
                 await generate_episode()
