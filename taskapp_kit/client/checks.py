@@ -263,7 +263,7 @@ async def _task_app(prober: Prober, key: str | None) -> list[Finding]:
         accepted = Finding("key", True, "The task app does not require a key.", do)
     taskset, info, rollout = await asyncio.gather(prober.ask("/task_info"), prober.ask("/info"), prober.ask("/rollout"))
     if taskset.status in (401, 403):
-        found = f"GET /task_info rejects the key ({taskset.status}), but GET /health does not require one."
+        found = f"GET /task_info rejects the key ({taskset.status}), but GET /health does not require a key."
         return [
             here,
             Finding("key", False, found, "Use the task app's key, and check that the address is not a backend's."),

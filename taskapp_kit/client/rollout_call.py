@@ -76,7 +76,7 @@ class RolloutCall:
         submit: Whether to request a 202 response and poll for the result.
         timeout_seconds: Total time limit, including pauses and retries.
         hop_seconds: Time limit for the response to one redirect or poll.
-        once: Whether to never repeat the POST after the rollout may have started.
+        once: If true, the POST is never repeated after the rollout may have started.
     """
 
     transport: Transport
@@ -237,8 +237,8 @@ class RolloutCall:
         if self._left() <= 0:
             return _TooLong()
         error = TaskAppError(
-            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times without a result, which "
-            f"is the limit for a rollout of {self.timeout_seconds:g} s.",
+            f"{self.url}{PATH} redirected more than {hop_budget(self.timeout_seconds)} times, the limit for a "
+            f"rollout of {self.timeout_seconds:g} s.",
             status=303,
             code="out_of_hops",
             hint="Increase the timeout, or pass an idempotency key.",
@@ -263,7 +263,7 @@ class RolloutCall:
 
     def _too_long(self, *, cancelled: bool) -> JobTimeout:
         where = f" Its result will be at {self._running}." if self._running else ""
-        end = " It was cancelled." if cancelled else where
+        end = " The rollout was cancelled." if cancelled else where
         return JobTimeout(
             f"The rollout at {self.url} did not end within {self.timeout_seconds:g} s.{end}",
             hint="Increase the timeout, or shorten the rollout with safety.max_time_s.",

@@ -65,7 +65,7 @@ async def exchange(
         except ForeignRedirect as foreign:
             raise not_followed(foreign, url, path) from None
         except OutOfHops:
-            raise TaskAppUnreachable(f"{url}{path} redirected for {seconds:g} s without a result.") from None
+            raise TaskAppUnreachable(f"{url}{path} returned only redirects for {seconds:g} s.") from None
         except NoAnswer as lost:
             if not repeats or lost.kind not in MAY_PASS or (pause := attempts.pause()) is None:
                 raise unreachable(lost, url, path) from None

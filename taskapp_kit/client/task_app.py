@@ -140,7 +140,7 @@ class TaskAppClient:
             if error.status != 202:
                 raise
             message = f"The rollout {rollout_id} at {self.url} is still running."
-            raise TaskAppError(message, status=202, code="running", hint="Try again when it has ended.") from None
+            raise TaskAppError(message, status=202, code="running", hint="Call this again later.") from None
 
     async def recorded_rollout(self, rollout_id: str) -> dict[str, Any]:
         """Send `GET /rollouts/{rollout_id}?events=1` and return the response of a rollout that was scored or failed.

@@ -29,7 +29,7 @@ def block_of(part: Json) -> Text | Image | None:
 def observation_of(messages: Sequence[Any]) -> str | list[Text | Image]:
     """Convert messages to text, separated by blank lines, or to a list of blocks if there are images.
 
-    If there is an assistant message, as in example conversations, each message begins with its role.
+    If there is an assistant message, as in example conversations, the text of each message begins with the role.
 
     messages: dicts or pydantic models. Raises UnknownContent for parts other than text and PNG images.
     """

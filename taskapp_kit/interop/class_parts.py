@@ -23,7 +23,7 @@ def require(adapter: str, package: str, library: str, extra: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise Unavailable(
-            f"{adapter} needs {library}, which is not installed.", hint=f"pip install 'taskapp-kit[{extra}]'"
+            f"{adapter} needs {library}, which is not installed.", hint=f"Run: pip install 'taskapp-kit[{extra}]'"
         )
 
 

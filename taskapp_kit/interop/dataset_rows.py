@@ -71,7 +71,7 @@ def _renamed(row: dict[str, Any], columns: Mapping[str, str] | None, source: str
     missing = [old for old in columns.values() if old not in row]
     if missing:
         raise ConfigError(
-            f"{source} has no column {missing[0]!r}. Its columns are {', '.join(row)}.", hint="Change columns=."
+            f"{source} has no column {missing[0]!r}. Its columns are {', '.join(row)}.", hint="Correct columns=."
         )
     return {new: row[old] for new, old in columns.items()}
 

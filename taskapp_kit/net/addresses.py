@@ -349,7 +349,7 @@ class AddressPolicy:
     def hint(self, host: str, why: str) -> str:
         """Return a hint for a rejected host: what to do, with the exact setting. why: the result of `refusal`."""
         if "metadata" in why:
-            return "No setting allows it. Use the address of a model endpoint."
+            return "No setting allows this address. Use the address of a model endpoint."
         return f"Use a public address, or set {ALLOW}={host} on this server. Separate several entries with commas."
 
 

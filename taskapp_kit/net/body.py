@@ -90,7 +90,7 @@ async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str,
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict")
     except ValueError:
-        raise RequestError("The form cannot be decoded.", code="invalid_form") from None
+        raise RequestError("The form cannot be decoded. Send URL-encoded UTF-8.", code="invalid_form") from None
     return dict(reversed(pairs))
 
 

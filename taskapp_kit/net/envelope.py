@@ -1,4 +1,4 @@
-"""Reads the error envelope of a response, with size limits and without keys.
+"""Reads the error envelope of a response, limits the size of its strings, and removes keys.
 
 `error_response.py` writes the envelope.
 """

@@ -67,9 +67,9 @@ class Trouble(Enum):
 
     REFUSED = "refuses connections"
     CONNECT_TIMEOUT = f"did not accept a connection within {CONNECT_SECONDS:g} s"
-    UNKNOWN_HOST = "has a name that cannot be resolved"
+    UNKNOWN_HOST = "has a host name that cannot be resolved"
     CERTIFICATE = "has a certificate that this machine does not trust"
-    TLS = "does not support this machine's TLS"
+    TLS = "failed the TLS handshake"
     CONNECT = "cannot be reached"
     PROXY = "is behind a proxy that cannot be reached"
     FORBIDDEN = "has an address that must not be called"

@@ -145,7 +145,7 @@ def next_address(current: str, location: str | None) -> str:
         raise ForeignRedirect("its Location header is invalid") from None
     # the key belongs to the current server and must not be sent to another server
     if not target.same_origin(here):
-        raise ForeignRedirect("it leads to another server", target.place)
+        raise ForeignRedirect("it points to another server", target.place)
     return target.url
 
 

@@ -135,7 +135,7 @@ class Dispatcher:
         await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
 
     async def _begin(self, slot: ReplicaSlot) -> None:
-        """Start the slot's process, and repeat the calls that set its state. Raises ReplicaStartFailed if any of this fails."""
+        """Start the slot's process, and repeat the calls that set its state. Raises ReplicaStartFailed if either fails."""
 
         def has_ended(reason: str) -> None:
             if slot.handle is handle:
@@ -438,11 +438,11 @@ class ReplicaSession:
     async def call(self, name: str, data: bytes) -> bytes:
         """Make one call in the session and return the encoded result."""
         if not self._open:
-            raise ServiceError(f"The session of {self._dispatch.name} is closed.", hint="Call it inside `async with`.")
+            raise ServiceError(f"A session of {self._dispatch.name} is closed.", hint="Call it inside `async with`.")
         if self._dispatch.stateful:
             if not self._lives:
                 raise ReplicaDied(
-                    f"The replica of this session of {self._dispatch.name} has ended. The session's state is lost.",
+                    f"The replica of a {self._dispatch.name} session has ended, so the session's state is lost.",
                     hint="Open a new session.",
                 )
             return await self._call(name, data)

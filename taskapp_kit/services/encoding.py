@@ -65,7 +65,7 @@ def _written(value: Any, place: str, depth: int) -> Any:
     if kind is float:
         return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
     if depth > MOST_DEEP:
-        raise BadArgument(f"A value for a service is nested more than {MOST_DEEP} levels deep at {place or 'its top'}.")
+        raise BadArgument(f"A service's value is nested more than {MOST_DEEP} levels deep at {place or 'the top'}.")
     if kind is list:
         return [_written(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
     if kind is tuple:
@@ -150,7 +150,7 @@ def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
         try:
             importlib.import_module(module_name)
         except ImportError as error:
-            raise ServiceError(f"A received {name} needs {module_name}, which this process cannot import.") from error
+            raise ServiceError(f"Cannot import {module_name}, which defines a received {name}.") from error
     cls = _loaded(module_name, name)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ServiceError(

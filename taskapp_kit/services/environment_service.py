@@ -272,7 +272,7 @@ def end_replica_if_stuck(app: str) -> None:
     """
     service = _services[app]
     if _in_replica and service.admission.draining:
-        log.error("this replica is restarted, because too many threads are stuck in environments")
+        log.error("restarting this replica, because too many threads are stuck in environments")
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -119,7 +119,7 @@ class LocalReplica:
         try:
             self._child.begin(running)
         except BadFrame as error:
-            raise BadArgument(f"The arguments of a call cannot be sent: {error}.", hint="Pass a file path.") from None
+            raise BadArgument(f"A call's arguments cannot be sent: {error}.", hint="Pass data in a file.") from None
         running.deadline = running.loop.call_later(seconds, running.stop, "timeout")
         return running
 

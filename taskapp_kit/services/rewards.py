@@ -53,7 +53,7 @@ class RewardActor(Actor, concurrent_calls=64):
 
     Args:
         function: Synchronous or asynchronous `fn(prompt, response, target)`, defined at the top level of a file. It returns
-            a number, or None if the reward is undefined. A subclass that overrides `reward` does not need it.
+            a number, or None if the reward is undefined. A subclass that overrides `reward` does not need a function.
     """
 
     def __init__(self, function: ClassReference | RewardOf | None = None) -> None:
@@ -65,7 +65,7 @@ class RewardActor(Actor, concurrent_calls=64):
         """Replace functions with references. Raises BadArgument for a function that another process cannot import."""
         if cls.reward is RewardActor.reward and not (args or kwargs):
             raise BadArgument(
-                f"{cls.__name__} has no function. Expected fn(prompt, response, target) -> float.",
+                f"{cls.__name__} has no reward function. Expected fn(prompt, response, target) -> float.",
                 hint="Pass a function to as_service, or override reward in a subclass.",
             )
         return tuple(map(_sent, args)), {name: _sent(value) for name, value in kwargs.items()}
@@ -73,7 +73,7 @@ class RewardActor(Actor, concurrent_calls=64):
     def reward(self, prompt: Any, response: str, target: Any) -> Any:
         """Return the reward (a number or None), or an awaitable of the reward. Subclasses may override this method."""
         if self._function is None:
-            raise ServiceError(f"{type(self).__name__} has no function and does not override `reward`.")
+            raise ServiceError(f"{type(self).__name__} has no reward function and does not override `reward`.")
         return self._function(prompt, response, target)
 
     @endpoint(idempotent=True)

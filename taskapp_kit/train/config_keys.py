@@ -38,7 +38,7 @@ FAMILIES: dict[str, tuple[Loss, ...]] = {"policy_gradient": get_args(Loss), "gsp
 _NO_4_BITS = "4-bit weights need GPU kernels. Use lora, which trains the same adapters on unquantized weights."
 _EACH_UPDATE = "The sampler receives the weights after each update."
 _NO_DROPOUT = "The sampler has no dropout, so it would differ from the trained policy."
-_NO_TRUNCATION = "Sampling from any distribution other than the policy's biases the updates. Remove the key."
+_NO_TRUNCATION = "Updates are biased unless replies are sampled from the whole distribution. Remove the key."
 
 LIMITS: dict[Path, Limit] = {
     ("algorithm", "variety"): Limit(get_args(Loss), "The variety selects the loss."),

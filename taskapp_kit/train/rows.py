@@ -65,7 +65,7 @@ class TrainingBatch:
         failed: Number of episodes without a reward.
         without_rows: Number of episodes with a reward but without a turn to train on.
         groups: Number of groups.
-        without_spread: Number of groups that have no reward, or whose advantages are all 0. If they are 0, `rows`
+        without_spread: Number of groups that have no reward, or whose advantages are all 0. Even then, `rows`
             still contains the rows.
         turns: Number of turns that are trained on.
         truncated: Number of turns that `max_tokens` ended, whether or not they are trained on.

@@ -134,7 +134,7 @@ class StoredRollouts:
             number += 1
             digest.update(raw)
             if len(raw) > MAX_LINE_BYTES or number > MAX_STORED:
-                raise self._wrong(f"line {number}", f"more than {MAX_LINE_BYTES} bytes, or follows {MAX_STORED} lines")
+                raise self._wrong(f"line {number}", f"over {MAX_LINE_BYTES} bytes, or {MAX_STORED} lines before it")
             line = self._parsed(raw, f"line {number}")
             reason = self._unfit(line)
             if reason is None:

@@ -162,7 +162,7 @@ class _SampledEpisode:
                 room = self.sampler.context_tokens - len(found.ids)
                 if room < 1:
                     return truncating(
-                        f"the prompt has {len(found.ids)} tokens, the model {self.sampler.context_tokens}"
+                        f"the prompt has {len(found.ids)} tokens; the model's context has {self.sampler.context_tokens}"
                     )
                 sampled = await self.sampler.sample(
                     found.ids,

@@ -101,7 +101,7 @@ def stored_url(url: str) -> str:
 
 
 def correlation_id(config: Mapping[str, Any], url: str | None, top_level: str | None) -> str | None:
-    """Return the trace's id, or None: from `policy.config`, else from the query of `url`, else the top-level id."""
+    """Return the trace's id from `policy.config`, the query of `url` or the top level, in this order, or None."""
     for name in CORRELATION_MEMBERS:
         value = config.get(name)
         if isinstance(value, str) and value:

@@ -58,7 +58,7 @@ def write_verifiers_package(
     Raises:
         RequestError: `out` is not empty.
         DiscoveryError: The app does not exist.
-        ConfigError: A data file or requirement is invalid, or the app has an agent loop.
+        ConfigError: A data file or requirement is invalid, or the app has a custom rollout function.
         OSError: The directory cannot be written.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -68,7 +68,7 @@ def write_verifiers_package(
     spec = app.freeze()
     if spec.rollout_function is not None:
         raise ConfigError(
-            f"Task app {spec.name!r} has an agent loop (app.rollout), but in verifiers the harness calls the model.",
+            f"Task app {spec.name!r} has its own rollout function (app.rollout), but in verifiers the harness calls the model.",
             hint="Serve the app and collect rollouts over HTTP; see docs/connect/trainers.md.",
         )
     target = parse_target(resolve(reference, beside=beside))

@@ -65,8 +65,7 @@ async def task_rows(
     app = service.spec
     if app.rollout_function is not None:
         raise ConfigError(
-            f"The tasks of {app.name!r} cannot be exported, because its own loop (app.rollout) writes the prompts during "
-            "play.",
+            f"The tasks of {app.name!r} cannot be exported: its rollout function (app.rollout) writes the prompts during play.",
             hint="Run `taskapp eval`, then `taskapp export --format sft` or `--format jsonl`.",
         )
     spec = find_environment(app, environment)

@@ -48,7 +48,7 @@ Call = tuple[str, Json]
 class AnyText(gymnasium.spaces.Space[str]):
     """A space of all strings up to a maximum length, including the empty string.
 
-    `gymnasium.spaces.Text` does not fit: it lists its characters, and AsyncVectorEnv does not update such observations
+    `gymnasium.spaces.Text` cannot be used. It lists its characters, and AsyncVectorEnv does not update such observations
     in shared memory (Gymnasium 1.4.0). With a space of another class, AsyncVectorEnv requires `shared_memory=False`.
     """
 

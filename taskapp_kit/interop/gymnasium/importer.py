@@ -240,7 +240,7 @@ class _ClassBuilder(ClassParts):
             names = ("observation",) if callable(describe) else ()
         unknown = [name for name in names[1:] if name not in ("info", "env")]
         if not names or unknown:
-            raise self.wrong(f"has a describe with the parameters ({', '.join(names)})", "fn(observation, info, env)",
+            raise self.wrong(f"has a describe function with the parameters ({', '.join(names)})", "fn(observation, info, env)",
                               "use only these parameters; `info` and `env` are optional")  # fmt: skip
         return names[1:]
 

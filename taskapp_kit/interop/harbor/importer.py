@@ -86,7 +86,7 @@ returns an exit status instead.
 
 
 class VerifierFailed(KitError):
-    """A task's tests wrote no reward."""
+    """The tests of a task did not write a valid reward."""
 
 
 class BuildFailed(KitError):
@@ -220,7 +220,7 @@ class HarborEnvironment:
             if self.closed:
                 raise
             log.warning(
-                "the tests of %r gave no verdict and are repeated on the untouched task: %s", self.task.name, error
+                "the tests of %r returned no reward and are repeated on the untouched task: %s", self.task.name, error
             )
             self.box.close()
             self._build()
@@ -259,7 +259,7 @@ class HarborEnvironment:
             return "done"
         if [name for name in read.files if name.startswith("solution/")] != [SOLUTION]:
             raise Unavailable(
-                f"The solution of task {task.name!r} is not a single {SOLUTION}, so `gold` cannot run it."
+                f"The solution of task {task.name!r} is not the single file {SOLUTION}, so `gold` cannot run it."
             )
         return {"run": {"command": read_inside(folder, SOLUTION, MAX_TEXT_BYTES).decode("utf-8")}}
 
@@ -309,7 +309,7 @@ class HarborEnvironment:
             raise VerifierFailed(f"{failed}.")
         if done.exit_code == LOCKED:
             raise VerifierFailed(
-                f"The tests of {self.task.name!r} left a reward file that they could not have written."
+                f"The tests of {self.task.name!r} cannot have written the reward file, because they may not write to it."
             )
         for name, path in self.task.tests.items():
             if self.box.read_sync(name, max_bytes=MAX_BYTES) != self._content(path):
@@ -342,7 +342,7 @@ class HarborEnvironment:
         if not rewards or not all(map(math.isfinite, rewards.values())):
             raise VerifierFailed(f"{failed}, and {name} contains no finite number: {cut(text.strip(), 100)!r}.")
         if "reward" not in rewards and len(rewards) != 1:
-            raise VerifierFailed(f"{failed}, and none of the rewards in {name} is called reward.")
+            raise VerifierFailed(f"{failed}, and {name} has several rewards, but none is called reward.")
         if not 0 <= _total(rewards) <= 1:
             raise VerifierFailed(f"{failed}, and {name} has a reward outside 0 to 1: {_total(rewards):g}.")
         return rewards

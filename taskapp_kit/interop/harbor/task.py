@@ -207,7 +207,7 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
         if word == "FROM":
             stages += 1
             if stages > 1 or not BARE_IMAGES.match(rest.partition(" ")[0]):
-                raise TaskRefused(f"{where}: the programs and files of this image are not available")
+                raise TaskRefused(f"{where}: the programs and files in this image are not available")
         elif word == "WORKDIR":
             workdir = _inside(workdir, _plain(rest, variables, where), where)
         elif word == "ENV":
@@ -302,7 +302,7 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused without arguments."""
+    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if there are no arguments."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The episode of an MCP connection: how it begins and ends, and what the client may do.
+"""The episode of an MCP connection: its start, its end, and the permissions of the client.
 
 This module does not use the MCP SDK.
 """
@@ -123,7 +123,7 @@ class McpConnection:
     async def finish(self, peer: Peer | None = None) -> SessionStep:
         """Truncate, score and store the episode.
 
-        Raises the exceptions of `act`; SessionError also if no episode has begun.
+        Raises the exceptions of `act`, and SessionError if no episode has begun.
         """
 
         async def last() -> SessionStep:

@@ -159,7 +159,7 @@ class McpEndpoint:
                 with transport.idle_scope:
                     await server.run(read, write, server.create_initialization_options())
         except Exception:
-            log.exception("an MCP session broke session_id=%s", session_id)
+            log.exception("an MCP session failed session_id=%s", session_id)
         finally:
             session.ready.set()
             del self._open[session_id]

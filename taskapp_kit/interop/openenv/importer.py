@@ -280,7 +280,7 @@ def _named(
 ) -> dict[str, Any]:
     """Return a method for each tool. mcp: whether tools are called with OpenEnv's CallToolAction."""
     if noop is not None or callable(sample):
-        raise parts.wrong("has noop= or one sample=, but the environment has several tools",
+        raise parts.wrong("has noop=, or a function as sample=, but the environment has several tools",
                           "sample= as a mapping from tool to fn(rng)", "remove noop=, and map each tool in sample=")  # fmt: skip
 
     def send(environment: OpenEnvEnvironment, tool: str, arguments: dict[str, Json]) -> Step:

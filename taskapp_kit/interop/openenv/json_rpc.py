@@ -157,7 +157,7 @@ def _session(
     if not isinstance(session_id, str):
         raise RequestError(
             "params.session_id is missing.",
-            hint="Create a session with openenv/session/create. An episode needs a session that outlives a call.",
+            hint="Create a session with openenv/session/create. An episode needs a session that stays open between calls.",
         )
     return episodes.find(session_id, environment, caller)
 

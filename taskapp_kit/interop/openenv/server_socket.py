@@ -37,7 +37,7 @@ UNHEARD = logging.Logger("openenv", logging.CRITICAL)
 """A logger for the package websockets. Its default logger would log the headers, including the key, at level DEBUG."""
 ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
 CAPACITY, INVALID = "CAPACITY_REACHED", "VALIDATION_ERROR"
-ADDRESS = ". It must be the base_url of OpenEnv's own clients."
+ADDRESS = ". It must be the base_url that OpenEnv's own clients use."
 """The text after "Check the URL" in a hint."""
 
 
@@ -202,7 +202,7 @@ class OpenEnvSocket:
         if code == INVALID and kind == "step":
             raise InvalidAction(f"Nothing was done: {_fields(error) or message}")
         self.drop()
-        failed = self._failed(f"answered {kind!r} with an error ({cut(code, 40)})", "The log contains its message.")
+        failed = self._failed(f"answered {kind!r} with an error ({cut(code, 40)})", "The message is in the log.")
         raise failed from ServerMessage(message)
 
     def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:

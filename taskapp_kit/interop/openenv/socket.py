@@ -1,4 +1,4 @@
-"""OpenEnv's WebSockets: `/ws`, where each connection is a session, and `/mcp`, which does the same with JSON-RPC.
+"""OpenEnv's WebSockets: `/ws` with OpenEnv's frames, and `/mcp` with JSON-RPC. Each connection is a session.
 
     {"type": "reset" | "step" | "state" | "finish" | "close" | "mcp", "data": {…}, "request_id": "…"}     to the server
     {"type": "observation" | "state" | "mcp" | "error", "data": {…}, "request_id": "…"}                   the response

@@ -286,7 +286,7 @@ class OrsEpisodes:
         async def work() -> Json:
             ids = [(candidate.metadata or {}).get("rollout_id") for candidate in group.candidates]
             if not all(isinstance(name, str) for name in ids):
-                message = "should have metadata.rollout_id, from the metadata of the session's calls"
+                message = "should have metadata.rollout_id, which the session's calls return in their metadata"
                 raise RequestError(f"A candidate {message}.", fields=(FieldProblem(("body", "candidates"), message),))
             ranked: Any = await self.context.service.score_group(
                 rollout_ids=[str(name) for name in ids], caller=ors_session.session.caller
@@ -296,7 +296,7 @@ class OrsEpisodes:
                 for item in ranked["scores"]
             ]
             if any(item["reward"] is None for item in scores):
-                raise RequestError("The group judges have no weight, so the scores are undefined.")
+                raise RequestError("No group judge has a weight above 0, so the scores are undefined.")
             return {"scores": scores}
 
         return ors_session.call(work, group.task_id, "/ors/{environment}/score_group", peer)

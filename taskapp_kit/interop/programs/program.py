@@ -209,7 +209,7 @@ class AgentProgram:
         answers = [name for name in members if name != FILES]
         if len(answers) != 1:
             raise ProgramFailed(
-                f"The action {self.answer!r} in from_program() does not have one argument for the program's answer.",
+                f"The action {self.answer!r} in from_program() must have exactly one argument for the program's answer.",
                 hint=f"Name an action with one string argument and, optionally, `{FILES}`.",
             )
         return {answers[0]: text, **({FILES: files} if FILES in members else {})}
@@ -219,5 +219,5 @@ class AgentProgram:
         lines = result.stderr.strip().splitlines()
         return ProgramFailed(
             f"The program {self.command[0]} ended with {how}{': ' + cut(lines[-1], MAX_STDERR_CHARACTERS) if lines else ''}.",
-            hint="The program must handle mistakes of the model, and exit with status 0.",
+            hint="The program must handle the model's mistakes, and exit with status 0.",
         )

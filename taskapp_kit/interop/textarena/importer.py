@@ -250,7 +250,7 @@ def _drawing_from(rng: random.Random) -> Iterator[None]:
 def _made(game: str, options: Mapping[str, Any]) -> Any:
     """Return a game whose modules use EpisodeRandom.
 
-    Raises the game's exceptions, or ValueError if it does not exist.
+    Raises the game's exceptions, or ValueError if the game does not exist.
     """
     import textarena
 

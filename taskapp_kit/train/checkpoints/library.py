@@ -143,7 +143,7 @@ def export_checkpoint(checkpoint: StoredCheckpoint, archive: Path) -> None:
 
 
 def import_checkpoint(archive: Path, models: Path, *, largest_bytes: int = LARGEST_CHECKPOINT) -> StoredCheckpoint:
-    """Unpack an archive into the models directory, check the checkpoint, and return it. Its metadata determines its name.
+    """Unpack an archive into the models directory, check the checkpoint, and return it. The metadata contains its name.
 
     Raises CheckpointError if the archive is incomplete, invalid or larger than `largest_bytes`, or if the checkpoint
     already exists. In this case no files remain.

@@ -146,7 +146,7 @@ def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
 
 
 def by_score(found: dict[Path, CheckpointFacts]) -> list[Path]:
-    """Return the checkpoints that have a score, from the highest to the lowest. For equal scores, the earlier is first."""
+    """Return the checkpoints that have a score, highest first. If scores are equal, the earlier checkpoint is first."""
     scores = {path: facts.score for path, facts in found.items() if facts.score is not None}
     return sorted(scores, key=lambda path: -scores[path])
 

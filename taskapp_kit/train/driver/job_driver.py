@@ -263,7 +263,7 @@ class JobDriver:
         if all(reasons):
             raise JobError(
                 f"No rollout of iteration {report.unit.number} has a reward for each call: {reasons[0]}.",
-                hint='[training] credit = "turn" requires these rewards. To use one reward per episode, set "episode".',
+                hint='[training] credit = "turn" requires these rewards. To use one reward per episode, set credit = "episode".',
             )
         batch = self._batch(report)
         update = await self.learner.learn(batch.rows) if batch.rows else None

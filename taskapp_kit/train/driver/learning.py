@@ -138,7 +138,7 @@ def _job_state(checkpoint: StoredCheckpoint) -> tuple[int, dict[str, Any]]:
             raise TypeError("a field has the wrong type")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
-            f"{JOB_STATE} of the checkpoint {checkpoint.path} cannot be read: {error}. A new job can start from its "
-            "weights, but this job cannot resume."
+            f"{JOB_STATE} of the checkpoint {checkpoint.path} cannot be read: {error}. This job cannot resume, but "
+            "a new job can start from the checkpoint's weights."
         ) from error
     return position, state

@@ -283,7 +283,7 @@ def model_loaded(loaded: LoadedModel, settings: TrainingSettings) -> Event:
         words.append(loaded.source.alias_note)
     if loaded.differences:
         named = " and ".join(loaded.differences)
-        words.append(f"Its chat template renders {named} differently from this engine. Prompts without them are equal.")
+        words.append(f"Its chat template renders {named} differently from this engine. Other prompts are identical.")
     facts: Mapping[str, Any] = {
         **model_facts(loaded.source),
         "parameters": parameters,

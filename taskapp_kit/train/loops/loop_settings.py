@@ -45,7 +45,7 @@ class EnvironmentShare:
 
 
 def turn_order(weights: Sequence[int]) -> list[int]:
-    """Return each index as often as its weight, evenly distributed: [3, 1] returns [0, 0, 1, 0]."""
+    """Return each index as often as its weight, evenly distributed. For [3, 1], return [0, 0, 1, 0]."""
     total, credit, order = sum(weights), [0] * len(weights), list[int]()
     for _ in range(total):
         credit = [each + weight for each, weight in zip(credit, weights, strict=True)]

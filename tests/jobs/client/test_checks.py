@@ -247,7 +247,7 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
         ({"health": answer(403, text=f"no {KEY}")}, "key", "rejects the key (403)"),
         ({"health": answer(503, body={"detail": {"error": {"code": "missing_environment_api_key", "message": ""}}})}, "key", "without a key"),
         ({"task_info": None}, "contract", "GET /task_info returns 404"),
-        ({"task_info": answer(401, body={})}, "key", "GET /task_info rejects the key (401), but GET /health does not require one"),
+        ({"task_info": answer(401, body={})}, "key", "GET /task_info rejects the key (401), but GET /health does not require a key"),
         ({"task_info": HTML}, "contract", "GET /task_info returns 200 with a web page"),
         ({"task_info": answer(body=[1])}, "contract", "200 without a JSON object"),
         ({"task_info": answer(body={"x": 1})}, "contract", "describes no data set"),

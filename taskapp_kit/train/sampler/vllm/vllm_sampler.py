@@ -352,7 +352,7 @@ class VllmSampler:
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             raise TrainingError(
-                f"vLLM did not empty its prompt cache within {EMPTY_SECONDS:g} s, so replies would mix two versions."
+                f"vLLM did not empty its prompt cache within {EMPTY_SECONDS:g} s, so replies would mix versions of the weights."
             ) from None
 
     async def _end(self) -> None:
