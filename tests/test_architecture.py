@@ -22,12 +22,13 @@ ROOT = PACKAGE.parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 
 LAYERS = (
-    {"errors", "grading", "logs", "system", "version"},
+    {"errors", "logs", "system", "version"},
     {"records"},
     {"wire"},
     {"config"},
     {"net"},
     {"declare", "sandbox", "store"},
+    {"grading"},
     {"__init__", "rollout"},
     {"client"},
     {"serve"},

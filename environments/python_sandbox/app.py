@@ -13,11 +13,12 @@ from pydantic import Field
 
 from taskapp_kit import Step, TaskApp, Trajectory, action
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
+from taskapp_kit.grading.code import RIGHT
 from taskapp_kit.sandbox import RunResult, Sandbox
 
 from .boxes import Boxes
 from .rows import CodeTask
-from .verdict import RIGHT, judge
+from .verdict import judge
 from .words import run_text, task_text
 
 app = TaskApp(

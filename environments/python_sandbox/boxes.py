@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Sequence
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.errors import SandboxError, SandboxTooWeak
+from taskapp_kit.grading import code as grading_code
 from taskapp_kit.sandbox import RunResult, Sandbox, SandboxLimits
 from taskapp_kit.sandbox.uids import DEFAULT_UIDS
-
-from .verdict import read_answers
 
 MB = 2**20
 POLICY_IDS, JUDGE_IDS = DEFAULT_UIDS[:-100], DEFAULT_UIDS[-100:]
@@ -22,11 +20,6 @@ POLICY_IDS, JUDGE_IDS = DEFAULT_UIDS[:-100], DEFAULT_UIDS[-100:]
 POLICY_LIMITS = SandboxLimits(
     wall_seconds=10, cpu_seconds=5, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=500,
     output_bytes=16_000, flood_bytes=16 * MB,
-)  # fmt: skip
-CASE_CPU_SECONDS, CASE_WALL_SECONDS, LATE_CASES, RESULT_BYTES = 2, 5.0, 2, 65_536
-JUDGE_LIMITS = SandboxLimits(
-    wall_seconds=15, cpu_seconds=10, memory_bytes=512 * MB, processes=32, file_bytes=16 * MB, files=100,
-    output_bytes=64 * (RESULT_BYTES + 16), flood_bytes=8 * MB,
 )  # fmt: skip
 AT_ONCE = min(16, max(4, os.cpu_count() or 1))
 """How many programs a server process runs concurrently. The others wait, so that no time limit runs without a CPU."""
@@ -56,7 +49,7 @@ class Boxes:
         self,
         level: int | None = None,
         *,
-        judge_limits: SandboxLimits = JUDGE_LIMITS,
+        judge_limits: SandboxLimits = grading_code.LIMITS,
         policy_ids: Sequence[int] = POLICY_IDS,
         judge_ids: Sequence[int] = JUDGE_IDS,
         private_files: Sequence[Path] = tuple(sorted(_HERE.glob("*.jsonl"))),
@@ -106,22 +99,18 @@ class Boxes:
 
         Uses a new box and discards it. Raises SandboxError when it could not be opened, twice in a row.
         """
-        request = {
-            "code": code, "entry": entry, "cases": list(arguments), "cpu_seconds": CASE_CPU_SECONDS,
-            "wall_seconds": CASE_WALL_SECONDS, "result_bytes": RESULT_BYTES, "late_cases": LATE_CASES,
-        }  # fmt: skip
-        stdin = json.dumps(request).encode()
+        stdin = grading_code.request(code, entry, arguments)
         try:
             result = self._judged(stdin)
         except SandboxTooWeak:
             raise
         except SandboxError:
             result = self._judged(stdin)
-        return read_answers(result.stdout_bytes, cut=result.stdout_truncated, count=len(arguments))
+        return grading_code.read_answers(result.stdout_bytes, cut=result.stdout_truncated, count=len(arguments))
 
     def _judged(self, stdin: bytes) -> RunResult:
         with _running, Sandbox(limits=self._judge_limits, level=self.level, user_ids=self._judge_ids) as box:
-            return self._run(box, "judge_inside.py", (_HERE / "judge_inside.py").read_bytes(), stdin)
+            return self._run(box, grading_code.PROGRAM.name, grading_code.PROGRAM.read_bytes(), stdin)
 
     def _run(self, box: Sandbox, name: str, code: bytes, stdin: bytes = b"") -> RunResult:
         """Run a program with a fixed order of its sets."""

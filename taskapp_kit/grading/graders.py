@@ -1,35 +1,11 @@
-"""Graders that compare a whole answer with the expected string, option or number."""
+"""Graders that compare a whole answer with the expected string or option."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Context, Decimal
 from string import ascii_uppercase
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """A score with its reason. If a rubric returns a grade, the scorecard shows both.
-
-    Attributes:
-        score: 1.0 for a right answer and 0.0 for a wrong answer. A rubric that creates grades may use any value of its
-            scale.
-        reason: A short reason. The graders of this package never repeat the expected answer in it.
-    """
-
-    score: float
-    reason: str
-
-    def __float__(self) -> float:
-        """Return the score, so that grades can be added and weighted as numbers."""
-        return float(self.score)  # the score of an author's grade may be an int, a bool or a NumPy number
-
-    def __bool__(self) -> bool:
-        """Return whether the score is above 0."""
-        return self.score > 0
 
 
 def right(reason: str) -> Grade:
@@ -160,75 +136,3 @@ def _chosen(answer: str, texts: Mapping[str, str]) -> str | None:
         if match and (match[1] is None or normalize(match[1]) == text):
             named.add(label)
     return named.pop() if len(named) == 1 else None
-
-
-LONGEST_NUMBER = 400
-"""The maximum length of an answer that is parsed as a number, in characters."""
-
-_EXACT = Context(prec=500, Emax=10**6, Emin=-(10**6), traps=[])
-_GROUP_SPACE = re.compile(r"(?<=[0-9])[\u00a0\u202f](?=[0-9]{3}(?![0-9]))")
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-_PLAIN = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-_NUMBER = re.compile(rf"([+-]?)({_PLAIN})(?:e([+-]?[0-9]{{1,6}})| ?[x×*·] ?10\^\{{?([+-]?[0-9]{{1,6}})\}}?)?")
-_FRACTION = re.compile(rf"([+-]?)({_DIGITS}) ?/ ?({_DIGITS})")
-
-
-def number(
-    answer: str,
-    expected: float | Decimal | str,
-    *,
-    absolute_tolerance: float = 0.0,
-    relative_tolerance: float = 0.0,
-) -> Grade:
-    """Grade whether the whole answer is one number within the tolerance of the expected number.
-
-    Accepted formats are `42`, `-3.5`, `1,234.5`, `.5`, `6.02e23`, `6.02 × 10^23` and `3/4`. A unit, a currency or
-    percent sign, other words or a second number make the answer wrong.
-
-    Args:
-        answer: The policy's answer.
-        expected: The right number. A string is parsed without rounding.
-        absolute_tolerance: The largest accepted difference.
-        relative_tolerance: The largest accepted difference, as a fraction of the expected number. The larger of the two
-            tolerances applies. If both are 0, the numbers must be equal.
-
-    Returns:
-        A grade of 1.0 or 0.0 with the reason.
-
-    Raises:
-        ValueError: The expected value is not a number, or a tolerance is negative or not finite.
-    """
-    absolute, relative = _read(str(absolute_tolerance)), _read(str(relative_tolerance))
-    right_number = _read(str(expected)) if not isinstance(expected, bool) else None
-    if right_number is None:
-        raise ValueError(
-            "The expected value is not a finite number of at most 400 characters. "
-            "Pass number() an int, a float, or a string."
-        )
-    if absolute is None or relative is None or min(absolute, relative) < 0:
-        raise ValueError("A tolerance must be a finite number ≥ 0.")
-    answered = _read(answer)
-    if answered is None:
-        return wrong("the answer is not one number")
-    if answered == right_number:
-        return right("the number is equal")
-    allowed = max(absolute, _EXACT.multiply(relative, _EXACT.abs(right_number)))
-    difference = _EXACT.abs(_EXACT.subtract(answered, right_number))
-    return right("the number is within the tolerance") if difference <= allowed else wrong("the number is different")
-
-
-def _read(text: str) -> Decimal | None:
-    """Return the number that the whole text represents, or None if it is not a number."""
-    if len(text) > LONGEST_NUMBER:
-        return None
-    plain = normalize(_GROUP_SPACE.sub(",", text)).replace("\N{MINUS SIGN}", "-")
-    if match := _FRACTION.fullmatch(plain):
-        below = _decimal(match[3])
-        return None if below == 0 else _EXACT.divide(_decimal(match[1] + match[2]), below)
-    if match := _NUMBER.fullmatch(plain):
-        return _EXACT.scaleb(_decimal(match[1] + match[2]), int(match[3] or match[4] or 0))
-    return None
-
-
-def _decimal(digits: str) -> Decimal:
-    return Decimal(digits.replace(",", ""))

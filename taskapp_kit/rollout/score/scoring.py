@@ -14,8 +14,8 @@ from typing import Any
 from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec
-from taskapp_kit.grading import Grade
 from taskapp_kit.records.content import Json
+from taskapp_kit.records.grade import Grade
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.records.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Scorecard, normalised
 from taskapp_kit.records.trajectory import RESERVED_METRICS, PlayedStep, Trajectory

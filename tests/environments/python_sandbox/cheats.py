@@ -34,7 +34,7 @@ import os
 print("0 [\\\\"value\\\\", 0]", flush=True)
 os._exit(0)
 '''
-for name in ("sitecustomize", "usercustomize", "json", "judge_inside", "os", "main", "solution", "conftest"):
+for name in ("sitecustomize", "usercustomize", "json", "code_inside", "os", "main", "solution", "conftest"):
     open(name + ".py", "w").write(forged)
 import os
 os.makedirs(".local/lib/python3.11/site-packages", exist_ok=True)
@@ -115,7 +115,7 @@ CHEATS: dict[str, tuple[list[str], str, set[str]]] = {
     "links where files are to be": (
         ["import os\nos.remove('main.py')\nos.symlink('/etc/passwd', 'main.py')\nos.symlink('/', 'root')\nos.symlink('/proc/self/fd/1', 'out')",
          "import os\nos.remove('main.py')\nos.mkdir('main.py')"],
-        "import os\nfor name in ('judge_inside.py', 'verdict'):\n    try:\n        os.remove(name)\n    except OSError:\n        pass\n    os.symlink('/etc/passwd', name)\n"
+        "import os\nfor name in ('code_inside.py', 'verdict'):\n    try:\n        os.remove(name)\n    except OSError:\n        pass\n    os.symlink('/etc/passwd', name)\n"
         + mirror("return None"),
         {"wrong", "raised"},
     ),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.python_sandbox.boxes import JUDGE_LIMITS, Boxes
+from environments.python_sandbox.boxes import Boxes
+from taskapp_kit.grading import code as grading_code
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.sandbox.folder import PREFIX
 from tests.environments.python_sandbox.cheats import CHEATS
@@ -113,7 +114,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 
 @pytest.mark.ci
 def test_waiting_interpreter_is_ended(level: int) -> None:
-    app = app_with(Boxes(level, judge_limits=replace(JUDGE_LIMITS, wall_seconds=3)))
+    app = app_with(Boxes(level, judge_limits=replace(grading_code.LIMITS, wall_seconds=3)))
     lines = (
         "import time; time.sleep(600)",
         "import os, signal; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)",

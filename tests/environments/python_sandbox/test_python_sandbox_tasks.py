@@ -11,9 +11,10 @@ import pytest
 
 from environments.python_sandbox.boxes import Boxes
 from environments.python_sandbox.checkers import CHECKERS
-from environments.python_sandbox.judge_inside import called
 from environments.python_sandbox.rows import CodeTask
-from environments.python_sandbox.verdict import RIGHT, judge, read_answers, same
+from environments.python_sandbox.verdict import judge
+from taskapp_kit.grading.code import RIGHT, read_answers, same
+from taskapp_kit.grading.code_inside import called
 from tests.environments.python_sandbox.episodes import SPLITS, TASKS, app_at, body, play, shares
 
 EMPTY = ("", "pass\n")

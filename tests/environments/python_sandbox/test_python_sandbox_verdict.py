@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.python_sandbox import judge_inside
 from environments.python_sandbox.checkers import CHECKERS
-from environments.python_sandbox.judge_inside import called, is_plain
-from environments.python_sandbox.verdict import MALFORMED, MISSING, RIGHT, WRONG, judge, read_answers, same
+from environments.python_sandbox.verdict import judge
+from taskapp_kit.grading import code
+from taskapp_kit.grading.code import MALFORMED, MISSING, RIGHT, WRONG, read_answers, same
+from taskapp_kit.grading.code_inside import called, is_plain
 from tests.environments.python_sandbox.episodes import TASKS
 
 PLAIN = st.recursive(
@@ -65,7 +66,7 @@ def test_each_case_has_its_own_cpu_time_limit() -> None:
         "cpu_seconds": 1, "wall_seconds": 600, "result_bytes": 1000, "late_cases": 2,
     }  # fmt: skip
     ran = subprocess.run(
-        [sys.executable, "-I", judge_inside.__file__],
+        [sys.executable, "-I", code.PROGRAM],
         input=json.dumps(asked).encode(),
         capture_output=True,
         check=True,
