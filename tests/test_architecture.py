@@ -26,9 +26,8 @@ LAYERS = (
     {"records"},
     {"wire"},
     {"config"},
-    {"net"},
-    {"declare", "sandbox", "store"},
-    {"grading"},
+    {"net", "sandbox"},
+    {"declare", "grading", "store"},
     {"__init__", "rollout"},
     {"client"},
     {"serve"},
@@ -530,7 +529,9 @@ def test_nothing_dangerous() -> None:
         for node in nodes(path):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
-                assert called not in ("eval", "exec", "compile", "os.system", "__import__"), (
+                # the program that calls a submission executes it, and runs only in a sandbox
+                allowed = ("compile", "exec") if path.name == "code_inside.py" else ()
+                assert called in allowed or called not in ("eval", "exec", "compile", "os.system", "__import__"), (
                     f"{where}:{node.lineno} calls {called}"
                 )
                 assert not called.endswith("yaml.load"), f"{where}:{node.lineno} calls {called}"
@@ -601,12 +602,12 @@ CODE_LINES = {
     "doctor": 2094,
     "errors": 146,
     "evaluate": 4460,
-    "grading": 125,
+    "grading": 783,
     "interop": 7336,
     "jobs": 5189,
     "logs": 178,
     "net": 1667,
-    "records": 1975,
+    "records": 1985,
     "rollout": 11002,
     "sandbox": 2382,
     "serve": 3535,

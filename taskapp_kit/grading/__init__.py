@@ -16,7 +16,7 @@ from taskapp_kit.grading.numbers import number
 from taskapp_kit.grading.similarity import similar_text
 from taskapp_kit.grading.sql import sql_result
 from taskapp_kit.grading.structured import json_equal, json_valid
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 
 __all__ = [
     "Grade",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from taskapp_kit.grading.graders import right, wrong
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 from taskapp_kit.sandbox import Sandbox, SandboxLimits
 
 CASE_CPU_SECONDS, CASE_WALL_SECONDS, LATE_CASES, RESULT_BYTES = 2, 5.0, 2, 65_536

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
+from taskapp_kit.records.scorecard import Grade
+
 
 def right(reason: str) -> Grade:
     """Return a grade with score 1.0."""

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from taskapp_kit.grading.answers import read_json
 from taskapp_kit.grading.graders import equal_text, normalize, right, wrong
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 
 _MARK = re.compile(r"[-*•+]\s+|\(?[0-9]{1,4}[.)]\s+")
 """A list mark before an item on a separate line."""
 _BRACKETS = {("[", "]"), ("{", "}"), ("(", ")")}
+MOST_CHARACTERS = 10_000
+"""Limit on the length of an answer, unless the expected items are longer."""
 _NOTHING = {"[]", "{}", "()", "∅", "none"}
 
 
@@ -61,6 +63,8 @@ def _grade(
         raise ValueError("The expected items are one string. Pass a list with one string for each item.")
     if not normalize(answer):
         return wrong("the answer is empty")
+    if len(answer) > max(MOST_CHARACTERS, 4 * sum(len(part) + len(separator) for part in expected)):
+        return wrong("the answer is too long")
     counts = set()
     for items in _readings(answer, separator):
         counts.add(len(items))

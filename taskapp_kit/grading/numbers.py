@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from decimal import Context, Decimal
 
 from taskapp_kit.grading.graders import normalize, right, wrong
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 
 LONGEST_NUMBER = 400
 """The maximum length of an answer that is parsed as a number, in characters."""

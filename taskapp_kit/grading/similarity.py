@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from taskapp_kit.grading.graders import normalize, right, wrong
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 
 MOST_CHARACTERS = 10_000
 """Limit on the length of an answer. The time is proportional to its length and to the number of accepted errors."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskapp_kit.grading.graders import right, wrong
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 
 MOST_ROWS = 10_000
 MOST_STEPS = 20_000_000
@@ -61,7 +61,7 @@ def sql_result(answer: str, expected: str, databases: str | Sequence[str], *, or
             result = _run(statements, query)
         except _TooLarge as error:
             return wrong(str(error))
-        except (sqlite3.Error, sqlite3.Warning):
+        except (sqlite3.Error, sqlite3.Warning, UnicodeError):  # a lone surrogate cannot be encoded
             return wrong("the query is invalid, or does more than read")
         if known.tables and not result.tables:
             return wrong("the query reads no table")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from taskapp_kit.grading.answers import read_json
 from taskapp_kit.grading.graders import right, wrong
-from taskapp_kit.records.grade import Grade
+from taskapp_kit.records.scorecard import Grade
 
 
 def json_equal(answer: str, expected: Any, *, tolerance: float = 0.0) -> Grade:
@@ -83,7 +84,10 @@ def json_valid(answer: str, schema: Mapping[str, Any]) -> Grade:
         value = read_json(answer)
     except ValueError:
         return wrong("the answer is not one JSON value")
-    problem = _violation(value, schema, schema, "the answer")
+    try:
+        problem = _violation(value, schema, schema, "the answer")
+    except RecursionError:
+        return wrong("the answer is too deeply nested")
     return wrong(problem) if problem else right("the JSON is valid")
 
 
@@ -96,7 +100,14 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any], Callable[[Any, Any], bool
     "maximum": ("number", lambda value: value, lambda value, limit: value <= limit),
     "exclusiveMinimum": ("number", lambda value: value, lambda value, limit: value > limit),
     "exclusiveMaximum": ("number", lambda value: value, lambda value, limit: value < limit),
-    "multipleOf": ("number", lambda value: value, lambda value, step: Decimal(str(value)) % Decimal(str(step)) == 0),
+    "multipleOf": (
+        "number",
+        lambda value: value,
+        lambda value, step: (
+            math.isfinite(value)
+            and Fraction(value if isinstance(value, int) else str(value)) % Fraction(str(step)) == 0
+        ),
+    ),
     "minLength": ("string", len, lambda length, limit: length >= limit),
     "maxLength": ("string", len, lambda length, limit: length <= limit),
     "pattern": ("string", lambda value: value, lambda value, pattern: re.search(pattern, value) is not None),
@@ -172,7 +183,7 @@ def _violations(value: Any, schema: Any, root: Mapping[str, Any], location: str,
 
 def _has_type(value: Any, kinds: Sequence[str]) -> bool:
     kind = _kind(value)
-    return kind in kinds or (kind == "number" and "integer" in kinds and value == int(value))
+    return kind in kinds or (kind == "number" and "integer" in kinds and value % 1 == 0)
 
 
 def _inside(value: Any, schema: Mapping[str, Any], location: str) -> Iterator[tuple[Any, Any, str]]:
@@ -199,4 +210,11 @@ def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def _unique(values: list[Any]) -> bool:
-    return not any(_difference(one, other, "", 0.0) is None for i, one in enumerate(values) for other in values[:i])
+    return len(set(map(_hashable, values))) == len(values)
+
+
+def _hashable(value: Any) -> Any:
+    """Return a value that is equal for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(value, dict):
+        return frozenset((name, _hashable(part)) for name, part in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else (_kind(value), value)

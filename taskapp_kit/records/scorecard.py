@@ -15,6 +15,28 @@ JUDGES_SKIPPED = "judges_skipped"
 
 
 @dataclass(frozen=True, slots=True)
+class Grade:
+    """A score with its reason. If a rubric returns a grade, the scorecard shows both.
+
+    Attributes:
+        score: 1.0 for a right answer and 0.0 for a wrong answer. A rubric that creates grades may use any value of its
+            scale.
+        reason: A short reason. The graders of `taskapp_kit.grading` never repeat the expected answer in it.
+    """
+
+    score: float
+    reason: str
+
+    def __float__(self) -> float:
+        """Return the score, so that grades can be added and weighted as numbers."""
+        return float(self.score)  # the score of an author's grade may be an int, a bool or a NumPy number
+
+    def __bool__(self) -> bool:
+        """Return whether the score is above 0."""
+        return self.score > 0
+
+
+@dataclass(frozen=True, slots=True)
 class Blend:
     """The reward's formula: `env · return + event · events_score + outcome · outcome_score`.
 

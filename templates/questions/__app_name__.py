@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from taskapp_kit import Private, TaskApp
-from taskapp_kit.grading import Grade, equal_text
+from taskapp_kit.grading import Grade, equal_text, last_line
 
 app = TaskApp("__app_name__", version="0.1.0", description="Short questions with one right answer.")
 
@@ -27,19 +27,10 @@ app.tasks(
 )
 
 
-def final_answer(text: str) -> str | None:
-    """Return the rest of the last line that starts with "Answer:", or None."""
-    for line in reversed(text.splitlines()):
-        label, colon, rest = line.strip().strip("*`").partition(":")
-        if colon and label.strip().lower() == "answer":
-            return rest.strip(" *`")
-    return None
-
-
 @app.rubric
 def correct(answer_text: str, task: Row) -> Grade:
     """The final answer is the right one."""
-    return equal_text(final_answer(answer_text) or "", task.answer)
+    return equal_text(last_line(answer_text, "Answer:"), task.answer)
 
 
 # weight=0 reports a score without affecting the reward, so that you can observe a criterion before it counts.

@@ -15,9 +15,8 @@ from taskapp_kit.declare.signature import finished
 from taskapp_kit.declare.source_location import without_folder
 from taskapp_kit.declare.specs import AppSpec, CriterionSpec, EnvironmentSpec
 from taskapp_kit.records.content import Json
-from taskapp_kit.records.grade import Grade
 from taskapp_kit.records.protocols import RolloutRow
-from taskapp_kit.records.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Scorecard, normalised
+from taskapp_kit.records.scorecard import JUDGES_SKIPPED, Blend, CriterionScore, Grade, Scorecard, normalised
 from taskapp_kit.records.trajectory import RESERVED_METRICS, PlayedStep, Trajectory
 from taskapp_kit.rollout.score.failures import BadScore, ScoringFailed, failed, sentence
 from taskapp_kit.rollout.score.judge_calls import REASON_CHARACTERS
