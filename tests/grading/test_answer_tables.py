@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +27,16 @@ from taskapp_kit.grading.code import passes_tests
 from taskapp_kit.grading.similarity import distance
 from taskapp_kit.sandbox import capabilities
 from tests.grading.answer_tables import TABLES, Table
+from tests.grading.test_graders import (
+    CHOSEN,
+    DIFFERENT,
+    EQUAL,
+    NO_NUMBERS,
+    NOT_CHOSEN,
+    NUMBERS,
+    RIGHT_BUT_REFUSED,
+    pairs,
+)  # fmt: skip
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.ci if name == "passes_tests" else ()) for name in TABLES])
@@ -33,6 +45,23 @@ def table(request: pytest.FixtureRequest) -> Table:
     if request.param == "passes_tests" and not capabilities().safe:
         pytest.skip("this machine cannot confine code")
     return TABLES[request.param]
+
+
+def test_the_page_has_the_figures_of_the_tables() -> None:
+    figures = {
+        name: (len(table.paid) + len(table.refused), len(table.refused), len(table.wrong), 0)
+        for name, table in TABLES.items()
+    }
+    for name, (paid, unpaid) in {
+        "equal_text": (EQUAL, DIFFERENT),
+        "choice": (CHOSEN, NOT_CHOSEN),
+        "number": (NUMBERS, NO_NUMBERS),
+    }.items():
+        refused = [answer for _, answer in pairs(unpaid) if answer in RIGHT_BUT_REFUSED]
+        figures[name] = (len(pairs(paid)) + len(refused), len(refused), len(pairs(unpaid)) - len(refused), 0)
+    page = (Path(__file__).parents[2] / "docs" / "environments" / "graders.md").read_text()
+    rows = re.findall(r"^\| `?([\w ]+)`? \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert {name: tuple(map(int, counts)) for name, *counts in rows} == figures, "docs/environments/graders.md"
 
 
 def test_every_table_has_forty_right_and_forty_wrong_answers() -> None:

@@ -85,6 +85,11 @@ NO_NUMBERS = {
     "0": ["1e-300", "-1e-300", "0/0", "O"],
     "1e-19": ["1.6e-19", "9.9e-31", "0", "1e-20"],
 }  # fmt: skip
+RIGHT_BUT_REFUSED = {
+    "Paris, I think", "It is Paris", "The answer is Paris", "Answer: Paris", "[Paris]", "(Paris)", "{Paris}", "#Paris", "Paris, France", "Paris;", "Paris,",
+    "The answer is B", "Answer: B", "I choose B", "B because it is", "{B}", "The answer is 42", "x = 42", "forty-two", "0x2a", "[42]", "(42)", "{42}", "=42", "42,0",
+}  # fmt: skip
+"""Right answers in a form that no strict grader accepts: the false negatives of docs/environments/graders.md."""
 
 
 def pairs(table: dict[str, list[str]]) -> list[tuple[str, str]]:
