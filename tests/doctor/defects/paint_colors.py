@@ -1,0 +1,32 @@
+"""Translate the German name of a color or a material."""
+
+from pydantic import BaseModel
+
+from taskapp_kit import Private, TaskApp
+from taskapp_kit.grading import Grade, equal_text
+
+app = TaskApp("paint-colors", description="German words of a paint shop.")
+
+
+class Row(BaseModel):
+    """One word."""
+
+    german: str
+    english: Private[str]
+
+
+WORDS = {
+    "grau": "gray", "Farbe": "color", "Aluminium": "aluminum", "Schimmel": "mold", "Pflug": "plow", "Glanz": "luster",
+}  # fmt: skip
+app.tasks(
+    "colors",
+    row=Row,
+    prompt="Translate this German word into English, with one word: {german}",
+    train=[Row(german=german, english=english) for german, english in WORDS.items()],
+)
+
+
+@app.rubric
+def right_word(answer_text: str, task: Row) -> Grade:
+    """The translation is right."""
+    return equal_text(answer_text, task.english)
