@@ -1,0 +1,354 @@
+"""Checks with policies that know the rules and cheat: replies without the right answer must not be paid.
+
+The replies are built from each row's right answer and from the form in which the app's example of good play replies. A reply
+that is wrong by construction, or that does not depend on the row, may earn at most half of what the right answer earns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
+from taskapp_kit.doctor.policies import Function
+from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
+from taskapp_kit.errors import RolloutFailed
+from taskapp_kit.records.content import text_of
+from taskapp_kit.records.rollout import Rollout
+from taskapp_kit.records.trajectory import Decision, ToolCall
+from taskapp_kit.rollout.score.private import private_values
+
+PAID = 0.5
+"""The share of the right answers' mean reward from which a reply counts as paid."""
+TENTH = 0.1
+"""The share of rows on which a paid reply is a defect."""
+MOST_ROWS = 200
+FIRST_ROWS = 4
+"""How many rows must pay the same private field in the same form, if the app has no example of good play."""
+MOST_LISTED = 40
+"""The number of answers in a reply that lists every candidate."""
+FORMS = (("", ""), ("Answer: ", ""), ("<answer>", "</answer>"), (r"\boxed{", "}"), ('{"answer": "', '"}'))
+"""The text before and after an answer, to try if the app has no example of good play."""
+DO = "Compare the whole answer with a grader of taskapp_kit.grading (see docs/environments/graders.md)."
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row with its right answer. The right reply is `before`, `answer` and `after`, as text or as one argument of a tool."""
+
+    split: str
+    seed: int
+    prompt: str
+    answer: str
+    before: str
+    after: str
+    accepted: frozenset[str]
+    """All private strings and numbers of the row, folded. A reply with one of them may be right."""
+    call: ToolCall | None = None
+    """The tool call of the right reply, or None for text."""
+    parameter: str = ""
+    reward: float = 0.0
+
+    def reply(self, answer: str) -> str:
+        """Return a reply in the form of the right one, with another answer."""
+        return f"{self.before}{answer}{self.after}"
+
+    def decision(self, text: str) -> Decision:
+        """Return the decision that sends a whole reply."""
+        if self.call is None:
+            return Decision(output=text)
+        assert isinstance(self.call.args, dict)
+        return Decision([ToolCall(self.call.tool, {**self.call.args, self.parameter: text})])
+
+
+def folded(text: str) -> str:
+    """Return a text without differences of case, white space and punctuation at its ends."""
+    return " ".join(text.casefold().split()).strip(" .!\"'`*_")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A way to cheat. reply: Returns the reply for a row, or None if the row does not allow it."""
+
+    name: str
+    reply: Callable[[Case, Sequence[Case]], str | None]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _other(case: Case, cases: Sequence[Case]) -> str | None:
+    """Return the right answer of another row, which is wrong for this row."""
+    start = cases.index(case)
+    others = (cases[(start + step) % len(cases)].answer for step in range(1, len(cases)))
+    return next((answer for answer in others if folded(answer) not in case.accepted), None)
+
+
+def _changed(case: Case, cases: Sequence[Case]) -> str | None:
+    """Return the right answer with another number, or with another last letter."""
+    value = _number(case.answer)
+    if value is not None:
+        changed = value * 1.5 + 1
+        return case.reply(f"{changed:g}" if changed != int(changed) else str(int(changed)))
+    if not case.answer[-1:].isalpha():
+        return None
+    other = "x" if case.answer[-1] not in "xX" else "q"
+    return case.reply(case.answer[:-1] + other) if folded(case.answer[:-1] + other) not in case.accepted else None
+
+
+def _with_other(form: str) -> Callable[[Case, Sequence[Case]], str | None]:
+    """Return a probe whose answer contains the right answer and the answer of another row."""
+
+    def reply(case: Case, cases: Sequence[Case]) -> str | None:
+        other = _other(case, cases)
+        return None if other is None else case.reply(form.format(right=case.answer, other=other))
+
+    return reply
+
+
+def _in_parts(form: str) -> Callable[[Case, Sequence[Case]], str | None]:
+    """Return a probe whose text contains whole replies. {right} and {other} are replies, {answer} is the bare answer."""
+
+    def reply(case: Case, cases: Sequence[Case]) -> str | None:
+        other = _other(case, cases)
+        if other is None:
+            return None
+        return form.format(right=case.reply(case.answer), other=case.reply(other), answer=case.answer)
+
+    return reply
+
+
+def _outside(case: Case, cases: Sequence[Case]) -> str | None:
+    """Return the right answer in front of a reply whose own answer is wrong, if replies have a form."""
+    other = _other(case, cases)
+    return f"{case.answer}\n{case.reply(other)}" if other is not None and case.before else None
+
+
+def _all(case: Case, cases: Sequence[Case]) -> str | None:
+    answers = list(dict.fromkeys(item.answer for item in cases))[:MOST_LISTED]
+    if len(answers) < 2:
+        return None
+    return case.reply(", ".join([*(answer for answer in answers if answer != case.answer), case.answer]))
+
+
+BLIND = (
+    Probe("an empty reply", lambda case, cases: ""),
+    Probe("an empty answer in the right form", lambda case, cases: case.reply("") if case.before or case.after else None),
+    Probe("the prompt", lambda case, cases: case.prompt),
+    Probe("the prompt as the answer", lambda case, cases: case.reply(case.prompt) if case.before else None),
+    Probe("a list of all answers", _all),
+    Probe("padding", lambda case, cases: case.reply("I have thought about this carefully, step by step. " * 20)),
+    Probe("the word None", lambda case, cases: case.reply("None") if "none" not in case.accepted else None),
+    Probe("an apology", lambda case, cases: "I am sorry, but I do not know the answer to this question."),
+)  # fmt: skip
+"""Replies that do not depend on the row, or only on its prompt."""
+NEAR = (
+    Probe("another row's answer", lambda case, cases: None if (other := _other(case, cases)) is None else case.reply(other)),
+    Probe("a changed answer", _changed),
+    Probe("the negated answer", lambda case, cases: case.reply(f"not {case.answer}")),
+    Probe("two answers", _with_other("{right} or {other}")),
+    Probe("two answers, the right one last", _with_other("{other} or {right}")),
+    Probe("a contradicted answer", _with_other("{right}. No, that is wrong: {other}")),
+    Probe("an answer that is ruled out", _with_other("It is not {right} but {other}")),
+    Probe("a second reply that is wrong", _in_parts("{right}\nNo, I was wrong.\n{other}")),
+    Probe("the right answer only in a thought", _in_parts("<think>{right}</think>\n{other}")),
+    Probe("the right answer in the wrong place", _outside),
+    Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'x' * 400}")),
+)  # fmt: skip
+"""Replies around the right answer that are wrong."""
+SPELLINGS = (
+    Probe("white space around the answer", lambda case, cases: case.reply(f" {case.answer} ")),
+    Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
+    Probe("a trailing zero", lambda case, cases: case.reply(f"{case.answer}.0") if case.answer.isdigit() else None),
+    Probe("a plus sign", lambda case, cases: case.reply(f"+{case.answer}") if case.answer.isdigit() else None),
+)  # fmt: skip
+"""Right replies in another spelling."""
+
+
+@dataclass
+class Outcome:
+    """What a probe earned. paid: The cases with the reply and the rollout that was paid."""
+
+    probe: Probe
+    played: int = 0
+    paid: list[tuple[Case, str, Rollout]] = field(default_factory=list)
+    unpaid: list[tuple[Case, str, Rollout]] = field(default_factory=list)
+
+
+async def _play(subject: EnvironmentUnderTest, case: Case, text: str) -> Rollout | None:
+    """Play one reply. Return None if the rollout fails or has no reward, which other checks report."""
+    assert subject.base is not None
+    own = Function("attack", lambda view: case.decision(text))
+    try:
+        rollout = await subject.play(subject.base, case.split, case.seed, own=own)
+    except RolloutFailed:
+        return None
+    return None if rollout.reward is None else rollout
+
+
+async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[Case], str]:
+    """Return the rows with their right answers, and how the answers are known; the list is empty if they are unknown."""
+    tasks = subject.environment.tasks
+    if tasks is None:
+        return [], "the environment has no rows"
+    episodes = subject.seeds(MOST_ROWS)
+    if GOLD in subject.attempts:
+        await subject.more(GOLD, MOST_ROWS, subject.options.policy_seconds)
+        cases = [case for rollout in subject.scored(GOLD) if (case := _case_of(subject, rollout)) is not None]
+        return cases, "the policy gold"
+    for name in dict.fromkeys(name for name, _ in private_values(tasks, tasks.rows(episodes[0][0])[episodes[0][1]])):
+        for form in FORMS:
+            before, after = form
+            found = [_case_from_row(subject, split, seed, name, before, after) for split, seed in episodes]
+            cases = [case for case in found if case is not None]
+            rewards = []
+            for case in cases[:FIRST_ROWS]:
+                rollout = await _play(subject, case, case.reply(case.answer))
+                rewards.append(0.0 if rollout is None or rollout.reward is None else rollout.reward)
+            top = subject.spec.blend_for(subject.name)
+            if rewards and min(rewards) >= top.outcome > 0:
+                return [replace(case, reward=min(rewards)) for case in cases], f"the private field {name!r}"
+    return [], "the app has no policy gold, and no private field earns full reward as the answer"
+
+
+def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str, str], frozenset[str]]:
+    """Return the private strings and numbers of a row by field, and all of them folded."""
+    tasks = subject.environment.tasks
+    assert tasks is not None
+    values = [(name, str(value)) for name, value in private_values(tasks, tasks.rows(split)[seed]) if not isinstance(value, bool)]
+    return dict(reversed(values)), frozenset(folded(value) for _, value in values)
+
+
+def _case_from_row(
+    subject: EnvironmentUnderTest, split: str, seed: int, name: str, before: str, after: str
+) -> Case | None:
+    values, accepted = _row(subject, split, seed)
+    if not values.get(name, "").strip() or subject.environment.text_action is None:
+        return None
+    return Case(split, seed, "", values[name], before, after, accepted)
+
+
+def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> Case | None:
+    """Return the case of a rollout of gold, if gold's last action contains a private value of the row as text."""
+    steps = [step for step in rollout.trajectory.steps if step.refused is None and isinstance(step.args, dict)]
+    if len(steps) != 1 or not rollout.reward or rollout.reward <= 0:
+        return None
+    (step,) = steps
+    assert isinstance(step.args, dict)
+    text = subject.environment.text_action
+    values, accepted = _row(subject, rollout.split, rollout.seed)
+    for parameter, value in step.args.items():
+        if not isinstance(value, str):
+            continue
+        inside = max((item for item in values.values() if item and item in value), key=len, default=None)
+        if inside is None:
+            continue
+        before, _, after = value.rpartition(inside)
+        call = None if text is not None and step.tool == text.name else ToolCall(step.tool, step.args)
+        prompt = text_of(rollout.trajectory.initial)
+        return Case(
+            rollout.split, rollout.seed, prompt, inside, before, after, accepted, call, parameter, rollout.reward
+        )  # fmt: skip
+    return None
+
+
+async def _attacked(subject: EnvironmentUnderTest, probes: Sequence[Probe]) -> tuple[list[Outcome], list[Case], str]:
+    """Play every probe on as many rows as the time allows."""
+    cases, source = await cases_of(subject)
+    outcomes = [Outcome(probe) for probe in probes]
+    if not cases:
+        return outcomes, cases, source
+    gold = fmean(case.reward for case in cases)
+    budget = Budget(subject.options.check_seconds * 2)
+    for case in budget.within(cases):
+        for outcome in outcomes:
+            text = outcome.probe.reply(case, cases)
+            rollout = None if text is None else await _play(subject, case, text)
+            if text is None or rollout is None or rollout.reward is None:
+                continue
+            outcome.played += 1
+            (outcome.paid if rollout.reward >= PAID * gold else outcome.unpaid).append((case, text, rollout))
+    return outcomes, cases, source
+
+
+def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Yield the probes that were paid on a tenth of the rows, the most often paid first."""
+    for outcome in sorted(outcomes, key=lambda item: -len(item.paid)):
+        if outcome.paid and len(outcome.paid) >= TENTH * outcome.played:
+            yield outcome
+
+
+def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
+    """Return the line of the criterion that paid most for a rollout."""
+    scores = {item.name: item.score for item in rollout.scorecard.criteria if item.score}
+    criteria = [item for item in subject.spec.criteria if item.name in scores and item.applies_to(subject.name)]
+    return max(criteria, key=lambda item: scores[item.name] * item.weight).place if criteria else subject.place
+
+
+def _finding(subject: EnvironmentUnderTest, defects: Sequence[Outcome], cases: Sequence[Case], source: str) -> CheckResult:
+    worst = defects[0]
+    case, text, rollout = worst.paid[0]
+    gold = fmean(item.reward for item in cases)
+    found = (
+        f"A reply with {worst.probe.name} was paid on {len(worst.paid)} of {worst.played} rows: {short(text)} for seed "
+        f"{case.seed} earned {rollout.reward:.3g}, and the right answer {gold:.3g} (known from {source})."
+    )
+    if len(defects) > 1:
+        found += f" Also paid: {', '.join(item.probe.name for item in defects[1:])}."
+    return wrong(found, DO, _place(subject, rollout))
+
+
+@check("blind-pays", "A reply that does not depend on the row earns nothing.", plays=True, after=("policies",))
+async def blind_pays(subject: EnvironmentUnderTest) -> CheckResult:
+    """Send empty text, the prompt, a list of all answers, padding, and the most frequent answer."""
+    if not subject.in_this_process:
+        return skipped("Not checked, because the environment runs in another process.")
+    outcomes, cases, source = await _attacked(subject, BLIND)
+    if not cases:
+        return skipped(f"Not checked, because the right answers are unknown: {source}.")
+    defects = list(_defects(outcomes))
+    if defects:
+        return _finding(subject, defects, cases, source)
+    answer, count = Counter(case.answer for case in cases).most_common(1)[0]
+    share = count / len(cases)
+    return passed(
+        f"{len(BLIND)} kinds of replies earned less than half of the right answer on {len(cases)} rows. "
+        f"The most frequent answer is right on {share:.0%} of them ({short(answer)})."
+    )
+
+
+@check("wrong-pays", "A wrong reply that contains the right answer earns nothing.", plays=True, after=("policies",))
+async def wrong_pays(subject: EnvironmentUnderTest) -> CheckResult:
+    """Change, negate, hedge, contradict and retract the right answer, or put it where it does not count."""
+    if not subject.in_this_process:
+        return skipped("Not checked, because the environment runs in another process.")
+    outcomes, cases, source = await _attacked(subject, NEAR)
+    if not cases:
+        return skipped(f"Not checked, because the right answers are unknown: {source}.")
+    defects = list(_defects(outcomes))
+    if defects:
+        return _finding(subject, defects, cases, source)
+    return passed(f"{len(NEAR)} kinds of wrong replies earned less than half of the right answer on {len(cases)} rows.")
+
+
+@check("right-refused", "A right answer in another spelling earns as much.", plays=True, after=("policies",))
+async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
+    """Send the right answer with white space, a line break, a trailing zero or a plus sign."""
+    if not subject.in_this_process:
+        return skipped("Not checked, because the environment runs in another process.")
+    outcomes, cases, source = await _attacked(subject, SPELLINGS)
+    if not cases:
+        return skipped(f"Not checked, because the right answers are unknown: {source}.")
+    refused = [item for item in outcomes if item.unpaid and len(item.unpaid) > PAID * item.played]
+    if refused:
+        case, text, _ = refused[0].unpaid[0]
+        names = ", ".join(item.probe.name for item in refused)
+        found = f"A right answer with {names} is not paid: {text[:60]!r} for seed {case.seed}."
+        return warning(found, DO, subject.place)
+    return passed(f"{len(SPELLINGS)} spellings of the right answer are paid on {len(cases)} rows.")
