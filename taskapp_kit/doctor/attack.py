@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
-from taskapp_kit.doctor.policies import Function
+from taskapp_kit.doctor.policies import Function, scripted
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import text_of
@@ -90,7 +90,7 @@ def _other(case: Case, cases: Sequence[Case]) -> str | None:
     return next((answer for answer in others if folded(answer) not in case.accepted), None)
 
 
-def _changed(case: Case, cases: Sequence[Case]) -> str | None:
+def _changed(case: Case, _cases: Sequence[Case]) -> str | None:
     """Return the right answer with another number, or with another last letter."""
     value = _number(case.answer)
     if value is not None:
@@ -221,7 +221,11 @@ def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str
     """Return the private strings and numbers of a row by field, and all of them folded."""
     tasks = subject.environment.tasks
     assert tasks is not None
-    values = [(name, str(value)) for name, value in private_values(tasks, tasks.rows(split)[seed]) if not isinstance(value, bool)]
+    values = [
+        (name, str(value))
+        for name, value in private_values(tasks, tasks.rows(split)[seed])
+        if not isinstance(value, bool)
+    ]
     return dict(reversed(values)), frozenset(folded(value) for _, value in values)
 
 
@@ -260,7 +264,9 @@ def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> Case | None:
 
 async def _attacked(subject: EnvironmentUnderTest, probes: Sequence[Probe]) -> tuple[list[Outcome], list[Case], str]:
     """Play every probe on as many rows as the time allows."""
-    cases, source = await cases_of(subject)
+    if subject.right_answers is None:
+        subject.right_answers = await cases_of(subject)
+    cases, source = subject.right_answers
     outcomes = [Outcome(probe) for probe in probes]
     if not cases:
         return outcomes, cases, source
@@ -291,7 +297,9 @@ def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
     return max(criteria, key=lambda item: scores[item.name] * item.weight).place if criteria else subject.place
 
 
-def _finding(subject: EnvironmentUnderTest, defects: Sequence[Outcome], cases: Sequence[Case], source: str) -> CheckResult:
+def _finding(
+    subject: EnvironmentUnderTest, defects: Sequence[Outcome], cases: Sequence[Case], source: str
+) -> CheckResult:
     worst = defects[0]
     case, text, rollout = worst.paid[0]
     gold = fmean(item.reward for item in cases)
@@ -352,3 +360,52 @@ async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
         found = f"A right answer with {names} is not paid: {text[:60]!r} for seed {case.seed}."
         return warning(found, DO, subject.place)
     return passed(f"{len(SPELLINGS)} spellings of the right answer are paid on {len(cases)} rows.")
+
+
+REPEATS = 10
+"""How often an action that earned a reward is repeated."""
+
+
+@check(
+    "repeat-pays", "Repeating what earned a reward does not earn more than good play.", plays=True, after=("policies",)
+)
+async def repeat_pays(subject: EnvironmentUnderTest) -> CheckResult:
+    """Play gold up to each kind of rewarded step, then repeat that step, or undo and redo it."""
+    gold = [rollout for rollout in subject.scored(GOLD) if rollout.reward is not None and rollout.length > 1]
+    if not gold:
+        return skipped("Not checked, because the app has no policy gold with several steps.")
+    tried = 0
+    paid: list[tuple[Rollout, Rollout, str]] = []
+    for one in Budget(subject.options.check_seconds).within(gold):
+        actions = scripted(one.trajectory.steps)
+        for at, way in _rewarded(one):
+            repeated = (
+                actions[: at + 1] + (actions[at : at + 1] if way == "repeating" else actions[at - 1 : at + 1]) * REPEATS
+            )
+            try:
+                rollout = await subject.play_ops(repeated, one.split, one.seed)
+            except RolloutFailed:
+                continue
+            tried += 1
+            assert one.reward is not None
+            if rollout.reward is not None and rollout.reward > one.reward + abs(one.reward) * PAID:
+                paid.append((one, rollout, f"{way} {one.trajectory.steps[at].tool} at step {at + 1}"))
+                break
+    if paid and len(paid) >= TENTH * len(gold):
+        one, rollout, what = paid[0]
+        found = (
+            f"In seed {one.seed}, {what} {REPEATS} times earned {rollout.reward:.3g}, and good play {one.reward:.3g}."
+        )
+        return wrong(found, "Pay each goal once, or let the way back cost what the way there earned.", subject.place)
+    return passed(f"{tried} rollouts that repeat a rewarded step earned no more than good play.")
+
+
+def _rewarded(rollout: Rollout) -> Iterator[tuple[int, str]]:
+    """Yield the first rewarded step of each tool, with each way to repeat it."""
+    seen = set()
+    for at, step in enumerate(rollout.trajectory.steps):
+        if step.reward and step.reward > 0 and step.tool not in seen:
+            seen.add(step.tool)
+            yield at, "repeating"
+            if at:
+                yield at, "undoing and redoing"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.source_location import line_of
@@ -25,6 +25,9 @@ from taskapp_kit.records.trajectory import Trajectory
 from taskapp_kit.rollout.policy.options import policies_of
 from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.rollout import RolloutRequest
+
+if TYPE_CHECKING:
+    from taskapp_kit.doctor.attack import Case
 
 GOLD = "gold"
 CONSTANTS = 3
@@ -112,6 +115,7 @@ class EnvironmentUnderTest:
         self.base: Player | None = None
         self.asks_models = False
         self.nonsense: dict[str, list[Rollout]] = {}
+        self.right_answers: tuple[list[Case], str] | None = None
 
     # -- the environment ------------------------------------------------------------------------------------------
 
