@@ -6,6 +6,7 @@ that is wrong by construction, or that does not depend on the row, may earn at m
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,11 +163,11 @@ NEAR = (
     Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'x' * 400}")),
 )  # fmt: skip
 """Replies around the right answer that are wrong."""
+_DECIMAL = re.compile(r"-?\d+\.\d+")
 SPELLINGS = (
     Probe("white space around the answer", lambda case, cases: case.reply(f" {case.answer} ")),
     Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
-    Probe("a trailing zero", lambda case, cases: case.reply(f"{case.answer}.0") if case.answer.isdigit() else None),
-    Probe("a plus sign", lambda case, cases: case.reply(f"+{case.answer}") if case.answer.isdigit() else None),
+    Probe("a trailing zero", lambda case, cases: case.reply(f"{case.answer}0") if _DECIMAL.fullmatch(case.answer) else None),
 )  # fmt: skip
 """Right replies in another spelling."""
 
@@ -312,42 +313,32 @@ def _finding(
     return wrong(found, DO, _place(subject, rollout))
 
 
-@check("blind-pays", "A reply that does not depend on the row earns nothing.", plays=True, after=("policies",))
-async def blind_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Send empty text, the prompt, a list of all answers, padding, and the most frequent answer."""
+@check(
+    "attack",
+    "A reply without the right answer earns less than half of the right answer.",
+    plays=True,
+    after=("policies",),
+)
+async def attack(subject: EnvironmentUnderTest) -> CheckResult:
+    """Send replies that do not depend on the row, and replies that change, hedge, contradict or misplace the right answer."""
     if not subject.in_this_process:
         return skipped("Not checked, because the environment runs in another process.")
-    outcomes, cases, source = await _attacked(subject, BLIND)
+    outcomes, cases, source = await _attacked(subject, (*BLIND, *NEAR))
     if not cases:
         return skipped(f"Not checked, because the right answers are unknown: {source}.")
     defects = list(_defects(outcomes))
     if defects:
         return _finding(subject, defects, cases, source)
-    answer, count = Counter(case.answer for case in cases).most_common(1)[0]
-    share = count / len(cases)
+    _, count = Counter(case.answer for case in cases).most_common(1)[0]
     return passed(
-        f"{len(BLIND)} kinds of replies earned less than half of the right answer on {len(cases)} rows. "
-        f"The most frequent answer is right on {share:.0%} of them ({short(answer)})."
+        f"{len(outcomes)} kinds of replies were not paid, on up to {len(cases)} rows. "
+        f"The most frequent answer is right on {count / len(cases):.0%} of the rows."
     )
-
-
-@check("wrong-pays", "A wrong reply that contains the right answer earns nothing.", plays=True, after=("policies",))
-async def wrong_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Change, negate, hedge, contradict and retract the right answer, or put it where it does not count."""
-    if not subject.in_this_process:
-        return skipped("Not checked, because the environment runs in another process.")
-    outcomes, cases, source = await _attacked(subject, NEAR)
-    if not cases:
-        return skipped(f"Not checked, because the right answers are unknown: {source}.")
-    defects = list(_defects(outcomes))
-    if defects:
-        return _finding(subject, defects, cases, source)
-    return passed(f"{len(NEAR)} kinds of wrong replies earned less than half of the right answer on {len(cases)} rows.")
 
 
 @check("right-refused", "A right answer in another spelling earns as much.", plays=True, after=("policies",))
 async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
-    """Send the right answer with white space, a line break, a trailing zero or a plus sign."""
+    """Send the right answer with white space, a line break, or a trailing zero after a decimal point."""
     if not subject.in_this_process:
         return skipped("Not checked, because the environment runs in another process.")
     outcomes, cases, source = await _attacked(subject, SPELLINGS)

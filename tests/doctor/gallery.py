@@ -148,6 +148,47 @@ class Coin:
         return Step("", reward=float(answer == (self.seed % 2 == 0)), terminated=True)
 '''
 
+CHEST = '''
+import random
+
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("gallery")
+
+
+@app.environment("chest", splits={"train": range(1000), "test": range(1000, 2000)}, max_steps=30)
+class Chest:
+    """Find the key in one of a million rooms, open the chest, then leave."""
+
+    def reset(self, seed: int) -> str:
+        self.room, self.key = random.Random(seed).randrange(10**6), False
+        return f"A voice from room {self.room} calls: the key is here."
+
+    @action
+    def search(self, room: int) -> Step:
+        """Search a room, from 0 to 999999."""
+        self.key = self.key or room == self.room
+        return Step("a key" if room == self.room else "nothing")
+
+    @action
+    def open(self) -> Step:
+        """Open the chest with the key."""
+        return Step("gold" if self.key else "locked", reward=float(self.key))
+
+    @action
+    def leave(self) -> Step:
+        """Leave. This ends the episode."""
+        return Step("outside", terminated=True)
+
+
+@app.policy("gold")
+def gold(observation: str, rng) -> dict[str, dict[str, int]]:
+    """Searches the room that the voice names, opens the chest, and leaves."""
+    if observation.startswith("A voice"):
+        return {"search": {"room": int(observation.split("room ")[1].split()[0])}}
+    return {"open": {}} if observation == "a key" else {"leave": {}}
+'''
+
 SOUND = {"hunt": HUNT, "riddles": RIDDLES, "capitals": CAPITALS, "coin": COIN}
 
 RESET = "    def reset(self, seed: int) -> str:\n"
@@ -185,6 +226,33 @@ UNSOUND = {
         {RIGHT}""",
         },
     ),
+    # An answer that contains the capital is right, whatever else it says.
+    "attack": fault(
+        CAPITALS,
+        {
+            "float(answer_text.strip().lower() == task.answer.lower())": "float(task.answer.lower() in answer_text.lower())",
+            """
+
+@app.policy("gold")
+def gold(task: Row) -> str:
+    \"\"\"Names it.\"\"\"
+    return task.answer
+""": "",
+        },
+    ),
+    # Three letters are enough.
+    "attack__prefix": fault(
+        CAPITALS,
+        {
+            "answer_text.strip().lower() == task.answer.lower()": "answer_text.strip().lower()[:3] == task.answer.lower()[:3]"
+        },
+    ),
+    # A line break after the answer makes it wrong.
+    "right_refused": fault(
+        CAPITALS, {"answer_text.strip().lower() == task.answer.lower()": "answer_text == task.answer"}
+    ),
+    # Opening the chest pays each time.
+    "repeat_pays": CHEST,
     # The schema allows what the environment refuses: any number but one with four digits.
     "actions_accepted": fault(
         HUNT,
