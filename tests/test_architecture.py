@@ -599,7 +599,7 @@ CODE_LINES = {
     "config": 376,
     "declare": 2778,
     "deploy": 3502,
-    "doctor": 2094,
+    "doctor": 2402,
     "errors": 146,
     "evaluate": 4460,
     "grading": 783,

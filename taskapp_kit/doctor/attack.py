@@ -14,11 +14,12 @@ from statistics import fmean
 
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import Function, scripted
+from taskapp_kit.doctor.row_answer import RowAnswer, folded
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import text_of
 from taskapp_kit.records.rollout import Rollout
-from taskapp_kit.records.trajectory import Decision, ToolCall
+from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.score.private import private_values
 
 PAID = 0.5
@@ -36,45 +37,11 @@ DO = "Compare the whole answer with a grader of taskapp_kit.grading (see docs/en
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A row with its right answer. The right reply is `before`, `answer` and `after`, as text or as one argument of a tool."""
-
-    split: str
-    seed: int
-    prompt: str
-    answer: str
-    before: str
-    after: str
-    accepted: frozenset[str]
-    """All private strings and numbers of the row, folded. A reply with one of them may be right."""
-    call: ToolCall | None = None
-    """The tool call of the right reply, or None for text."""
-    parameter: str = ""
-    reward: float = 0.0
-
-    def reply(self, answer: str) -> str:
-        """Return a reply in the form of the right one, with another answer."""
-        return f"{self.before}{answer}{self.after}"
-
-    def decision(self, text: str) -> Decision:
-        """Return the decision that sends a whole reply."""
-        if self.call is None:
-            return Decision(output=text)
-        assert isinstance(self.call.args, dict)
-        return Decision([ToolCall(self.call.tool, {**self.call.args, self.parameter: text})])
-
-
-def folded(text: str) -> str:
-    """Return a text without differences of case, white space and punctuation at its ends."""
-    return " ".join(text.casefold().split()).strip(" .!\"'`*_")
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
     """A way to cheat. reply: Returns the reply for a row, or None if the row does not allow it."""
 
     name: str
-    reply: Callable[[Case, Sequence[Case]], str | None]
+    reply: Callable[[RowAnswer, Sequence[RowAnswer]], str | None]
 
 
 def _number(text: str) -> float | None:
@@ -84,14 +51,14 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _other(case: Case, cases: Sequence[Case]) -> str | None:
+def _other(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
     """Return the right answer of another row, which is wrong for this row."""
     start = cases.index(case)
     others = (cases[(start + step) % len(cases)].answer for step in range(1, len(cases)))
     return next((answer for answer in others if folded(answer) not in case.accepted), None)
 
 
-def _changed(case: Case, _cases: Sequence[Case]) -> str | None:
+def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
     """Return the right answer with another number, or with another last letter."""
     value = _number(case.answer)
     if value is not None:
@@ -103,20 +70,20 @@ def _changed(case: Case, _cases: Sequence[Case]) -> str | None:
     return case.reply(case.answer[:-1] + other) if folded(case.answer[:-1] + other) not in case.accepted else None
 
 
-def _with_other(form: str) -> Callable[[Case, Sequence[Case]], str | None]:
+def _with_other(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
     """Return a probe whose answer contains the right answer and the answer of another row."""
 
-    def reply(case: Case, cases: Sequence[Case]) -> str | None:
+    def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases)
         return None if other is None else case.reply(form.format(right=case.answer, other=other))
 
     return reply
 
 
-def _in_parts(form: str) -> Callable[[Case, Sequence[Case]], str | None]:
+def _in_parts(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
     """Return a probe whose text contains whole replies. {right} and {other} are replies, {answer} is the bare answer."""
 
-    def reply(case: Case, cases: Sequence[Case]) -> str | None:
+    def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases)
         if other is None:
             return None
@@ -125,13 +92,13 @@ def _in_parts(form: str) -> Callable[[Case, Sequence[Case]], str | None]:
     return reply
 
 
-def _outside(case: Case, cases: Sequence[Case]) -> str | None:
+def _outside(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
     """Return the right answer in front of a reply whose own answer is wrong, if replies have a form."""
     other = _other(case, cases)
     return f"{case.answer}\n{case.reply(other)}" if other is not None and case.before else None
 
 
-def _all(case: Case, cases: Sequence[Case]) -> str | None:
+def _all(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
     answers = list(dict.fromkeys(item.answer for item in cases))[:MOST_LISTED]
     if len(answers) < 2:
         return None
@@ -178,11 +145,11 @@ class Outcome:
 
     probe: Probe
     played: int = 0
-    paid: list[tuple[Case, str, Rollout]] = field(default_factory=list)
-    unpaid: list[tuple[Case, str, Rollout]] = field(default_factory=list)
+    paid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
+    unpaid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
 
 
-async def _play(subject: EnvironmentUnderTest, case: Case, text: str) -> Rollout | None:
+async def _play(subject: EnvironmentUnderTest, case: RowAnswer, text: str) -> Rollout | None:
     """Play one reply. Return None if the rollout fails or has no reward, which other checks report."""
     assert subject.base is not None
     own = Function("attack", lambda view: case.decision(text))
@@ -193,7 +160,7 @@ async def _play(subject: EnvironmentUnderTest, case: Case, text: str) -> Rollout
     return None if rollout.reward is None else rollout
 
 
-async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[Case], str]:
+async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]:
     """Return the rows with their right answers, and how the answers are known; the list is empty if they are unknown."""
     tasks = subject.environment.tasks
     if tasks is None:
@@ -232,14 +199,14 @@ def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str
 
 def _case_from_row(
     subject: EnvironmentUnderTest, split: str, seed: int, name: str, before: str, after: str
-) -> Case | None:
+) -> RowAnswer | None:
     values, accepted = _row(subject, split, seed)
     if not values.get(name, "").strip() or subject.environment.text_action is None:
         return None
-    return Case(split, seed, "", values[name], before, after, accepted)
+    return RowAnswer(split, seed, "", values[name], before, after, accepted)
 
 
-def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> Case | None:
+def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | None:
     """Return the case of a rollout of gold, if gold's last action contains a private value of the row as text."""
     steps = [step for step in rollout.trajectory.steps if step.refused is None and isinstance(step.args, dict)]
     if len(steps) != 1 or not rollout.reward or rollout.reward <= 0:
@@ -257,13 +224,15 @@ def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> Case | None:
         before, _, after = value.rpartition(inside)
         call = None if text is not None and step.tool == text.name else ToolCall(step.tool, step.args)
         prompt = text_of(rollout.trajectory.initial)
-        return Case(
+        return RowAnswer(
             rollout.split, rollout.seed, prompt, inside, before, after, accepted, call, parameter, rollout.reward
         )  # fmt: skip
     return None
 
 
-async def _attacked(subject: EnvironmentUnderTest, probes: Sequence[Probe]) -> tuple[list[Outcome], list[Case], str]:
+async def _attacked(
+    subject: EnvironmentUnderTest, probes: Sequence[Probe]
+) -> tuple[list[Outcome], list[RowAnswer], str]:
     """Play every probe on as many rows as the time allows."""
     if subject.right_answers is None:
         subject.right_answers = await cases_of(subject)
@@ -299,7 +268,7 @@ def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
 
 
 def _finding(
-    subject: EnvironmentUnderTest, defects: Sequence[Outcome], cases: Sequence[Case], source: str
+    subject: EnvironmentUnderTest, defects: Sequence[Outcome], cases: Sequence[RowAnswer], source: str
 ) -> CheckResult:
     worst = defects[0]
     case, text, rollout = worst.paid[0]

@@ -27,7 +27,7 @@ from taskapp_kit.rollout.service import Service
 from taskapp_kit.wire.rollout import RolloutRequest
 
 if TYPE_CHECKING:
-    from taskapp_kit.doctor.attack import Case
+    from taskapp_kit.doctor.row_answer import RowAnswer
 
 GOLD = "gold"
 CONSTANTS = 3
@@ -115,7 +115,7 @@ class EnvironmentUnderTest:
         self.base: Player | None = None
         self.asks_models = False
         self.nonsense: dict[str, list[Rollout]] = {}
-        self.right_answers: tuple[list[Case], str] | None = None
+        self.right_answers: tuple[list[RowAnswer], str] | None = None
 
     # -- the environment ------------------------------------------------------------------------------------------
 
