@@ -188,7 +188,7 @@ def test_what_this_process_does_not_own_cannot_be_settled(run: Run) -> None:
             await store.settle(StoredResult("r1", answer=b"{}"))
         await store.claim(record("r1"))
         for both in (StoredResult("r1"), StoredResult("r1", answer=b"{}", failure=FAILURE)):
-            with pytest.raises(StoreError, match="'r1' .*exactly"):
+            with pytest.raises(StoreError, match="'r1'"):
                 await store.settle(both)
         settling = asyncio.ensure_future(store.settle(StoredResult("r1", answer=b"{}")))
         await asyncio.sleep(0)

@@ -387,7 +387,7 @@ async def test_missing_token_data_is_a_warning(which: str, workers: int, request
         async with asking(app, workers=workers) as service:
             assert (await service.rollout(asked(model.url, record={"logprobs": True}))).warnings == []
     found = await warned()
-    assert [told.partition(" were requested")[0] for told in found] == [
+    assert [told.partition(" were asked for")[0] for told in found] == [
         "token ids of the prompt", "token ids", "log-probabilities",
     ]  # fmt: skip
     assert all(" 2 of 2 " in told for told in found)

@@ -79,7 +79,7 @@ def test_without_psycopg_the_extra_is_named() -> None:
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
     shown = printed(script, env={**os.environ, "PYTHONPATH": path})
-    assert "psycopg, which is not installed. pip install 'taskapp-kit[postgres]'" in shown
+    assert "psycopg, which is not installed. Run: pip install 'taskapp-kit[postgres]'" in shown
     assert "hunter2" not in shown
 
 

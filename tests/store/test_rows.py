@@ -231,7 +231,7 @@ unkeepable = st.sampled_from(
         (np.datetime64("2024-01-02"), "is of type datetime.date"),
         (float("-inf"), "is -inf"),
         ({1, 2}, "is of type set"),
-        ({(1, 2): 3}, "keys are str"),
+        ({(1, 2): 3}, "keys must be str"),
     ]
 )
 

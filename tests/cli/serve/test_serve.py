@@ -168,6 +168,6 @@ def test_a_heavy_judge_is_refused_with_the_variable(run: Run, tmp_path: Path) ->
     )
     (tmp_path / "judged.py").write_text(text)
     done = run("serve", "judged.py", "--port", "0", status=1)
-    assert re.search(r"Error: judge 'kind'.*TASKAPP_JUDGE_URL", done.stderr)
+    assert re.search(r"Error: Judge 'kind'.*TASKAPP_JUDGE_URL", done.stderr)
     assert "Traceback" not in done.stderr
     assert not [name for name in os.environ if name.startswith("TASKAPP_SERVED")]

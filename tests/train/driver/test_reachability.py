@@ -72,7 +72,7 @@ def test_one_turn_is_played_and_reported_without_its_token(tmp_path: Path) -> No
 def test_a_task_app_that_others_reach_refuses_loopback_and_the_line_that_allows_it_does() -> None:
     with serving("public") as server, pytest.raises(JobError) as raised:
         checked(server.url, ScriptedSampler(), key=KEY)
-    assert "Start the task app with TASKAPP_INFERENCE_ALLOW=127.0.0.1 " in str(raised.value)
+    assert "Start the task app with TASKAPP_INFERENCE_ALLOW=127.0.0.1" in str(raised.value)
     assert "/r/" not in str(raised.value)
     sampler = ScriptedSampler()
     with serving("public", ("127.0.0.1",)) as server:

@@ -60,7 +60,7 @@ def test_a_job_that_does_not_fit_says_what_does() -> None:
     both: dict[Any, Any] = {"full": full, "lora": lora}
     assert memory_problem(both, "full", full.total) is None
     assert memory_problem(both, "lora", lora.total) is None
-    adapter = 'trainer_mode = "lora" needs about 3.8.'
+    adapter = 'trainer_mode = "lora" needs about 3.8 GB.'
     assert memory_problem(both, "full", 4 * 10**9).endswith(adapter)
     for estimates, mode, available in ((both, "full", 1), ({"full": full}, "full", 4), (both, "lora", 2)):
         problem = memory_problem(estimates, mode, available * 10**9)
