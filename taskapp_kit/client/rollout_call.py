@@ -45,7 +45,7 @@ POLL_PATIENCE = 4
 CANCEL_SECONDS = 5.0
 BACKOFF = Backoff(longest_seconds=10.0)
 FULL_SERVER = Backoff(longest_seconds=5.0, growth=1.5)
-"""Short pauses, because a full server may become free at any moment."""
+"""The pauses are short, because a full server may accept a request at any moment."""
 NOT_RUN = frozenset({"saturated", "key_quota_reached"})
 NOT_NOW = frozenset({"draining", "store_failing"})
 """Error codes of rejections that may last, so the number of attempts is limited. Nothing ran on the server."""

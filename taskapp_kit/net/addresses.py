@@ -200,7 +200,7 @@ def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
     try:
         return server_url(url)
     except NotAnAddress as wrong:
-        raise ConfigError(f"The URL {wrong}.", hint=f"Use an address such as {example}, without the key.") from None
+        raise ConfigError(f"The URL {wrong}.", hint=f"Use an address such as {example}, without a key.") from None
 
 
 def _port_of(scheme: str) -> int:

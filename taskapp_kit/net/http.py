@@ -74,10 +74,10 @@ class Trouble(Enum):
     PROXY = "is behind a proxy that cannot be reached"
     FORBIDDEN = "has an address that must not be called"
     UNSENDABLE = "cannot receive this request: a header or the address contains characters that HTTP does not allow"
-    TIMEOUT = "did not answer in time"
-    DROPPED = "dropped the connection before it had answered"
-    TRUNCATED = "dropped the connection before the response was complete"
-    NOT_HTTP = "answered with something that is not HTTP"
+    TIMEOUT = "did not respond in time"
+    DROPPED = "closed the connection before it responded"
+    TRUNCATED = "closed the connection before the response was complete"
+    NOT_HTTP = "sent a response that is not HTTP"
     TOO_LARGE = "sent a response that is too large"
 
 
@@ -302,7 +302,7 @@ class Transport:
                 # the first bytes of an error response are enough to describe the error
                 if cut:
                     break
-                too_large = f"answered with more than {limit // (1 << 20)} MiB"
+                too_large = f"sent more than {limit // (1 << 20)} MiB"
                 raise NoAnswer(Trouble.TOO_LARGE, too_large, status=response.status)
         return b"".join(parts)
 
@@ -420,12 +420,12 @@ def _no_answer(
         case aiohttp.ClientProxyConnectionError():
             return NoAnswer(Trouble.PROXY)
         case aiohttp.ClientHttpProxyError():
-            return NoAnswer(Trouble.PROXY, f"is behind a proxy that answered with status {error.status}")
+            return NoAnswer(Trouble.PROXY, f"is behind a proxy that responded with status {error.status}")
         case aiohttp.ConnectionTimeoutError():
             return NoAnswer(Trouble.CONNECT_TIMEOUT)
         case TimeoutError():
             waited = silence_seconds if isinstance(error, aiohttp.SocketTimeoutError) else seconds
-            return NoAnswer(Trouble.TIMEOUT, f"did not answer within {waited:g} s" if waited is not None else "")
+            return NoAnswer(Trouble.TIMEOUT, f"did not respond within {waited:g} s" if waited is not None else "")
         # subclasses of ClientConnectorError must come before ClientConnectorError
         case aiohttp.ClientConnectorCertificateError():
             return NoAnswer(Trouble.CERTIFICATE)

@@ -23,7 +23,7 @@ _RANDOM = random.Random()
 JITTER = (0.8, 1.2)
 """The range of the random factor of a pause, so that callers that failed together do not retry together."""
 MAY_PASS = NO_CONNECTION | {Trouble.DROPPED, Trouble.TRUNCATED, Trouble.TIMEOUT}
-"""The errors after which a request is retried. A request is not retried after a closed port or an invalid request."""
+"""The errors after which a request is retried. Other failures, such as a closed port, are not retried."""
 GATEWAY_TROUBLE = frozenset({408, 429, 502, 503, 504})
 """The statuses after which a request is retried, unless the response comes from the task app itself."""
 

@@ -84,7 +84,7 @@ def changed(options: ServiceOptions, name: str, changes: Mapping[str, Any]) -> S
 
 
 MAIN, MAIN_OF_REPLICA = "__main__", "__mp_main__"
-"""Module names of a script: in the process that runs it, and in replicas, which use the name from multiprocessing."""
+"""The module names of a script in the process that runs it, and in replicas, which use multiprocessing's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def test_seeds_options_ends_and_failures(served: str) -> None:
         ("cut", {}, "sent no reward"),
         ("pay", {"high": 13}, "'reset' with an error"),
         ("pay", {"over": True}, "ended the episode at reset"),
-        ("sleep", {}, "did not answer 'step' within 1 s"),
+        ("sleep", {}, "did not respond to 'step' within 1 s"),
     ):
         with pytest.raises(RolloutFailed, match=sentence) as failed:
             play(app, seed=1, action={"step": {"amount": 1, "how": how}}, config=config)

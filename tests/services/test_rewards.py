@@ -57,7 +57,7 @@ async def test_a_subclass_and_asynchronous_functions() -> None:
 
 
 def test_without_a_function_or_with_one_that_no_process_finds() -> None:
-    with pytest.raises(BadArgument, match="no function"):
+    with pytest.raises(BadArgument, match="no reward function"):
         RewardActor.as_service()
     with pytest.raises(BadArgument, match="cannot be the function of a service"):
         RewardActor.as_service(lambda prompt, response, target: 1.0)

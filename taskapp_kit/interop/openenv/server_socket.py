@@ -67,7 +67,7 @@ def described(url: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]
         body = answer.json_object()
         if answer.status != 200 or body is None:
             what = "something other than a JSON object" if answer.status == 200 else f"HTTP {answer.status}"
-            raise _failed(url, f"answered {path} with {what}", status_hint(answer.status, ADDRESS))
+            raise _failed(url, f"responded to {path} with {what}", status_hint(answer.status, ADDRESS))
         return body
 
     return run(get())
@@ -126,7 +126,7 @@ class OpenEnvSocket:
         if frame.get("type") != ANSWERS[kind] or not isinstance(answer, dict):
             self.drop()
             sent = cut(str(frame.get("type")), 40)
-            raise self._failed(f"answered {kind!r} with a frame of type {sent!r}; expected {ANSWERS[kind]!r}")
+            raise self._failed(f"responded to {kind!r} with a frame of type {sent!r}; expected {ANSWERS[kind]!r}")
         return answer
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class OpenEnvSocket:
             hint = status_hint(status, ADDRESS)
             raise self._failed(f"rejected the connection to /ws with HTTP {status}", hint) from None
         except (WebSocketException, OSError) as error:
-            what = "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+            what = "it did not respond in time" if isinstance(error, TimeoutError) else type(error).__name__
             raise OpenEnvFailed(f"The OpenEnv server at {self._url} cannot be reached: {what}.") from error
 
     def _answer_to(self, frame: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -180,11 +180,11 @@ class OpenEnvSocket:
                 extra = None
         except TimeoutError:
             raise self._failed(
-                f"did not answer {kind!r} within {self._seconds:g} s. The connection was closed, because responses have no id",
+                f"did not respond to {kind!r} within {self._seconds:g} s. The connection is closed, because responses have no id",
                 "Increase seconds= of from_openenv.",
             ) from None
         except (ConnectionClosed, OSError) as error:
-            raise self._failed(f"closed the connection before it answered {kind!r}") from error
+            raise self._failed(f"closed the connection before it responded to {kind!r}") from error
         if extra is not None:
             raise self._failed("sent an unexpected frame")
         try:
@@ -192,7 +192,7 @@ class OpenEnvSocket:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise self._failed(f"answered {kind!r} with something other than a JSON object")
+            raise self._failed(f"responded to {kind!r} with something other than a JSON object")
         return answer
 
     def _raise(self, kind: str, error: Mapping[str, Json]) -> None:
@@ -202,7 +202,7 @@ class OpenEnvSocket:
         if code == INVALID and kind == "step":
             raise InvalidAction(f"Nothing was done: {_fields(error) or message}")
         self.drop()
-        failed = self._failed(f"answered {kind!r} with an error ({cut(code, 40)})", "The message is in the log.")
+        failed = self._failed(f"responded to {kind!r} with an error ({cut(code, 40)})", "See the log.")
         raise failed from ServerMessage(message)
 
     def _failed(self, what: str, hint: str = "") -> OpenEnvFailed:

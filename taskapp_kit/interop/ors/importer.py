@@ -132,7 +132,7 @@ class OrsEnvironment(ServerEpisode):
             raise InvalidAction(str(answer.get("error"))[:2000])
         output = answer.get("output")
         if not isinstance(output, dict):
-            raise self.failed(f"answered the call of {tool!r} without an output")
+            raise self.failed(f"responded to the call of {tool!r} without an output")
         reward, finished = output.get("reward"), self.flag(output, "finished")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             raise self.failed("sent a reward that is not a number")

@@ -63,7 +63,7 @@ EVENT_STREAM = "text/event-stream"
 SLASHED_PING = "openreward's, whose base URL ends with a slash"
 SECOND_NAMES = ("//ping", "/delete_session")
 KITS_OWN = "/health"
-"""A path at the root that is omitted, because the kit's own route returns the same."""
+"""A path at the root that is omitted, because the kit's own route returns the same response."""
 SHARED = "/score_group"
 """A path at the root that the kit also uses. Only requests with a session id are ORS requests."""
 

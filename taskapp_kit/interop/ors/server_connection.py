@@ -65,11 +65,11 @@ class OrsConnection:
         """Begin an episode with the task `index` of a split, and return the blocks of the task's prompt."""
         task = self.ask(f"/{quote(environment)}/task", {"split": split, "index": index})
         if not isinstance(task, dict) or not isinstance(task.get("task"), dict):
-            raise self._failed("answered /task without a task")
+            raise self._failed("responded to /task without a task")
         frames = self._frames(self._sent("/create_session", {}, DESCRIBE_SECONDS), "/create_session")
         self._sid = next((data for kind, data in frames if kind == "task_id"), None)
         if not self._sid:
-            raise self._failed("answered /create_session without an id")
+            raise self._failed("responded to /create_session without an id")
         self._environment = environment
         self._ready("/create", {"env_name": environment, "task_spec": task["task"]})
         blocks = self._ready(f"/{quote(environment)}/prompt", None)
@@ -93,7 +93,7 @@ class OrsConnection:
             if kind == "end":
                 result = _parsed("".join(pieces))
                 if not isinstance(result, dict) or not isinstance(result.get("ok"), bool):
-                    raise self._failed(f"answered {tool!r} with something other than a tool result")
+                    raise self._failed(f"responded to {tool!r} with something other than a tool result")
                 return result
         raise self._failed(f"closed the stream before {tool!r} had a result")
 
@@ -146,7 +146,7 @@ class OrsConnection:
         try:
             return answer.json()
         except ValueError:
-            raise self._failed(f"answered {path} with something other than JSON") from None
+            raise self._failed(f"responded to {path} with something other than JSON") from None
 
     def _frames(self, answer: HttpResponse, path: str) -> list[tuple[str, str]]:
         if answer.status != 200:
@@ -159,7 +159,7 @@ class OrsConnection:
 
     def _refused(self, answer: HttpResponse, path: str) -> OrsFailed:
         hint = status_hint(answer.status, ", which must not contain a path, and environment=.")
-        failed = self._failed(f"answered {path} with HTTP {answer.status}", hint)
+        failed = self._failed(f"responded to {path} with HTTP {answer.status}", hint)
         failed.__cause__ = ServerMessage(
             quoted(answer.body[: 4 * MAX_QUOTED].decode("utf-8", "replace"), self._headers)
         )

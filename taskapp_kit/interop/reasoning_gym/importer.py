@@ -32,7 +32,7 @@ from taskapp_kit.interop.class_parts import ClassParts, require
 from taskapp_kit.records.trajectory import Step
 
 MAX_ANSWER_CHARACTERS = 10_000
-"""The maximum length of an answer. The longest expected answers, grids and boards, have a few thousand characters."""
+"""The maximum length of an answer. The longest expected answers are grids and boards with a few thousand characters."""
 MAX_FORMULA_CHARACTERS = 1000
 """The maximum length for FORMULAS. It is lower, because sympy's time grows faster than the length."""
 MAX_TEXT_CHARACTERS = 400_000

@@ -6,8 +6,8 @@ It is written against verifiers 0.3.1, which calls this API `verifiers.legacy`. 
 
 If a rollout fails, `state["error"]` is a `vf.Error` and the reward is NaN, because the classic API has no null reward
 and turns an exception in a reward function into 0.0. The advantage of the rollout is 0.0, and the rollout does not
-count in the group's baseline. If the failure of a judge or a deadline may be temporary, the error is an InfraError, and
-verifiers plays the rollout again, up to `max_retries` times.
+count in the group's baseline. If the failure may be temporary, such as a judge's failure or a timeout, the error is an
+InfraError, and verifiers plays the rollout again, up to `max_retries` times.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SECRET_BYTES = 32
 MAC_CHARACTERS = 48
-"""Number of hexadecimal digits of the proof (192 bits). `contract.inference_url` recognizes tokens by this length."""
+"""Number of hexadecimal digits of the proof (192 bits). `wire.inference_url` recognizes tokens by this length."""
 MAX_TOKEN_CHARACTERS = 64
 
 

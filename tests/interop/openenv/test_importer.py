@@ -124,11 +124,11 @@ UP = {"step": {"where": "up"}}
 @pytest.mark.parametrize(
     "script,sentence",
     [
-        ({"step": None}, "did not answer 'step' within 0.3 s"),
-        ({"step": hung_up}, "closed the connection before it answered 'step'"),
-        ({"reset": hung_up}, "closed the connection before it answered 'reset'"),
+        ({"step": None}, "did not respond to 'step' within 0.3 s"),
+        ({"step": hung_up}, "closed the connection before it responded to 'step'"),
+        ({"reset": hung_up}, "closed the connection before it responded to 'reset'"),
         ({"step": error("EXECUTION_ERROR")}, r"an error \(EXECUTION_ERROR\)"),
-        ({"reset": error("VALIDATION_ERROR")}, r"answered 'reset' with an error"),
+        ({"reset": error("VALIDATION_ERROR")}, r"responded to 'reset' with an error"),
         ({"reset": error("FACTORY_ERROR")}, "FACTORY_ERROR"),
         ({"reset": error("CAPACITY_REACHED", "16/16 active")}, "no free session for 0.2 s: 16/16 active"),
         ({"reset": framed({**FIRST, "done": True})}, "ended the episode at reset"),
@@ -144,7 +144,7 @@ UP = {"step": {"where": "up"}}
         ({"step": framed({"observation": 3, "reward": 1, "done": True})}, "an observation that is a int"),
         ({"step": over(None)}, "sent no reward in 1 steps"),
         ({"step": over(None, metadata={"episode": {"reward": None}})}, "an undefined reward"),
-        ({"state": error("EXECUTION_ERROR"), "step": over(1)}, "answered 'state' with an error"),
+        ({"state": error("EXECUTION_ERROR"), "step": over(1)}, "responded to 'state' with an error"),
     ],
 )
 def test_invalid_response_of_the_server_is_a_failure(script: dict[str, Any], sentence: str) -> None:

@@ -235,8 +235,8 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "part", "found"),
     [
-        ({"root": dropped}, "task app", "dropped the connection"),
-        ({"health": dropped}, "task app", "/health dropped the connection"),
+        ({"root": dropped}, "task app", "closed the connection"),
+        ({"health": dropped}, "task app", "/health closed the connection"),
         ({"root": HTML, "health": HTML}, "task app", "GET / returns 200 with a web page, and GET /health"),
         ({"root": REDIRECT, "health": REDIRECT}, "task app", "returns 307, a redirect to elsewhere.example"),
         ({"root": None, "health": None}, "task app", "is not a task app: GET / returns 404"),
@@ -252,7 +252,7 @@ def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
         ({"task_info": answer(body=[1])}, "contract", "200 without a JSON object"),
         ({"task_info": answer(body={"x": 1})}, "contract", "describes no data set"),
         ({"task_info": answer(body={"taskset": {"id": "d", "splits": ["train"]}})}, "contract", "?seed=0 returns no task.id, environment, dataset"),
-        ({"task_info": dropped}, "contract", "dropped the connection"),
+        ({"task_info": dropped}, "contract", "closed the connection"),
         ({"info": answer(500, body={})}, "contract", "GET /info returns 500"),
         ({"info": answer(body={"service": 1})}, "contract", "GET /info returns no `service.task`"),
         ({"rollout": None}, "contract", "POST /rollout does not exist (404)"),
@@ -341,7 +341,7 @@ def test_a_backend_that_can_be_used() -> None:
         ({"jobs": HTML}, "backend", "200 with a web page"),
         ({"jobs": REDIRECT}, "backend", "307, a redirect to elsewhere.example"),
         ({"jobs": answer(500, body={})}, "backend", "GET rl/jobs returns 500"),
-        ({"jobs": dropped}, "backend", "dropped the connection"),
+        ({"jobs": dropped}, "backend", "closed the connection"),
     ],
 )
 def test_a_backend_that_cannot(changed: dict[str, Any], part: str, found: str) -> None:

@@ -377,12 +377,12 @@ def test_a_job_in_which_nothing_moves_stops_and_names_what_does_not_answer() -> 
         return asked.scored(0.0)
 
     job = failed_job(CallingApp(hang), "", settings=replace(DRIVER, stall_seconds=0.5))
-    assert "The task app does not answer" in str(job.error)
+    assert "The task app does not respond" in str(job.error)
 
     sampler = ScriptedSampler(version=0, held=True)
     stalled = replace(DRIVER, stall_seconds=3.0)
     job = failed_job(CallingApp(), "", sampler=sampler, settings=stalled)
-    assert "The sampler does not answer" in str(job.error)
+    assert "The sampler does not respond" in str(job.error)
     assert sampler.cancelled == PLAN.at_once
 
 
