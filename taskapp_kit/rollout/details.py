@@ -51,7 +51,7 @@ Block = str | Picture
 
 
 def words(blocks: Iterable[Block]) -> str:
-    """Return the blocks as one string, in which an image is represented by its size."""
+    """Return the blocks as one string. An image is replaced with its size."""
     return "\n".join(map(str, blocks))
 
 
@@ -175,11 +175,10 @@ class RolloutDetails:
 
     policy: the name of the policy that acted, which is `model` for a language model. model: the model's name at the endpoint.
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
-    actions. waiting_turn: the turn in which the policy was called and did not reply, if the rollout failed there.
-    waiting_action: the action that did not return, if the rollout failed there. limit: the name and value of the limit that
-    ended the episode. formula: the reward formula as a string. metrics: the metrics of the episode and of scoring. timing:
-    seconds of each part. usage: token counts under the endpoint's names. pictures: the SHA-256 of every image, in the order
-    of first appearance.
+    actions. waiting_turn: the turn in which the policy was called and did not reply, or None. waiting_action: the action
+    that did not return, or None. limit: the name and value of the limit that ended the episode, or None. formula: the
+    reward formula as a string. metrics: the metrics of the episode and of scoring. timing: the seconds that each part took.
+    usage: token counts under the endpoint's names. pictures: the SHA-256 of every image, in the order of first appearance.
     """
 
     stored: StoredRollout
@@ -266,7 +265,7 @@ def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
     """Return the calls of judges and of the environment's models in a rollout's private column, without private values.
 
     The result has the fields `judge_calls` (as in `JudgeRecord.to_json`) and `auxiliary_calls`, each only if there were
-    such calls. The task's private fields were masked when the calls were stored. The final state, which a judge may read,
+    calls of this kind. The task's private fields were masked when the calls were stored. The final state, which a judge may read,
     is masked here in the judges' prompts and replies.
     """
     shown: dict[str, Json] = {}

@@ -105,7 +105,7 @@ class ServiceSettings:
 
 
 class Service:
-    """Runs and scores the rollouts of one app. Create and use it on one event loop, and call `close` at the end."""
+    """Runs and scores the rollouts of one app. Create and use the service on one event loop, and call `close` at the end."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Service:
             exposure: Who can reach the server.
             store: The store for rollouts.
             clock: The clock. Defaults to the system's clock.
-            is_server_key: Returns whether a string is an API key of this server.
+            is_server_key: A function that returns whether a string is an API key of this server.
             **limits: Other fields of `ServiceSettings`.
         """
         clock = clock or SystemClock()

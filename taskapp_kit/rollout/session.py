@@ -295,7 +295,7 @@ class EnvironmentSession:
         return step
 
     async def close(self, failure: Failure | None = None, *, at_once: bool = False) -> None:
-        """Close the session, and wait until its episode is stored. A second call joins the first.
+        """Close the session, and wait until its episode is stored. A second call waits for the first.
 
         A running episode is cancelled, or ends with `failure`. An episode that is being scored is scored first, unless
         `failure` or `at_once` is set, so that a repeated or impatient close does not lose the reward.

@@ -39,7 +39,8 @@ class EnvironmentSessions:
     Attributes:
         idle_seconds: After how many seconds without use a session is closed.
         queue_seconds: How long `open` waits for a free slot.
-        is_valid: Returns whether a caller's key is still valid. A server sets it. Sessions of revoked keys are closed.
+        is_valid: A function, set by a server, that returns whether a caller's key is still valid. Sessions of revoked keys
+            are closed.
         opened: The number of sessions opened since the start.
         ended: The number of sessions closed since the start, by cause.
     """
@@ -61,11 +62,11 @@ class EnvironmentSessions:
         Args:
             app: The app whose environments are opened.
             clock: The clock for idle times.
-            admit: Admits the rollout of an episode.
-            run: Runs an admitted rollout.
-            check_open: Raises Saturated while the server is stopping.
-            capacity: Returns how many sessions may be open in all environments that run like the given one (in threads,
-                in worker processes, or in dedicated processes).
+            admit: A function that admits the rollout of an episode.
+            run: A function that runs an admitted rollout.
+            check_open: A function that raises Saturated while the server is stopping.
+            capacity: A function that returns how many sessions may be open in all environments that run like the given
+                environment: in threads, in worker processes, or in dedicated processes.
             idle_seconds: After how many seconds without use a session is closed.
             max_seconds: The time limit of one call.
         """

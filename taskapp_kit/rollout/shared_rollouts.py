@@ -45,7 +45,7 @@ T = TypeVar("T")
 class SharedRollouts:
     """The shared rollouts of this process. Use it on the service's event loop, and close it before the service.
 
-    coordinator: stores the idempotency records. Defaults to the service's store, or to memory without a store.
+    coordinator: stores the idempotency records. Defaults to the service's store, or to memory if the service has no store.
     """
 
     def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:
@@ -340,7 +340,7 @@ class SharedRollouts:
         over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
 
     async def model_calls(self, shared: SharedRollout) -> dict[str, Json]:
-        """Return the public part of an ended rollout's calls of judges and auxiliary models, or {} without a store.
+        """Return the public part of an ended rollout's calls of judges and auxiliary models, or {} if there is no store.
 
         Raises StoreError if the store fails.
         """

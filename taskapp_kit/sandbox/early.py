@@ -1,6 +1,6 @@
 """Early start of a box's next interpreter, so that a program does not wait for Python to start.
 
-At the end of its start-up, Python opens the program file. Here this file is a FIFO, on which the interpreter blocks. A run
+At the end of its start-up, Python opens the program file. In a box, this file is a FIFO, on which the interpreter blocks. A run
 writes the program to the FIFO, and replaces the FIFO with a file with the same content for tracebacks and `__file__`. Each
 program still runs in a separate process with all restrictions and limits, without any state of an earlier program.
 

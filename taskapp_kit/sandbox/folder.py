@@ -1,4 +1,4 @@
-"""The directory of a box on the host, with safe access even though hostile programs write its contents.
+"""The directory of a box on the host. Access is safe, although hostile programs write the directory's contents.
 
     taskapp-box-XXXX/   owned by this process: no other user may change it
         files/          owned by the box: the working directory, preserved between runs

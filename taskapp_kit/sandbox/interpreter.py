@@ -1,4 +1,4 @@
-"""The Python that runs in a box, and the host's directories that boxes can read, without installed packages."""
+"""The Python that runs in a box, and the host's directories that boxes can read. They contain no installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that tests what its box denies. Every attempt is real, but harmless if it succeeds.
+"""A program that tests which attempts to break out its box denies. Every attempt is real, but harmless if it succeeds.
 
 Run it as `python probe_inside.py`. Standard input is a JSON object with the targets. Standard output is a JSON object that
 maps each attempt to "open" or "denied: why". The program does not import the kit.
@@ -58,7 +58,7 @@ def other_sockets() -> None:
     except OSError:
         pass
     if not reached:
-        raise AccessDenied("no socket of the host")
+        raise AccessDenied("no host socket accepted a connection")
 
 
 def read_outside() -> None:
@@ -74,7 +74,7 @@ def write_outside() -> None:
 def others_environment() -> None:
     """Read the environment of a process on the host."""
     if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
-        raise AccessDenied("not its variables")
+        raise AccessDenied("the file does not contain the variables")
 
 
 def signal_others() -> None:

@@ -72,7 +72,7 @@ class Output:
 
 
 def run(request: dict[str, Any], folder: RemoteFolder, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Run one program, and kill every process that it leaves behind."""
+    """Run one program, and then kill every process that the program has left behind."""
     limits, uid = request["limits"], folder.uid
     assert uid is not None
     code, stdin = data[: request["code_bytes"]], data[request["code_bytes"] :]

@@ -29,7 +29,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed, ModelPort
 
 
 def unknown_tool(name: str, tools: Iterable[str], *, declared: bool) -> str:
-    """Return the refusal of a call whose tool this episode does not have. declared: whether another episode may have it."""
+    """Return the refusal of a call whose tool this episode does not have. declared: whether another episode may have the tool."""
     known = ", ".join(tools)
     if not name:
         return f"Nothing was done: answer with a tool call. The tools are: {known}."
@@ -477,5 +477,5 @@ class AuxiliaryModel:
         return self._models.ask(self.role, body)
 
     async def chat(self, messages: Sequence[dict[str, Any]], **sampling: Any) -> ChatReply:
-        """Return one reply like `ask`, in an async environment. Await each call before the next call."""
+        """Return one reply like `ask`, for async environments. Await each call before you start the next."""
         return self.ask(messages, **sampling)

@@ -96,7 +96,7 @@ class Child(Protocol):
         ...
 
     def step_began(self, cell: int) -> int:
-        """Return when the current step of the cell began, in monotonic nanoseconds, or 0 between steps."""
+        """Return when the current step of the job with this cell began, in monotonic nanoseconds, or 0 between steps."""
         ...
 
 

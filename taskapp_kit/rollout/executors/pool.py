@@ -147,7 +147,7 @@ class ProcessPool:
             step_seconds: The time limit between `step_begins` and `step_ends` in the child.
             on_frame: Handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask` it returns the
                 reply, or None for an empty reply. It may return an awaitable. Later frames then wait, and the child is
-                paused if it sends more. An exception in it ends the job and is raised here. It is not called after the end.
+                paused if it sends more. An exception in `on_frame` ends the job and is raised by this method.
 
         Returns:
             The last frame and blob of the handler.
@@ -324,7 +324,7 @@ class ProcessPool:
             task.add_done_callback(self._tasks.discard)
 
     async def _grow(self, group: _Group) -> None:
-        """Start one child. After a failure, delay the next start. After START_TRIES failures, delay it much longer."""
+        """Start one child. After a failure, delay the next start. After START_TRIES failures, the delay is much longer."""
         try:
             if self._refusing is None:
                 await asyncio.sleep(_BACKOFF_SECONDS[min(self._failures, len(_BACKOFF_SECONDS) - 1)])

@@ -120,7 +120,7 @@ class WorkerPool:
         return bool(self.workers) or environment.isolation == "process"
 
     def places(self, environment: EnvironmentSpec) -> int:
-        """Return how many rollouts can run at once in all environments with the same kind of process as this one."""
+        """Return how many rollouts can run at once in all environments that use the same kind of process as this environment."""
         return self.max_isolated if environment.isolation == "process" else self.workers * JOBS_AT_ONCE
 
     async def start(self) -> ProcessPool:

@@ -1,7 +1,7 @@
 """Threads that several model rollouts share. All calls of one rollout still run in one thread.
 
 Between two turns of a model, most environments work for less than a millisecond, so waking a thread costs more than the call
-itself. A shared thread runs the calls of several rollouts one after the other. With 512 rollouts in flight, this takes 25 %
+itself. A shared thread runs the calls of several rollouts one after the other. With 512 rollouts in flight, sharing takes 25 %
 less CPU time per turn than a thread for each rollout, and 50 % more rollouts run per second.
 
 Sharing is measured, not configured. An environment shares threads while its calls take at most QUICK_SECONDS on average. One

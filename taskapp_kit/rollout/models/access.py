@@ -159,7 +159,7 @@ def model_access(
         settings: The addresses, the keys and the rules for addresses.
         exposure: `local` also allows private and loopback addresses.
         clock: The clock for waits.
-        is_server_key: Returns whether a string is an API key of this server. Needed for keys that are not in the settings.
+        is_server_key: A function that recognizes API keys of this server, including keys that are not in the settings.
 
     Raises:
         ConfigError: A setting or `models.toml` cannot be read.

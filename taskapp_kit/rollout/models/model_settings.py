@@ -212,8 +212,8 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 class Credentials:
     """The keys of one server. Its repr contains no key.
 
-    is_server_key: returns whether a string is an API key of this server. It is needed for keys of which the server only stores
-    digests.
+    is_server_key: a function that returns whether a string is an API key of this server. The function also recognizes keys of
+    which the server only stores digests.
     """
 
     def __init__(self, settings: Settings, *, is_server_key: Callable[[str], bool] | None = None) -> None:

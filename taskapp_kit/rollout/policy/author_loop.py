@@ -133,7 +133,7 @@ class LoopModel:
 class AuthorLoop:
     """The policy of a rollout in which the author's `function(env, model, task)` takes the steps, in the environment's thread.
 
-    shown: returns the public fields of a task's row. The loop gets only these, because it may send them to the model.
+    shown: a function that returns a row's public fields. The loop gets only these, because it may send them to the model.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ FINISHED = "finished"
 class CallerPolicy:
     """Requests each decision from the session, as if the session were a model. Runs in the environment's thread or process.
 
-    rewards: returns the reward parts of steps before the episode is scored. name: the stored name of the policy.
+    rewards: a function that returns the reward parts of the steps so far. name: the stored name of the policy.
     """
 
     def __init__(

@@ -42,12 +42,12 @@ MessageContent = str | list[dict[str, Json]]
 
 
 def only_words(tools: Sequence[Tool]) -> bool:
-    """Return whether plain text is the only action. The rollout is then a plain chat in every mode without a schema."""
+    """Return whether plain text is the only action. Such a rollout is a plain chat, unless the caller passes a schema."""
     return len(tools) == 1 and tools[0].text
 
 
 def system_prompt(app: AppSpec, environment: EnvironmentSpec, mode: OutputMode, tools: Sequence[Tool]) -> str:
-    """Return the system prompt of the environment or app, or a prompt built from the docstrings and limits.
+    """Return the environment's or the app's system prompt, or else build a prompt from the docstrings and limits.
 
     In the modes `text` and `structured`, the prompt also lists the actions and explains how to write one.
     """

@@ -55,7 +55,7 @@ def as_stored(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> R
 
 def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> Iterator[FieldProblem]:
     def problem(loc: tuple[str, ...], asked: Json, was: Json) -> FieldProblem:
-        return FieldProblem(("body", *loc), f"is {_short(asked)}, but was {_short(was)}", "replay_differs")
+        return FieldProblem(("body", *loc), f"is {_short(asked)}, but the rollout has {_short(was)}", "replay_differs")
 
     env = request.env
     if env.env_name not in (None, stored.environment):
@@ -69,7 +69,7 @@ def _differing(request: RolloutRequest, stored: StoredRollout, app: AppSpec) -> 
     for name, value in read.given.items():
         if name not in stored.config:
             yield FieldProblem(
-                ("body", "env", "config", name), f"is {_short(value)}, but was not set", "replay_differs"
+                ("body", "env", "config", name), f"is {_short(value)}, but the rollout did not set it", "replay_differs"
             )
         elif stored.config[name] != value:
             yield problem(("env", "config", name), value, stored.config[name])

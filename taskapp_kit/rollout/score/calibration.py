@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(slots=True)
 class CaseResult:
-    """The judge's scores for a case, one for each trajectory. Without a verdict, the list is empty.
+    """The judge's scores for a case, one for each trajectory. If the judge gave no verdict, the list is empty.
 
     error: why the judge gave no verdict. spreads: the highest minus the lowest score of each model's repeats. places: the mean
     score at each position in a group, from first to last.

@@ -33,7 +33,7 @@ def sentence(error: BaseException) -> str:
 
 
 def failed(what: str, error: BaseException) -> ScoringFailed:
-    """Return the exception for the failed author's function `what`, and log the traceback."""
+    """Return the exception for an author's function that failed, and log the traceback. what: the function."""
     error_id = uuid.uuid4().hex[:12]
     message = f"{what} {sentence(error)}, so the rollout has no reward"
     log.error("%s (error_id %s)", message, error_id, exc_info=error)

@@ -65,7 +65,7 @@ class NotConfigured(Exception):
 
 @dataclass(slots=True)
 class JudgeUsage:
-    """The usage of calls. seconds: wall time. cost: US dollars, or None without calls or if a price is unknown."""
+    """The usage of calls. seconds: wall time. cost: US dollars, or None if there were no calls or a price is unknown."""
 
     seconds: float = 0.0
     cost: float | None = None
@@ -80,7 +80,7 @@ class JudgeUsage:
 
 @dataclass(slots=True)
 class JudgeCaller:
-    """Calls the models of judges and records the calls. mask: replaces private values in recorded prompts and replies."""
+    """Calls the models of judges and records the calls. mask: a function that masks private values in records."""
 
     models: ModelPort
     mask: Mask
@@ -90,7 +90,7 @@ class JudgeCaller:
     def ask(
         self, judge: JudgeSpec, prompt_of: Callable[[int], JudgePrompt], spent: JudgeUsage
     ) -> list[dict[str, Verdict]]:
-        """Return the verdicts, ordered by model and sample. prompt_of: returns the prompt for a sample number.
+        """Return the verdicts, ordered by model and sample. prompt_of: a function that returns the prompt for a sample number.
 
         Raises NotConfigured if a role has no model, and JudgeFailed if a model gave no verdict.
         """

@@ -95,10 +95,10 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
 
 
 def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
-    """Return warnings about roles without a model that environments or judges with weight 0 use.
+    """Return a warning for each role without a model that environments or judges with weight 0 use.
 
-    configured: returns whether a model has a role. Raises Unavailable if a judge with weight > 0 has no model, because no
-    rollout would have a reward.
+    configured: a function that returns whether a model has a role. Raises Unavailable if a judge with weight > 0 has no
+    model, because no rollout would have a reward.
     """
     warnings = []
     for need in needed_roles(spec):
@@ -131,7 +131,7 @@ def skipped_warning(spec: AppSpec, environment: str) -> list[str]:
 def expected_calls(spec: AppSpec, environment: str, configured: Callable[[str], bool]) -> dict[str, int]:
     """Return the number of model calls by role for one rollout, if all judges apply and no call is repeated.
 
-    configured: returns whether a model has a role. Judges without a model make no calls. Group judges are not counted.
+    configured: a function that returns whether a model has a role. Judges without a model and group judges are not counted.
     """
     calls: dict[str, int] = {}
     judges = [judge for judge in spec.judges if judge.applies_to(environment) and not judge.group]

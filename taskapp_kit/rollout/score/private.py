@@ -101,7 +101,7 @@ def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
 
 
 def _spellings(value: Json) -> set[str]:
-    """Return the spellings of a value in text: unchanged, on one line, as JSON, as Python, and its longer lines."""
+    """Return the spellings of a value in text: unchanged, on one line, as JSON, as Python, and each of the longer lines."""
     if not isinstance(value, str):
         return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
     lines = [line.strip() for line in value.splitlines()]

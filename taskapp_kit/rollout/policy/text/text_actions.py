@@ -134,7 +134,7 @@ def _short(call: ToolCall) -> str:
 
 
 def fenced(text: str, tools: Mapping[str, Tool]) -> TagMatch:
-    """Parse JSON, tags or a tool's name in code blocks. Several actions are accepted only if one block contains all."""
+    """Parse JSON, tags or a tool's name in code blocks. Several actions are accepted only if one block contains all of them."""
     found = TagMatch()
     holding = 0
     at = text.find(_FENCE)
