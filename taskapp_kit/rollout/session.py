@@ -1,4 +1,4 @@
-"""One session, which keeps an environment open between the calls of an outside caller who decides.
+"""One session: an environment that stays open between the calls of an outside caller, who makes the decisions.
 
 Each episode of a session is a rollout (`Service.run`) in a separate task. The caller replaces the model: instead of calling a
 model, the episode waits in `DrivenEpisode.answers` for the next call. Threads, worker processes, limits, refusals, failures,

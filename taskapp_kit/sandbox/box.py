@@ -208,7 +208,7 @@ class Sandbox:
             data: The content of the file. A str is written as UTF-8.
 
         Raises:
-            SandboxError: The path leads outside the box, or the content is too long.
+            SandboxError: The path is outside the box, or the content is too long.
         """
         await _in_thread(lambda: self.write_sync(name, data))
 
@@ -226,7 +226,7 @@ class Sandbox:
 
         Raises:
             FileNotFoundError: The file does not exist.
-            SandboxError: The file is a link or too long, or the path leads outside the box.
+            SandboxError: The file is a link or too long, or the path is outside the box.
         """
         return await _in_thread(lambda: self.read_sync(name, max_bytes=max_bytes))
 

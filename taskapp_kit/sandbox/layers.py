@@ -141,7 +141,7 @@ def _environment(home: str, temporary: str, code: str) -> dict[str, str]:
 
 
 def _rlimits(limits: SandboxLimits, own: bool) -> dict[str, int]:
-    """Return the values for `setrlimit` by name, which omits the prefix RLIMIT_."""
+    """Return the values for `setrlimit` by name. The names omit the prefix RLIMIT_."""
     values = {
         "AS": limits.memory_bytes,
         "CPU": max(1, math.ceil(limits.cpu_seconds)),

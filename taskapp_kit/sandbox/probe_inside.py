@@ -1,4 +1,4 @@
-"""A program that tests which attempts to break out its box denies. Every attempt is real, but harmless if it succeeds.
+"""A program that tries to break out of its box. Every attempt is real, but harmless if it succeeds.
 
 Run it as `python probe_inside.py`. Standard input is a JSON object with the targets. Standard output is a JSON object that
 maps each attempt to "open" or "denied: why". The program does not import the kit.

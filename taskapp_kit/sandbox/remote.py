@@ -99,7 +99,7 @@ def use(machines: Machines | None) -> None:
 
 
 def in_use() -> Machines | None:
-    """Return the provider of machines for new boxes, or None for this machine."""
+    """Return the provider of machines for new boxes, or None if boxes are created on this machine."""
     return _in_use
 
 

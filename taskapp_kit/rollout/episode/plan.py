@@ -38,10 +38,10 @@ Instruction = Scripted | Literal["agent"]
 
 
 def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
-    """Convert the caller's `ops` to instructions. Returns None for an empty list, which plays to the end or a limit.
+    """Convert the caller's `ops` to instructions. Returns None for an empty list: the policy then plays until the episode ends.
 
     "agent" (also "policy", "model") is one turn of the policy. "env" (also "environment", "step") represents the response
-    to a turn and adds nothing. `{"type": "env", "tool": NAME, "args": {…}}` applies that action. Raises RequestError for
+    to a turn and adds nothing. `{"type": "env", "tool": NAME, "args": {…}}` executes this tool. Raises RequestError for
     other values.
     """
     if not ops:

@@ -101,7 +101,7 @@ class Child(Protocol):
 
 
 class Running:
-    """A job from the call of `ProcessPool.run` to the end. `future` contains the outcome."""
+    """A job, from the call of `ProcessPool.run` until its end. `future` contains the outcome."""
 
     __slots__ = (
         "asked", "blob", "cell", "child", "deadline", "frame", "future", "grace_seconds", "held", "loop", "number",

@@ -145,7 +145,7 @@ class PipeReader:
 
 
 class Stopped(Exception):
-    """The parent has requested the job to end. Raised by `WorkerJob.ask`. `reason` is "timeout" or "cancelled"."""
+    """The parent has asked the job to end. Raised by `WorkerJob.ask`. `reason` is "timeout" or "cancelled"."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
@@ -398,7 +398,7 @@ class _Dispatcher:
             self._out.put(pieces, urgent=True)
 
     def _leave(self) -> None:
-        """Stop the jobs after the parent has died or closed the socket. They have a short time for cleanup."""
+        """Stop the jobs after the parent has died or closed the socket. The jobs have a short time for cleanup."""
         for job in list(self._jobs.values()):
             job._take({"stop": "cancelled"})
         until = time.monotonic() + LAST_SECONDS

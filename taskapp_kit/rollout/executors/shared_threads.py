@@ -86,7 +86,7 @@ class SharedThreads:
         return min(free, key=lambda assignment: len(assignment.rollouts), default=None)
 
     def is_quick(self, work: str) -> bool:
-        """Return whether enough calls were measured under this name and their mean duration is short."""
+        """Return whether enough calls were measured under the name `work`, and their mean duration is short."""
         return self._measured[work].quick
 
     def measured(self, work: str, seconds: float) -> None:

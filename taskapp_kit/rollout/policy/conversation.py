@@ -241,7 +241,7 @@ class Conversation:
         self._exchanges[0].characters += len(orjson.dumps(self._fixed.get("tools")))
 
     def _members(self, tools: Sequence[Tool]) -> dict[str, Json]:
-        """Return the fields of a request except the messages. They are the same in each turn."""
+        """Return the fields of a request except the messages. These fields are the same in each turn."""
         options = self._options
         members: dict[str, Json] = {}
         offered = tool_schemas(tools) if options.mode == "tool_calls" else []

@@ -1,1 +1,1 @@
-"""Scores a trajectory. Nothing here plays an episode, stores anything, or opens a network connection."""
+"""Scores a trajectory. This package plays no episodes, stores nothing and opens no network connections."""

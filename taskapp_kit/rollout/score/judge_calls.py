@@ -211,7 +211,7 @@ class JudgeCaller:
 def combined(scores: Sequence[float], how: str) -> float:
     """Combine scores to their mean, median or mode. The result is within the range of the scores.
 
-    Of several modes, the one nearest to the median counts, and the lower one if two are equally near.
+    If there are several modes, the mode nearest to the median is used, or the lower of two equally near modes.
     """
     if how == "median":
         return statistics.median(scores)

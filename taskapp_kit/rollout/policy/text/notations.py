@@ -153,7 +153,7 @@ def _kinds(schema: Any) -> set[str]:
 
 @dataclass(slots=True)
 class TagMatch:
-    """The result of one parser. several: whether the text clearly has several actions. broken: why an attempt is invalid."""
+    """The result of one parser. several: whether several actions are clearly intended. broken: why an attempt is invalid."""
 
     calls: list[ToolCall] = field(default_factory=list)
     several: bool = False

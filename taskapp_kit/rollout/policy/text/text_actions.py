@@ -1,4 +1,4 @@
-"""Parses the action in a model's text for output mode `text`, and builds a reply if the action is missing or ambiguous.
+"""Parses the action in a model's text for output mode `text`, or explains to the model why no action was found.
 
 The parsers run in this order, and the first that finds an action decides: the notations of chat templates, tags, fenced
 blocks, JSON anywhere, `\\boxed{…}`, a tool's name alone. Text in `<think>` tags is ignored. The text is never
@@ -89,7 +89,7 @@ def how(tools: Sequence[Tool]) -> str:
 
 
 def without_thoughts(words: str) -> str:
-    """Return the text without its `<think>` sections. A closing tag without an opening tag ends a section at the start."""
+    """Return the text without its `<think>` sections. A closing tag without an opening tag ends a section that began at the start."""
     parts: list[str] = []
     at, depth = 0, 0
     for mark in _THOUGHT.finditer(words):
