@@ -48,7 +48,7 @@ class Group:
     group_id: str | None
 
     def score(self, models: ModelPort | None) -> dict[str, Json]:
-        """Return the response body of `POST /score_group`. This blocks and runs the author's code, so call it in a thread.
+        """Return the response body of `POST /score_group`. Blocks, and runs the author's code, so call it in a thread.
 
         Raises RolloutFailed at boundary `scoring` or `timeout` if a judge with weight > 0 gave no verdict.
         """

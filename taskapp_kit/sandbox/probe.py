@@ -1,7 +1,7 @@
 """Determines which sandbox level works on this machine: a probe tries to break out. Version numbers are not used.
 
 `probe_inside.py` runs in a box and attempts everything that the level should deny, against targets that this module creates.
-A level works if it denies all the attempts that it promises to deny. Each process probes once.
+A level works if it denies all the attempts that it promises to deny. Each process probes a level once.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Between two turns of a model, most environments work for less than a millisecond
 itself. A shared thread runs the calls of several rollouts one after the other. With 512 rollouts in flight, sharing takes 25 %
 less CPU time per turn than a thread for each rollout, and 50 % more rollouts run per second.
 
-Sharing is measured, not configured. An environment shares threads while its calls take at most QUICK_SECONDS on average. One
+Measurements decide about sharing. An environment shares threads while its calls take at most QUICK_SECONDS on average. One
 slow step, or a slow judge, ends the sharing for some time. Rollouts that already share a thread keep it, because an instance
 cannot change its thread. If a rollout blocks its thread permanently, the thread's other rollouts fail with ThreadBlocked, and
 the environment never shares threads again.
@@ -66,7 +66,7 @@ class SharedThreads:
         self._short_calls: defaultdict[str, _ShortCalls] = defaultdict(_ShortCalls)
 
     async def open(self, environment: str, *, seconds: float) -> SharedThread:
-        """Return a thread for one rollout of the environment. Raises NoFreeThread if none is free within `seconds`."""
+        """Return a thread for one rollout of the environment. Raises NoFreeThread if no thread is free within `seconds`."""
         shares = self.is_quick(environment)
         assignment = self._shortest(environment) if shares else None
         if assignment is None:
@@ -102,7 +102,7 @@ class SharedThreads:
     def run_batch(self, assignment: _Assignment) -> None:
         """Run the jobs of this tick in one wake-up of the thread, and wait briefly for their end.
 
-        Calls that take microseconds cost less than waking the thread and the event loop for each of them.
+        For calls that take microseconds, this costs less than waking the thread and the event loop for each call.
         """
         batch, assignment.batch = assignment.batch, []
         begun = []
@@ -146,7 +146,7 @@ class SharedThreads:
                 asyncio.get_running_loop().call_later(self._blocked_seconds / 4, self._watch, assignment)
 
     def _block(self, assignment: _Assignment, running: Job) -> None:
-        """Mark the thread as blocked by a call. Waiting calls of other rollouts fail now, and their later calls immediately."""
+        """Mark the thread as blocked by a call. Waiting calls of other rollouts fail now, and later calls when they are made."""
         self._shared[assignment.environment].pop(assignment, None)
         # permanently, because a call that blocked once may block again and fail the other rollouts of its thread
         self._measured[assignment.environment].blocked = True
@@ -191,7 +191,7 @@ class SharedThreads:
 
 @dataclass
 class _CallSeconds:
-    """The mean duration of calls. blocked: whether a call blocked its thread, so that the environment never shares again."""
+    """The mean duration of calls. blocked: whether a call has blocked its thread, which ends the sharing for good."""
 
     calls: int = 0
     mean: float = 0.0
@@ -270,7 +270,7 @@ class SharedThread(PinnedThread):
         assignment.rollouts.add(self)
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`. work: the name for measuring it, by default the environment.
+        """Run one job in this thread; see `PinnedThreads.run`. work: the name of the measurement, by default the environment.
 
         Also raises ThreadBlocked if another rollout blocks the thread.
         """
@@ -285,7 +285,7 @@ class SharedThread(PinnedThread):
     def soon(self, function: Callable[[], object], ended: Ended) -> bool:
         """Run one job in the next batch, while the event loop waits, if the environment's calls are short.
 
-        ended: called on the event loop at the end of the job. Returns False if the job was not accepted.
+        ended: a function that the event loop calls at the end of the job. Return False if the job was not accepted.
         """
         assignment = self._assignment
         if assignment.blocked or not self._threads.short_calls(assignment.environment).expected():

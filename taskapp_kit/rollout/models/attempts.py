@@ -58,7 +58,7 @@ class AttemptFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """A kind of failed attempt. again: whether to retry. congested: whether it indicates an overloaded host."""
+    """A kind of failed attempt. again: whether to retry. congested: whether the failure indicates an overloaded host."""
 
     code: str
     hint: str
@@ -105,7 +105,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
 
 
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
-    """Return how many seconds to wait after an attempt, at least the requested delay. attempt: the number from 1."""
+    """Return how many seconds to wait after an attempt, at least the requested delay. attempt: its number, from 1."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
     # from 0, so that calls that failed together are not repeated together
     jitter = rng.uniform(0.0, bound)
@@ -148,7 +148,7 @@ async def persist(
 ) -> ChatReply:
     """Call `once(attempt, seconds_left)` until it succeeds. Raises ModelFailed after the last failed attempt.
 
-    once: makes one attempt, and returns the reply or raises AttemptFailed. seconds: the limit for all attempts and waits.
+    once: a function that makes one attempt, and returns the reply or raises AttemptFailed. seconds: the limit for all attempts and waits.
     place: the endpoint's name in messages.
     """
     clock = clock or SystemClock()
@@ -243,7 +243,7 @@ class HostLimiter:
         return self.in_flight == 0 and not self._waiting
 
     async def enter(self, seconds: float) -> int:
-        """Wait for a free slot, and return an epoch for `leave`. Raises TimeoutError if no slot is free within `seconds`."""
+        """Wait for a free slot, and return the epoch to pass to `leave`. Raises TimeoutError if no slot is free within `seconds`."""
         # waiting calls come first, even if a slot has just become free
         if self.in_flight < int(self.limit) and not self._waiting:
             self.in_flight += 1
@@ -303,7 +303,7 @@ class HostLimiter:
         """The seconds after which an attempt counts as hung, or None while there are too few responses.
 
         The timeout is a multiple of the slowest recent response. Callers double it after each hung attempt, so that a slow
-        response costs a second call but does not fail.
+        response causes another attempt but no failure.
         """
         if not self._has_hang_timeout:
             return None

@@ -147,8 +147,8 @@ class ResolvedEndpoint:
 class HttpModelClient:
     """Calls models over HTTP. Connections are opened at the first call, on the current event loop.
 
-    exposure, settings: the server's exposure and settings. is_server_key: returns whether a string is an API key of this
-    server, for keys that are not in the settings. model_names: the models with prices. throttle: the concurrency limits; new
+    exposure, settings: the server's exposure and settings. is_server_key: a function that recognizes API keys of
+    this server, including keys that are not in the settings. model_names: the models with prices. throttle: the concurrency limits; new
     limits by default. resolver, clock, sleep, rng: replaceable in tests. attempt_seconds: the time limit of one attempt.
     Raises ConfigError if `inference_allow` or `inference_keys_for` is invalid.
     """
@@ -287,7 +287,7 @@ class HttpModelClient:
         """Make one attempt and return the reply. Raises AttemptFailed if there is no valid reply.
 
         hung: how many attempts of this call have hung so far. left: the remaining seconds, including the wait for a free
-        slot. read: converts the status, the body and the retry delay of a response to a reply.
+        slot. read: a function that converts a response's status, body and retry delay to a reply.
         """
         clock = self._clock
         queued = clock.monotonic()
@@ -323,7 +323,7 @@ class HttpModelClient:
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
-    """Return the cost in US dollars by the price in `models.toml`, or else as reported in `usage.cost` (OpenRouter), or None."""
+    """Return the cost in US dollars from the price in `models.toml` or else `usage.cost` (OpenRouter), or None if both are missing."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
 
 

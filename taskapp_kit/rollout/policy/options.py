@@ -106,7 +106,8 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
     """Return a warning for each field of `policy.config` that has no effect, with a similar known name, if any.
 
-    At most `MOST_UNKNOWN_NAMED` fields are named, if their names are short identifiers or have hyphens. The others are counted.
+    At most `MOST_UNKNOWN_NAMED` fields are named. A name must be a short identifier, except that it may contain hyphens. All
+    other fields are only counted.
     """
     unknown = [name for name in config if name not in KNOWN_CONFIG]
     # a name may be any string, even a key or a page of text, and the warning goes into a response and a log

@@ -186,7 +186,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def pair_agreement(scores: Sequence[float], labels: Sequence[float]) -> tuple[int, int]:
-    """Return how many pairs with different labels the scores order like the labels, and how many such pairs there are."""
+    """Count the pairs with different labels. Return how many of them the scores order like the labels, and the count."""
     same = differing = 0
     for a in range(len(labels)):
         for b in range(a):

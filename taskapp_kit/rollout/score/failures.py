@@ -1,4 +1,4 @@
-"""The failure of scoring: an exception with a message, and with an error id under which the cause is logged."""
+"""The failure of scoring: an exception with a message and an error id. The cause is logged under this id."""
 
 from __future__ import annotations
 

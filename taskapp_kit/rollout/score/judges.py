@@ -62,7 +62,7 @@ class RoleNeed:
 
     @property
     def users(self) -> str:
-        """The judges and environments that call the model, as a plural subject."""
+        """The judges and environments that call the model, as the plural subject of a sentence."""
         named = (("judges", self.judges), ("environments", self.environments))
         return " and ".join(f"{kind} {', '.join(names)}" for kind, names in named if names)
 

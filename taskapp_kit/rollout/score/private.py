@@ -70,7 +70,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def private_values(source: TaskSource, task: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the strings and numbers in a row's private fields, with the name of the outermost private field.
+    """Yield the strings and numbers in a row's private fields, each after the name of its outermost private field.
 
     Raises NotJson if the row is not JSON.
     """
@@ -87,7 +87,7 @@ def _hidden(_: str) -> str:
 
 
 def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the values in `full` that are missing in `public`, with the name of the outermost private field."""
+    """Yield the values in `full` that are missing in `public`, each after the name of its outermost private field."""
     if isinstance(full, dict):
         inside = public if isinstance(public, dict) else {}
         for key, value in full.items():

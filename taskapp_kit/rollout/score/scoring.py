@@ -36,8 +36,8 @@ def score(
 ) -> Scorecard:  # fmt: skip
     """Return the scorecard of one trajectory. Runs the author's functions, so call it in an environment's thread.
 
-    task: the row with private fields. blend: the request's reward formula, or None for the app's formula. models: calls the
-    judges' models and blocks. If it is None, no judge is configured. skip_judges: whether to call no judges. A skipped judge
+    task: the row with private fields. blend: the request's reward formula, or None for the app's formula. models: calls
+    the judges' models. If it is None, no judge is configured. skip_judges: whether to call no judges. A skipped judge
     with weight > 0 makes the outcome undefined.
 
     Judges are called last, so that a failing criterion causes no cost. An error in a criterion with weight 0 is recorded with
@@ -162,7 +162,7 @@ def _outcome_criterion(
 
 
 def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:
-    """Return the sum of a criterion over all steps, or the last step's score if `accumulate` is False (rubric files)."""
+    """Return the sum of a criterion over all steps, or the last step's score if `accumulate` is False, as in rubric files."""
     item = CriterionScore(criterion.name, "events", None, criterion.weight, criterion.required)
 
     def compute() -> float | None:

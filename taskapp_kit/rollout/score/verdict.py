@@ -95,7 +95,7 @@ def _text(content: Any) -> str:
 
 
 def _json(text: str) -> Any:
-    """Parse the reply as one JSON value, with or without a code fence. Other text around it could quote the policy."""
+    """Parse the reply as one JSON value, with or without a code fence. Other text is rejected, as it could quote the policy."""
     thoughts = _THOUGHTS.match(text)
     text = (text if thoughts is None else text[thoughts.end() :]).strip()
     fenced = _FENCED.fullmatch(text)

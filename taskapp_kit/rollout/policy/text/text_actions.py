@@ -89,7 +89,7 @@ def how(tools: Sequence[Tool]) -> str:
 
 
 def without_thoughts(words: str) -> str:
-    """Return the text without its `<think>` sections. A closing tag without an opening tag ends a section that began at the start."""
+    """Return the text without its `<think>` sections. A closing tag without an opening tag ends a section from the start."""
     parts: list[str] = []
     at, depth = 0, 0
     for mark in _THOUGHT.finditer(words):
