@@ -90,7 +90,7 @@ class EventBuffer:
         return joined(self.lines).text
 
     async def follow(self, first: int = 0) -> AsyncGenerator[list[bytes], None]:
-        """Yield lists of the available events, from index `first` on, as they are added. Ends after the last event."""
+        """Yield lists of encoded events, from index `first` on, as events are added. Ends after the last event."""
         self._followers += 1
         try:
             while True:

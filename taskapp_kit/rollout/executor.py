@@ -48,8 +48,8 @@ Cancelled = Callable[[RunningRollout, Rollout], Awaitable[None]]
 class Executor:
     """The threads and worker processes of one app.
 
-    pinned_threads: threads for whole rollouts. model_threads: threads for rollouts that mostly wait for a model, so there
-    may be many. models: calls the models. stores: whether to create rows for a store. versions: the versions of the kit,
+    pinned_threads: the threads for whole rollouts. model_threads: the threads for rollouts that mostly wait for a model, of
+    which there may be many. models: the models of the server. stores: whether to create rows for a store. versions: the versions of the kit,
     the app and the commit, as in the response. cancelled: a coroutine function that receives the result of a rollout whose
     task was cancelled, before the cancellation continues.
     """

@@ -245,8 +245,8 @@ class Service:
             caller: The client that requests the rollout.
             policy: A policy object that replaces the requested policy, such as a person at a terminal. The rollout then
                 runs in this process.
-            listener: Called with each event as it occurs, in the environment's thread, or on the event loop for a worker
-                process (`ended` then has no final state). It must not raise.
+            listener: A function that is called with each event as it occurs: in the environment's thread, or on the event
+                loop for a worker process (`ended` then has no final state). It must not raise.
             written: Whether a worker process encodes the response in `Rollout.body`.
             answers: A function that replaces the policy's model. The request still needs an address, which is not called.
 

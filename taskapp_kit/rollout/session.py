@@ -46,7 +46,7 @@ class SessionStep:
         steps: The call's actions, each with its observation, info and refusal, if any.
         reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. It is
             None in the last step if the episode's reward is undefined.
-        parts: The weighted parts `env`, `event` and, in the last step, `outcome`. None for an undefined part.
+        parts: The weighted parts `env`, `event` and, in the last step, `outcome`. An undefined part is None.
         end: The finished rollout, once the episode has ended.
     """
 
@@ -73,7 +73,7 @@ class SessionStart:
     """The result of a reset: the episode's identity, and data for a trainer that samples its own model.
 
     Attributes:
-        actions: Name, description, parameters (JSON Schema) and `text` (whether it accepts plain text) of each action.
+        actions: Each action's name, description, parameters (JSON Schema) and `text`: whether it accepts plain text.
         messages, tools: Fields of the first request to a model, as in chat completions.
         limits: The limits by name, with None for a limit that is not set.
         formula: The reward formula as a string.
@@ -166,7 +166,7 @@ class EnvironmentSession:
 
     @property
     def rollout(self) -> RunningRollout | None:
-        """The rollout of the current or latest episode, or None. Its events can still be read after the end."""
+        """The rollout of the current or latest episode, or None if there was none. Its events remain readable after the end."""
         return None if self._episode is None else self._episode.rollout
 
     @property
@@ -190,7 +190,7 @@ class EnvironmentSession:
 
     @property
     def failure(self) -> Failure | None:
-        """The failure of the current episode, or None."""
+        """The failure of the current episode, or None if it has not failed."""
         try:
             if self._episode is not None:
                 self._episode.raise_failure()
@@ -219,7 +219,7 @@ class EnvironmentSession:
         self.used_at = self._clock.monotonic()
 
     def attach(self, leave: Callable[[str], None]) -> None:
-        """Let one connection drive the session. leave: called with the reason if another one takes over or the session closes."""
+        """Let one connection drive the session. leave: is called with the reason if another takes over or the session closes."""
         if self._leave is not None:
             self._leave("replaced")
         self._leave = leave

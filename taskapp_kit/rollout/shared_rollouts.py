@@ -45,7 +45,7 @@ T = TypeVar("T")
 class SharedRollouts:
     """The shared rollouts of this process. Use it on the service's event loop, and close it before the service.
 
-    coordinator: stores the idempotency records. Defaults to the service's store, or to memory if the service has no store.
+    coordinator: the store of the idempotency records. Defaults to the service's store, or to memory if the service has no store.
     """
 
     def __init__(self, service: Service, coordinator: IdempotencyStore | None = None) -> None:

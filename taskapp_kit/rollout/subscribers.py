@@ -1,4 +1,4 @@
-"""A rollout and its subscribers: clients that wait for or follow it. A rollout that loses all of them is cancelled."""
+"""A rollout and its subscribers, which wait for or follow it. A rollout without subscribers is cancelled unless detached."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class SharedRollout:
         return self._cancelled
 
     def subscribe(self, grace_seconds: float = 0.0) -> Subscriber:
-        """Add a subscriber, which prevents the rollout's cancellation. Raises Saturated if it has MAX_SUBSCRIBERS already."""
+        """Add a subscriber, which prevents the rollout's cancellation. Raises Saturated if there are already MAX_SUBSCRIBERS."""
         if self._subscribers >= MAX_SUBSCRIBERS:
             message = f"This rollout has reached its limit of {MAX_SUBSCRIBERS} waiting or following requests."
             raise Saturated(message, code="key_quota_reached")

@@ -149,7 +149,7 @@ class Control:
 
     stop: the reason that `end` sets from outside. The episode ends before its next step. on_stop: a function that `end`
     calls with the reason in the caller's thread, to wake a policy that waits in the episode's thread. cause: the exception
-    behind a failure, for the log and for a local caller. The exception is never sent in a response.
+    that caused a failure, for the log and for a local caller. The exception is never sent in a response.
     """
 
     stop: StopReason | None = None

@@ -276,7 +276,7 @@ class Running:
             child.overdue(self, "cancelled", f"{slow} being cancelled")
 
     def watch_step(self) -> None:
-        """Check the age of the current step, and schedule the next check.
+        """Check how long the current step has been running, and schedule the next check.
 
         The next check follows `step_seconds` later, so it also finds a step that begins after this check in time.
         """

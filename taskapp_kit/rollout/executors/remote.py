@@ -126,7 +126,7 @@ class WorkerPool:
     async def start(self) -> ProcessPool:
         """Return the pool after its shared processes are ready. Raises Unavailable with the message of a failed process.
 
-        Cancelling one caller does not end the start, because other callers may be waiting.
+        If a caller is cancelled, the start continues, because other callers may be waiting for it.
         """
         if self._pool is None:
             if self._starting is None or self._starting.done():

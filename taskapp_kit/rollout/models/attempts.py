@@ -148,8 +148,8 @@ async def persist(
 ) -> ChatReply:
     """Call `once(attempt, seconds_left)` until it succeeds. Raises ModelFailed after the last failed attempt.
 
-    once: a function that makes one attempt, and returns the reply or raises AttemptFailed. seconds: the limit for all attempts and waits.
-    place: the endpoint's name in messages.
+    once: a function that makes one attempt, and returns the reply or raises AttemptFailed. seconds: the limit for all
+    attempts and waits. place: the endpoint's name in messages.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + seconds
@@ -243,7 +243,7 @@ class HostLimiter:
         return self.in_flight == 0 and not self._waiting
 
     async def enter(self, seconds: float) -> int:
-        """Wait for a free slot, and return the epoch to pass to `leave`. Raises TimeoutError if no slot is free within `seconds`."""
+        """Wait for a free slot, and return the epoch for `leave`. Raises TimeoutError if no slot is free within `seconds`."""
         # waiting calls come first, even if a slot has just become free
         if self.in_flight < int(self.limit) and not self._waiting:
             self.in_flight += 1

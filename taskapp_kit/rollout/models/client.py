@@ -148,9 +148,9 @@ class HttpModelClient:
     """Calls models over HTTP. Connections are opened at the first call, on the current event loop.
 
     exposure, settings: the server's exposure and settings. is_server_key: a function that recognizes API keys of
-    this server, including keys that are not in the settings. model_names: the models with prices. throttle: the concurrency limits; new
-    limits by default. resolver, clock, sleep, rng: replaceable in tests. attempt_seconds: the time limit of one attempt.
-    Raises ConfigError if `inference_allow` or `inference_keys_for` is invalid.
+    this server, including keys that are not in the settings. model_names: the models with prices. throttle: the limits
+    on concurrency, or None for new limits. resolver, clock, sleep, rng: replaceable in tests. attempt_seconds: the time
+    limit of one attempt. Raises ConfigError if `inference_allow` or `inference_keys_for` is invalid.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class HttpModelClient:
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
-    """Return the cost in US dollars from the price in `models.toml` or else `usage.cost` (OpenRouter), or None if both are missing."""
+    """Return the cost in US dollars from the price in `models.toml` or else `usage.cost` (OpenRouter), or None without both."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
 
 

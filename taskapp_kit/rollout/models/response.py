@@ -23,7 +23,7 @@ CUT_SHORT = frozenset(("error", "abort", "aborted"))
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a chat completion. Raises AttemptFailed for an error or invalid completion. retry_after: the seconds in the headers."""
+    """Parse a chat completion. Raises AttemptFailed for an error or invalid completion. retry_after: in seconds."""
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is not an object")

@@ -27,13 +27,13 @@ RETURNED = "rollout_returned"
 
 
 class LoopEnvironment:
-    """The environment, for the author's loop.
+    """The environment as the author's loop sees it.
 
     Attributes:
         observation: The latest observation as recorded: a string, a dict, or a list with images.
         tools: The actions as the `tools` of a chat-completions request.
         parameters: The parameters of each action by name, as JSON Schema, including the action for plain text.
-        done: Whether the episode has ended. The loop is cancelled at the end, so it rarely sees True.
+        done: Whether the episode has ended. The loop is cancelled at the end, so the loop rarely sees True.
     """
 
     def __init__(self) -> None:

@@ -113,8 +113,8 @@ def noop_policy(environment: EnvironmentSpec) -> ConstantPolicy:
 def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) -> ConstantPolicy:
     """Return the policy that repeats `policy.config.action`: `{"tool": {args}}`, a list of such objects, or plain text.
 
-    Raises RequestError if the action is missing, or invalid in every state of the environment. Raises PolicyError for other
-    values.
+    Raises RequestError if the action is missing, or invalid in every state of the environment. Raises PolicyError for
+    values of another type.
     """
     if "action" not in config:
         raise unavailable(
@@ -162,7 +162,7 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """A policy that repeats a stored rollout's answers and then its stop. If it has none, a further turn raises PolicyError."""
+    """A policy that repeats a stored rollout's answers. A further turn stops like the rollout, or raises PolicyError."""
 
     name = "replay"
 

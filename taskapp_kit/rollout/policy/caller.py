@@ -40,7 +40,7 @@ class CallerPolicy:
     def ask(self, view: View) -> dict[str, Json]:
         """Return the turn's request, which contains `rewards`, and in turn 0 also `messages`, `tools` and `actions`.
 
-        `messages` and `tools` are for a model. The observations are in the episode's events.
+        `messages` and `tools` are for callers that use a model. The observations are in the episode's events.
         """
         self._tools = view.tools
         body: dict[str, Json] = {"rewards": self._rewards(view.results)}

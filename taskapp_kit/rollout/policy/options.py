@@ -64,7 +64,7 @@ LONGEST_UNKNOWN_NAME = 40
 def offered(app: AppSpec, *, exposure: Exposure, gold: bool | None) -> AppSpec:
     """Return the app with only the policies that a server offers. gold: the setting `TASKAPP_GOLD`, or None if it is not set.
 
-    By default, a `gold` that reads the task's row is withheld under exposure "public", because its actions reveal private
+    By default, a policy `gold` that reads the task's row is withheld under exposure "public", because its actions reveal private
     fields.
     """
 

@@ -52,7 +52,7 @@ def parse_message(
 ) -> ParsedMessage:
     """Parse a model's message. Never raises.
 
-    thoughts: whether `back` contains the reasoning. most_calls: the number of tool calls to parse; the others are dropped.
+    thoughts: whether `back` contains the reasoning. most_calls: the number of tool calls to parse. Further calls are dropped.
     """
     message: dict[str, Json] = {"role": "assistant"}
     left_out = 0

@@ -121,7 +121,7 @@ class UniformSampler:
         return int(schema.keywords.get("minItems", 0)), int(schema.keywords["maxItems"])
 
     def of_text(self, schema: Schema, name: str) -> Draw:
-        """Raise Unbounded, because strings and any JSON have no bounds."""
+        """Raise Unbounded, because strings and values of any type have no bounds."""
         raise Unbounded(f"{name} ({schema.kind or 'any JSON'}) has no bounds, so no value can be drawn")
 
     def of_object(self, schema: Schema, name: str, depth: int) -> Draw:

@@ -390,7 +390,7 @@ def bare(words: str, tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
 
 
 def word_tool(tools: Mapping[str, Tool]) -> tuple[Tool, str] | None:
-    """Return the tool whose only argument is a string, and the argument's name, or None unless exactly one tool qualifies."""
+    """Return the only tool that takes a single string, with the argument's name, or None if not exactly one tool qualifies."""
     found = []
     for tool in tools.values():
         properties = tool.parameters.get("properties", {})
