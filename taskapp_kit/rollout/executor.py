@@ -49,9 +49,9 @@ class Executor:
     """The threads and worker processes of one app.
 
     pinned_threads: the threads for whole rollouts. model_threads: the threads for rollouts that mostly wait for a model, of
-    which there may be many. models: the models of the server. stores: whether to create rows for a store. versions: the versions of the kit,
-    the app and the commit, as in the response. cancelled: a coroutine function that receives the result of a rollout whose
-    task was cancelled, before the cancellation continues.
+    which there may be many. models: the server's models. stores: whether to create rows for a store. versions: the versions
+    of the kit, the app and the commit, as in the response. cancelled: a coroutine function that receives the result of a
+    rollout whose task was cancelled, before the cancellation continues.
     """
 
     def __init__(

@@ -278,7 +278,7 @@ class Running:
     def watch_step(self) -> None:
         """Check how long the current step has been running, and schedule the next check.
 
-        The next check follows `step_seconds` later, so it also finds a step that begins after this check in time.
+        The next check follows `step_seconds` later, so a step that begins after this check is also checked in time.
         """
         child, limit = self.child, self.step_seconds
         if self.over or child is None or limit is None:

@@ -165,7 +165,7 @@ def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, An
 
 
 def _logprobs(choice: Mapping[str, Any], message: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the log-probabilities, and the token ids in them, each None if missing."""
+    """Return the log-probabilities and the token ids that they contain. Each is None if it is missing."""
     given = choice.get("logprobs")
     if isinstance(given, dict):
         entries = given.get("content")

@@ -87,7 +87,7 @@ def policy_names(app: AppSpec, environment: str) -> list[str]:
 
 
 def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | None]:
-    """Map the name of each policy to None, or to why it is unavailable. The app's own policies come first."""
+    """Map the name of each policy to None, or to the reason why it is unavailable. The app's own policies come first."""
     own = {spec.name for spec in app.policies if spec.applies_to(environment.name)}
     found: dict[str, str | None] = {}
     for name in policy_names(app, environment.name):

@@ -62,7 +62,7 @@ class GroupJudgement:
 
     @classmethod
     def of(cls, judge: JudgeSpec, members: int) -> GroupJudgement:
-        """Return the judgement of a judge that was not called, which has no scores."""
+        """Return a judgement without scores, for a judge that was not called."""
         return cls(judge.name, judge.weight, [None] * members, [None] * members, [None] * members, [None] * members)
 
 
