@@ -136,7 +136,7 @@ def _names_fit(declared: Declaration, source: TaskSource, prompt: str, problems:
     before = len(problems)
     hidden = private_fields(source.row)
     for name in sorted(names & hidden)[:1]:
-        problems.add(declared.place, f"the prompt of {declared.name!r} has private field {name!r}", *PUBLIC_FIELDS)
+        problems.add(declared.place, f"the prompt of {declared.name!r} has the private field {name!r}", *PUBLIC_FIELDS)
     fields = set(getattr(source.row, "model_fields", {}) or getattr(source.row, "__dataclass_fields__", {}))
     public = fields - hidden
     for name in sorted(names - fields) if fields else ():

@@ -74,7 +74,7 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
         if rewards and (refused or subject.environment.one_answer):
             means[name] = fmean(rewards)
     if not means:
-        return passed("No episode of nonsense has a reward, or its actions were accepted.")
+        return passed("Nonsense earned no reward, or the environment accepted some of its actions.")
     name = max(means, key=lambda item: means[item])
     found = f"A policy that replies with {name} has a mean reward of {means[name]:g}"
     gold = subject.mean_reward(GOLD)

@@ -159,16 +159,14 @@ async def _rollouts(client: TaskAppClient) -> list[tuple[str, CheckResult]]:
     )
     differs = [seed for seed, before, after in zip(seeds, alone, together, strict=True) if before != after]
     if differs and same.status == "ok":
-        found = (
-            f"{len(differs)} of {AT_ONCE} seeds had other digests when played concurrently. The first is {differs[0]}."
-        )
+        found = f"{len(differs)} of {AT_ONCE} seeds had different digests when played concurrently. The first is {differs[0]}."
         return [("same-seed", same), ("at-once", wrong(found, "`taskapp doctor APP` shows where."))]
     health = (
         f"; /health answered in {1000 * median(waited):.0f} ms, p99 {1000 * quantile(waited, 0.99):.0f} ms"
         if waited
         else ""
     )
-    found = f"{AT_ONCE} concurrent rollouts were equal to rollouts one after another ({seconds:.1f} s){health}."
+    found = f"{AT_ONCE} concurrent rollouts were equal to sequential rollouts ({seconds:.1f} s){health}."
     return [("same-seed", same), ("at-once", passed(found) if same.status == "ok" else skipped("See same-seed."))]
 
 

@@ -186,7 +186,7 @@ async def rows(subject: EnvironmentUnderTest) -> CheckResult:
             continue
         where = f"Row {seed} of {split} and row {first[1]} of {first[0]}"
         if first[0] != split:
-            found = f"{where} are the same apart from case, spaces and punctuation, so a training row is tested."
+            found = f"{where} are the same apart from case, spaces and punctuation, so the splits overlap."
             return wrong(found, f"Remove one of them from its split (declared at {tasks.place}).", subject.place)
         if first[2] != private_hash:
             found = f"{where} show the same question but have different private fields, so no answer is right for both."

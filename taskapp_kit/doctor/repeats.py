@@ -186,7 +186,7 @@ async def interleaved(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check(
     "at-once",
-    "Concurrent rollouts are the same as rollouts one after another.",
+    "Concurrent rollouts are equal to the same rollouts played one after another.",
     plays=True,
     after=("same-seed", "interleaved"),
 )

@@ -98,7 +98,7 @@ async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitabl
 async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
     """Count instances, files, threads, processes and temporary files before and after episodes."""
     if not subject.in_this_process:
-        return skipped("Not checked, because each rollout has a separate process, which ends with it.")
+        return skipped("Not checked, because each rollout has a separate process, which ends with the rollout.")
     assert subject.base is not None
     player, episodes = subject.base, subject.seeds(3)
 
@@ -115,7 +115,7 @@ async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
 async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
     """Cancel rollouts after their first step, as if a client disconnected, and count the resources."""
     if not subject.in_this_process:
-        return skipped("Not checked, because each rollout has a separate process, which ends with it.")
+        return skipped("Not checked, because each rollout has a separate process, which ends with the rollout.")
     rollout = next((item for item in subject.base_rollouts() if item.length > 1), subject.base_rollouts()[0])
     first = [step for step in rollout.trajectory.steps if step.tool][:1] if rollout.length > 1 else []
 

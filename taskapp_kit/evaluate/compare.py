@@ -255,7 +255,7 @@ def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -
     """
     settings = settings or ComparisonSettings()
     if len(sides) < 2:
-        only = f"{sides[0].place} only has rollouts of {sides[0].policy}" if sides else "no rollout was found"
+        only = f"{sides[0].place} contains rollouts of only {sides[0].policy}" if sides else "no rollout was found"
         raise ConfigError(f"Nothing can be compared: {only}.", hint="Pass two evaluations, or one with two policies.")
     _name(sides)
     if not settings.force:

@@ -118,7 +118,7 @@ class Directory:
         if changed:
             raise ConfigError(
                 f"{self.path} contains a different evaluation, which cannot be resumed: {'; '.join(changed)}.",
-                hint="Pass another --out, or the options of the stored evaluation.",
+                hint="Pass another --out, or repeat the options of the stored evaluation.",
             )
         self._scan()
         return before
@@ -319,7 +319,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ConfigError(
-        f"{path / CONFIG} is not an evaluation's configuration that this release can read.",
+        f"{path / CONFIG} cannot be read as the configuration of an evaluation.",
         hint="Pass an evaluation's directory.",
     )
 

@@ -134,11 +134,11 @@ class _LabelReader:
         label = members.get(f"label{many}")
         if len(sources) != 1 or label is None:
             raise self._wrong(
-                f"is for judge {judge.name!r}, so it must have label{many}, and either answer{many} or rollout_id{many}"
+                f"is for judge {judge.name!r}, so it must have `label{many}`, and either `answer{many}` or `rollout_id{many}`"
             )
         given, labels = (members[sources[0]], label) if judge.group else ([members[sources[0]]], [label])
         if not isinstance(given, list) or not isinstance(labels, list) or len(given) != len(labels) or not given:
-            raise self._wrong("must have as many labels as answers")
+            raise self._wrong("must have one label for each answer or rollout_id")
         if judge.group and len(given) < 2:
             raise self._wrong("must have at least two answers to compare")
         read = self._stored if sources[0].startswith("rollout") else self._played
@@ -150,7 +150,7 @@ class _LabelReader:
             (one.environment, one.split, one.seed) != (first.environment, first.split, first.seed)
             for one in trajectories
         ):
-            raise self._wrong("has rollouts of different seeds")
+            raise self._wrong("has rollouts of different tasks; their environment, split and seed must be equal")
         task = self._planner.instance(first.environment, first.split, first.seed).task
         values = tuple(self._label(judge, value) for value in labels)
         return Case(judge, tuple(trajectories), values, task, first.config, self._place)

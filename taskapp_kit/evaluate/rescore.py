@@ -191,7 +191,7 @@ class Rescorer:
                 continue
             waiting.append(Rescored(row, known.get(row.rollout_id)))
         if not rows:
-            raise ConfigError(f"{self._source.place} has no rollouts that match the filters.")
+            raise ConfigError(f"{self._source.place} has no rollouts that match the filters.", hint="Remove a filter.")
         left = iter(waiting)
         tasks = [asyncio.create_task(self._work(left, report, watch)) for _ in range(self._concurrency)]
         try:

@@ -164,7 +164,7 @@ class DirectorySource(RolloutSource):
             return _of_line(entry, stored, self.config)
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
             raise StoreError(
-                f"{self.path / RESULTS} has a line that is not a result that this release can read ({fault}).",
+                f"{self.path / RESULTS} contains a line that this release cannot read as a result ({fault}).",
                 hint="Fix or remove that line, or pass another directory.",
             ) from fault
 

@@ -141,14 +141,14 @@ def parse(text: str, path: Path) -> list[KeyLine]:
         first = by_label.setdefault(item.holder.label, item)
         if first.holder != item.holder:
             raise ConfigError(
-                f"{path}:{first.number} and {path}:{item.number} have one label but differ in max_in_flight or admin.",
+                f"{path}:{first.number} and {path}:{item.number} have the same label but differ in max_in_flight or admin.",
                 hint="Use the same max_in_flight and admin for all keys of a label.",
             )
         for digest in item.digests:
             same = by_digest.setdefault(digest, item)
             if same.holder != item.holder and (same.labelled or item.labelled):
                 raise ConfigError(
-                    f"{path}:{same.number} and {path}:{item.number} have the same key and different labels.",
+                    f"{path}:{same.number} and {path}:{item.number} have the same key but different labels.",
                     hint="A key can have only one label. Remove one of the lines.",
                 )
     return found
@@ -176,7 +176,7 @@ def add(
             "The label is invalid or reserved.", hint=f"Use {LABEL_RULE}. Labels that the server assigns are reserved."
         )
     if max_in_flight is not None and not 1 <= max_in_flight <= MAX_QUOTA:
-        raise ConfigError(f"max_in_flight must be from 1 to {MAX_QUOTA}.")
+        raise ConfigError(f"max_in_flight is invalid. Expected an integer from 1 to {MAX_QUOTA}.")
     holder = KeyHolder(label, max_in_flight, admin)
 
     def appended(text: str) -> str:

@@ -122,7 +122,7 @@ class Database(SqlDatabase):
                 odd.append(table.name)
         if odd:
             raise StoreError(
-                f"Another program changed the store {self.place}, because {odd[0]!r} is not a table of taskapp-kit.",
+                f"Another program changed the store {self.place}: it added or altered {odd[0]!r}.",
                 hint="Use another file. To copy data from this file, use SQLite's own tools.",
             )
 

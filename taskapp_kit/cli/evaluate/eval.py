@@ -227,7 +227,7 @@ def _confirmed(path: Path, config: dict[str, Any], options: dict[str, Any]) -> d
     stored, app, urls = dict(config.get("options", {})), options["app_id"], options["inference_urls"]
     addresses = own_directories.model_addresses(config)
     if not set(urls) <= set(addresses):
-        raise click.UsageError(f"The evaluation in {path} uses a different --inference-url.")
+        raise click.UsageError(f"The evaluation in {path} uses a different --inference-url. Omit it.")
     missing = [word for url in addresses if url not in urls for word in ("--inference-url", url)]
     if stored.get("store") not in (None, ELSEWHERE) and options["store"] is None:
         missing += ["--store", str(stored["store"])]

@@ -195,7 +195,7 @@ def _file_set(folder: Path, remote_dir: str, files: Iterable[str]) -> FileSet:
         if is_private(name) or is_private(behind):
             raise ConfigError(
                 f"The file {name!r} or its link target is not uploaded, because its name suggests private content.",
-                hint="Store keys in the Modal Secret. If the file has no key, rename it or replace the link with a copy.",
+                hint="Store keys in the Modal Secret. If the file contains no key, rename it or replace the link with a copy.",
             )
     return FileSet(folder, remote_dir, tuple(sorted(files)))
 

@@ -389,7 +389,7 @@ def stored_key(org: str, idempotency_key: str) -> str:
 def _refuse(missing: Sequence[str]) -> None:
     """Raise JobConfigError if there are missing requirements, one sentence each."""
     if missing:
-        raise JobConfigError("The task app does not have what the job requires:", problems=tuple(missing))
+        raise JobConfigError("The task app does not meet the job's requirements:", problems=tuple(missing))
 
 
 def _stopping() -> Saturated:

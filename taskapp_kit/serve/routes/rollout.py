@@ -268,7 +268,7 @@ def _events_asked(request: Request) -> bool:
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     # strict, because the response to a misspelled `?event=1` would silently lack the events
     if any(name != "events" for name, _ in pairs) or len(pairs) > 1 or (pairs and pairs[0][1] not in ("0", "1")):
-        raise invalid_field(("query", "events"), "must be 0 or 1, and the only parameter", code="invalid_query")
+        raise invalid_field(("query", "events"), "must be 0 or 1, without other parameters", code="invalid_query")
     return bool(pairs) and pairs[0][1] == "1"
 
 

@@ -47,7 +47,7 @@ def check_consistency(review: Review, config: RlDocument, document: Document) ->
         smoke, full, same = getattr(config.trainer, name), getattr(config.training, name), ("training", name)
         if smoke is not None and full is not None and smoke != full:
             expectation = f"{place_shown(same)} = {full}{review.in_line(same)}, which means the same"
-            review.mismatch(("trainer", name), smoke, expectation, "Take one of the two out.")
+            review.mismatch(("trainer", name), smoke, expectation, "Remove one of the two keys.")
 
 
 def with_whole_topology(document: Document) -> Document:
@@ -134,7 +134,7 @@ def _check_topology(review: Review, config: RlDocument, document: Document) -> N
             if key in inner and inner[key] != outer[key]:
                 twin = ("compute", "topology", key)
                 same = f"{place_shown(twin)} = {shown(key, inner[key])}{review.in_line(twin)}, which means the same"
-                review.mismatch(("topology", key), outer[key], same, "Take one of the two out.")
+                review.mismatch(("topology", key), outer[key], same, "Remove one of the two keys.")
     whole = config.topology.model_copy(update=config.compute.topology.model_dump(exclude_none=True))
     path = ("compute", "topology") if inner is not None else ("topology",)
     _check_shares(review, config.compute, whole, path)

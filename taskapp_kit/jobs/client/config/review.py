@@ -218,7 +218,7 @@ class NameCheck:
         near = closest(name, [each for each in whole if each not in section.model_fields], cutoff=NEAR_MISSING)
         if near and near not in table:
             return  # the problem is reported for the similar name instead
-        action = f"Did you mean this when you wrote {form.format(name_shown(near))}?" if near else add
+        action = f"If {form.format(name_shown(near))} is a misspelling of this name, correct it." if near else add
         self.review.problem((*path, near or name), f"{what}. {action}")
 
     def _add_unknown(self, section: type[ConfigSection], name: str, value: Any, whole: Document, path: Place) -> None:
