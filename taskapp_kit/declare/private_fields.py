@@ -83,7 +83,7 @@ def _target(annotation: Any) -> Any:
 
 
 def _marked(annotation: Any, seen: list[Any]) -> bool:
-    """Return whether the annotation contains the mark. Aliases may be recursive: `seen` lists the enclosing ones."""
+    """Return whether the annotation contains the mark. Aliases may be recursive: `seen` lists the enclosing aliases."""
     if isinstance(annotation, PrivateMark):
         return True
     target = _target(annotation)

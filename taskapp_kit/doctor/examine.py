@@ -24,7 +24,7 @@ CHECKS: tuple[DoctorCheck, ...] = tuple(
     for item in vars(module).values()
     if isinstance(item, DoctorCheck)
 )
-"""All checks, in the order in which they run and are reported. It is the order of the modules and of their lines."""
+"""All checks in the order in which they run and are reported: by module, and within a module by line."""
 DECLARATIONS = "declarations"
 SETUP = "setup"
 THREADS = 32

@@ -26,7 +26,7 @@ REPEATED = 3
 ISOLATED_AT_ONCE = 3
 """The number of concurrent rollouts if each rollout has a separate process."""
 SLOWER = 4
-"""The factor by which concurrent rollouts may take longer than rollouts one after another."""
+"""The factor by which concurrent rollouts may take longer than the same rollouts one after another."""
 LATE = 10
 """If a turn takes this many times as long as a full episode alone, one episode waits for the other."""
 IMAGE_PARAMETERS = ("image", "images", "picture", "pictures", "render")

@@ -30,8 +30,8 @@ WARM = 2
 KIT_THREADS = ("taskapp-pinned", "asyncio_", "AnyIO")
 """Names of threads that the service starts."""
 LEAK_BYTES = (100_000, 10_000)
-"""Growth per reset that counts as a leak: of the process, far above the noise of allocators, and of Python's allocations,
-which are counted exactly.
+"""The growth per reset that counts as a leak, in bytes: of the process's memory, far above the noise of allocators, and
+of Python's allocations, which are counted exactly.
 """
 HELD = ("VmRSS:", "VmSwap:")
 """Lines of /proc/self/status with the memory in use and the swapped memory."""

@@ -36,7 +36,7 @@ NEVER_ALONE = ("constant", "replay")
 """Built-in policies that need an action or a stored rollout."""
 
 OwnPolicy = Callable[[str, int], LocalPolicy]
-"""Creates a policy in this process for the episode with a split and a seed."""
+"""Creates a policy in this process for the episode with the given split and seed."""
 
 
 class OutOfTime(Exception):

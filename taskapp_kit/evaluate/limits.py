@@ -99,7 +99,7 @@ These failures are counted over all policies.
 GONE_CODES = SHARED_CODES | {
     "model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused", "deadline",
 }  # fmt: skip
-"""The same, plus codes of failures that the next rollout of the same policy would probably share.
+"""SHARED_CODES, plus codes of failures that the next rollout of the same policy would probably share.
 
 `deadline` is included because a model, judge or simulator that never responds causes it.
 """

@@ -31,9 +31,9 @@ from taskapp_kit.rollout.source import RolloutSource, load_trajectory
 from taskapp_kit.version import __version__
 
 ANSWERED = "answered"
-"""The name of the original scores, from when a rollout was played."""
+"""The name of the original scores, which were computed when the rollout was played."""
 SCORED_LATER = ("scoring", "timeout")
-"""Failures with these boundaries may have happened after the episode ended. It ended if the rollout has a digest."""
+"""Failures with these boundaries may have happened after the episode ended. The episode ended if the rollout has a digest."""
 
 
 @dataclass(frozen=True, slots=True)

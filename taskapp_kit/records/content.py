@@ -21,7 +21,7 @@ Json = Any
 """None, bool, int, finite float, str, or nested lists and dicts with str keys. A precise type would be too slow to check."""
 
 MAX_DEPTH = 64
-"""The maximum nesting of an observation, an argument or a request body."""
+"""The maximum nesting depth of an observation, an argument or a request body."""
 INT_LIMIT = 2**63
 """Integers in JSON are in [-2⁶³, 2⁶³), because other JSON parsers lose digits of larger integers."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from taskapp_kit.records.content import Json
 
 MAX_REFERENCES = 100
-"""A location that is reached through more nested references than this accepts any JSON."""
+"""The maximum number of nested references to a location. A location beyond this limit accepts any JSON."""
 FORMATS: Mapping[str, str] = {
     "date": "2024-01-31",
     "date-time": "2024-01-31T12:00:00Z",

@@ -27,7 +27,7 @@ HEAD_SECONDS = 10.0
 IDLE_SECONDS = 30.0
 """The maximum time in seconds between two requests. Usually clients close idle connections earlier."""
 DESCRIPTOR_SHARE = 0.75
-"""The share of the process's file descriptors for connections. Rollouts, stores and models need the remaining ones."""
+"""The share of the process's file descriptors for connections. Rollouts, stores and models need the rest."""
 GRACE_SECONDS = 1.0
 """A client that has read within this many seconds is not disconnected to free the memory of its response."""
 QUIET_SECONDS = 10.0

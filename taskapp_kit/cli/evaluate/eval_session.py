@@ -89,7 +89,7 @@ class Session:
         self.without_app = is_url(evaluation.app) and evaluation.local is None
 
     def run(self) -> dict[str, Any]:
-        """Play the rollouts and return the summary. If a limit ends the evaluation early, it covers the played rollouts."""
+        """Play the rollouts and return the summary. After an early end at a limit, the summary covers the played rollouts."""
         return asyncio.run(self._run())
 
     async def _run(self) -> dict[str, Any]:

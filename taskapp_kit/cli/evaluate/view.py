@@ -90,7 +90,7 @@ def _serve(reference: str, app: str | None, port: int) -> None:
 
 
 def ui_source(source: rollout_source.RolloutSource, spec: AppSpec | None = None) -> viewer_source.UiSource:
-    """Return the viewer's source for an evaluation's directory or a store. spec: of the app that played, if available."""
+    """Return the viewer's source for an evaluation's directory or a store. spec: The app's declarations, if available."""
     ranges = {} if spec is None else viewer_source.reward_ranges(spec)
     if "ranges" in source.config:
         ranges[source.config["asked"]["environment"]] = ScoreRanges.from_json(source.config["ranges"]).reward

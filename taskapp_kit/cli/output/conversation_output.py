@@ -13,7 +13,7 @@ from taskapp_kit.records.events import Answered, EpisodeEnded, Event, Failed, Li
 from taskapp_kit.rollout.policy.options import MODEL
 
 MAX_CHARACTERS = 2000
-"""The maximum number of printed characters of one message. For the rest, only their number is printed."""
+"""The maximum number of printed characters of one message. Of the remaining characters, only the number is printed."""
 COLUMN = 9
 NOTHING = "(nothing)"
 """The text that is printed for an empty reply or observation."""

@@ -227,7 +227,7 @@ def _with_addresses(config: RlConfig, urls: Mapping[str, str]) -> dict[str, Any]
 
 
 def _calls_others(config: RlConfig) -> bool:
-    """Return whether the job also uses task apps that are already running. All then share the key ENVIRONMENT_API_KEY."""
+    """Return whether the job also uses task apps that are already running. All task apps then share ENVIRONMENT_API_KEY."""
     return any("task_url" in item and not item.get("task_app") for item in _environments(config))
 
 

@@ -30,7 +30,7 @@ PASSED_ON = frozenset(
 OTHER_TUNNELS = frozenset(
     f"TUNNEL_{name}" for name in ("TOKEN", "TOKEN_FILE", "NAME", "HOSTNAME", "URL", "CRED_FILE", "CRED_CONTENTS")
 )
-"""Settings of cloudflared that select a tunnel. It would open this tunnel instead of the requested tunnel."""
+"""Settings of cloudflared that select a tunnel, which cloudflared would open instead of the requested tunnel."""
 END_SECONDS = 3.0
 """How many seconds cloudflared may take to disconnect before it is killed."""
 

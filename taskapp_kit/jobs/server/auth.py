@@ -25,7 +25,7 @@ ORG = "taskapp_kit.jobs.server.org"
 OPEN = frozenset({"/", "/health", "/api/health"})
 CHALLENGE: Headers = [(b"www-authenticate", b'Bearer realm="taskapp backend"')]
 ROUNDS = 50_000
-"""About 20 ms for each key at startup."""
+"""The number of rounds of the hash. At startup, hashing takes about 20 ms for each key."""
 
 
 def org_of(key: bytes) -> str:

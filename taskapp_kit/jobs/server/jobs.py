@@ -111,7 +111,7 @@ class Jobs:
         Raises:
             IdempotencyKeyReused: The key was used with a different body.
             Saturated: The organization has too many unfinished jobs, or the backend is stopping.
-            JobConfigError, RequestError: The task app does not have what the job needs, or cannot be used.
+            JobConfigError, RequestError: The task app does not meet the job's requirements, or cannot be used.
             StoreError: The store failed.
         """
         if idempotency_key is not None:
@@ -156,7 +156,7 @@ class Jobs:
         return await self.records.submitted(org, stored_key(org, idempotency_key))
 
     async def _check(self, org: str, document: JobDocument) -> None:
-        """Check that the task app has what the job needs. Raises JobConfigError or RequestError if it does not.
+        """Raise JobConfigError or RequestError if the task app does not meet the job's requirements.
 
         A task app that does not respond within `check_seconds` may be starting, so it is checked when the job begins.
         """

@@ -442,7 +442,7 @@ class JobStore:
     # Keys of the backend
 
     def minted(self, org: str | None) -> set[str]:
-        """Record `org` as having a key, unless it is None, and return all recorded organizations. Blocks the thread."""
+        """Record `org` as having a key, unless it is None, and return all recorded organizations. Blocks the calling thread."""
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())
