@@ -24,8 +24,8 @@ from taskapp_kit.rollout.score.private import private_values
 
 PAID = 0.5
 """The share of the right answers' mean reward from which a reply counts as paid."""
-TENTH = 0.1
-"""The share of rows on which a paid reply is a defect."""
+TENTH, HALF = 0.1, 0.51
+"""The share of rows on which a paid reply is a defect: of wrong replies, and of replies that may be right for some rows."""
 MOST_ROWS = 200
 FIRST_ROWS = 4
 """How many rows must pay the same private field in the same form, if the app has no example of good play."""
@@ -38,10 +38,15 @@ DO = "Compare the whole answer with a grader of taskapp_kit.grading (see docs/en
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A way to cheat. reply: Returns the reply for a row, or None if the row does not allow it."""
+    """A way to cheat.
+
+    reply: Returns the reply for a row, or None if the row does not allow it. on: The share of rows on which a paid reply is
+    a defect.
+    """
 
     name: str
     reply: Callable[[RowAnswer, Sequence[RowAnswer]], str | None]
+    on: float = TENTH
 
 
 def _number(text: str) -> float | None:
@@ -56,6 +61,11 @@ def _other(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
     start = cases.index(case)
     others = (cases[(start + step) % len(cases)].answer for step in range(1, len(cases)))
     return next((answer for answer in others if folded(answer) not in case.accepted), None)
+
+
+def _of_another(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
+    other = _other(case, cases)
+    return None if other is None else case.reply(other)
 
 
 def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
@@ -74,7 +84,7 @@ def _with_other(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | N
     """Return a probe whose answer contains the right answer and the answer of another row."""
 
     def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-        other = _other(case, cases)
+        other = _other(case, cases) if case.delimited else None
         return None if other is None else case.reply(form.format(right=case.answer, other=other))
 
     return reply
@@ -117,9 +127,9 @@ BLIND = (
 )  # fmt: skip
 """Replies that do not depend on the row, or only on its prompt."""
 NEAR = (
-    Probe("another row's answer", lambda case, cases: None if (other := _other(case, cases)) is None else case.reply(other)),
-    Probe("a changed answer", _changed),
-    Probe("the negated answer", lambda case, cases: case.reply(f"not {case.answer}")),
+    Probe("another row's answer", _of_another, on=HALF),
+    Probe("a changed answer", _changed, on=HALF),
+    Probe("the negated answer", lambda case, cases: case.reply(f"not {case.answer}") if case.delimited else None),
     Probe("two answers", _with_other("{right} or {other}")),
     Probe("two answers, the right one last", _with_other("{other} or {right}")),
     Probe("a contradicted answer", _with_other("{right}. No, that is wrong: {other}")),
@@ -127,12 +137,12 @@ NEAR = (
     Probe("a second reply that is wrong", _in_parts("{right}\nNo, I was wrong.\n{other}")),
     Probe("the right answer only in a thought", _in_parts("<think>{right}</think>\n{other}")),
     Probe("the right answer in the wrong place", _outside),
-    Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'x' * 400}")),
+    Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'and so on ' * 40}")),
 )  # fmt: skip
 """Replies around the right answer that are wrong."""
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 SPELLINGS = (
-    Probe("white space around the answer", lambda case, cases: case.reply(f" {case.answer} ")),
+    Probe("white space around the reply", lambda case, cases: f" {case.reply(case.answer)} "),
     Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
     Probe("a trailing zero", lambda case, cases: case.reply(f"{case.answer}0") if _DECIMAL.fullmatch(case.answer) else None),
 )  # fmt: skip
@@ -256,7 +266,7 @@ async def _attacked(
 def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
     """Yield the probes that were paid on a tenth of the rows, the most often paid first."""
     for outcome in sorted(outcomes, key=lambda item: -len(item.paid)):
-        if outcome.paid and len(outcome.paid) >= TENTH * outcome.played:
+        if outcome.paid and len(outcome.paid) >= outcome.probe.on * outcome.played:
             yield outcome
 
 
@@ -307,7 +317,7 @@ async def attack(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("right-refused", "A right answer in another spelling earns as much.", plays=True, after=("policies",))
 async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
-    """Send the right answer with white space, a line break, or a trailing zero after a decimal point."""
+    """Send the right reply with white space or a line break around it, or with a trailing zero after a decimal point."""
     if not subject.in_this_process:
         return skipped("Not checked, because the environment runs in another process.")
     outcomes, cases, source = await _attacked(subject, SPELLINGS)

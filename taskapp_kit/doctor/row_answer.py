@@ -24,6 +24,11 @@ class RowAnswer:
     parameter: str = ""
     reward: float = 0.0
 
+    @property
+    def delimited(self) -> bool:
+        """Whether the answer is the whole reply, or in a part of it that ends where the answer ends, such as a tag."""
+        return not self.before.rstrip(" ") or not self.before.rstrip(" ")[-1].isalnum()
+
     def reply(self, answer: str) -> str:
         """Return a reply in the form of the right one, with another answer."""
         return f"{self.before}{answer}{self.after}"
