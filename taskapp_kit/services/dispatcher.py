@@ -310,7 +310,7 @@ class Dispatcher:
     async def fanout(self, name: str, data: bytes, session: ReplicaSession | None) -> list[bytes | None]:
         """Make one call on every replica and return the encoded results. The result of a failed call is None."""
         if session is not None or self.stateful:
-            raise ServiceError(f"{self.name}.{name}.fanout was called on sessions, but requires a stateless service.")
+            raise ServiceError(f"{self.name}.{name}.fanout cannot be called on sessions. Call `route` in each session.")
         await self.start()
         state = self.endpoints[name].on_restart
         before = self._state_calls.get(name)

@@ -150,7 +150,7 @@ def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
         try:
             importlib.import_module(module_name)
         except ImportError as error:
-            raise ServiceError(f"Cannot import {module_name}, which defines a received {name}.") from error
+            raise ServiceError(f"This process cannot import {module_name}, which defines a received {name}.") from error
     cls = _loaded(module_name, name)
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ServiceError(

@@ -102,7 +102,7 @@ ONLINE_KEYS: tuple[Path, ...] = (
     ("training", "iterations_ahead"),
     ("curriculum",),
 )
-"""Not used with the type offline."""
+"""Ignored with the type offline."""
 
 VLLM_SECTION: Path = ("vllm",)
 """Used only with `[sampler] engine = "vllm"`."""

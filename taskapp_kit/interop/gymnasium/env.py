@@ -277,7 +277,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         super().reset(seed=None if seed is None else int(seed))
         unknown = set(options or {}) - set(self._options)
         if unknown:
-            raise BadArgument(f"reset does not have the options {sorted(unknown)}.", hint="Use split and config.")
+            raise BadArgument(f"reset does not accept the options {sorted(unknown)}.", hint="Pass split or config.")
         chosen = {**self._options, **(options or {})}
         split = chosen["split"] or self._dataset["default_split"]
         if split not in self._dataset["seeds"]:

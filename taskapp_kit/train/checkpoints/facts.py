@@ -187,7 +187,7 @@ def decoded(raw: bytes) -> CheckpointFacts:
         value = orjson.loads(raw)
         if value.pop("format") != FORMAT:
             raise CheckpointError(
-                "A different version of taskapp-kit wrote this checkpoint, in a format that this version cannot read."
+                "This version of taskapp-kit cannot read the checkpoint's format. Use the version that wrote it."
             )
         position, origin = value.pop("position"), value.pop("origin")
         done = tuple(position.pop("done"))

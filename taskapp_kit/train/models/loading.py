@@ -67,7 +67,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     if unknown := [
         name for name in renderer.required if renderer.tokenizer.token(name) not in range(_vocabulary(model))
     ]:
-        raise ConfigError(f"The weights of the model {source.name!r} have no row for the token {unknown[0]}.")
+        raise ConfigError(f"The model {source.name!r} has no weights for the token {unknown[0]} of its tokenizer.")
     return LoadedModel(model, renderer, source, differences(renderer, template) if template else ())
 
 

@@ -63,7 +63,7 @@ def sft_settings(config: SftConfig) -> SftSettings:
     mode, data, training = values.model.trainer_mode, values.data, values.training
     lora = lora_settings(review, values.lora, ("lora",)) if mode == "lora" else None
     if mode == "full" and "lora" in values.model_fields_set:
-        review.problem(("lora",), '[lora]: found with trainer_mode = "full"; expected "lora". Remove one of the two.')
+        review.problem(("lora",), '[lora]: found with trainer_mode = "full". Use "lora", or remove this section.')
     config.check(review)
     return from_section(
         SftSettings,

@@ -117,5 +117,5 @@ def test_a_vocabulary_larger_than_the_weights_is_refused(tmp_path: Path) -> None
     for number, token in enumerate(enlarged["added_tokens"]):
         token["id"] = len(shifted) + number
     (tmp_path / "tokenizer.json").write_text(json.dumps(enlarged))
-    with pytest.raises(ConfigError, match="no row for the token"):
+    with pytest.raises(ConfigError, match="no weights for the token"):
         load_model(find_model(str(tmp_path), tmp_path))
