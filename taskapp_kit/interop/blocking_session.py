@@ -105,7 +105,11 @@ class _Local:
 
     @classmethod
     async def opened(cls, app: TaskApp, environment: str | None, protocol: str) -> _Local:
-        """Start the service and open a session. Raises RequestError, Unavailable or DeclarationError."""
+        """Start the service and open a session.
+
+        Raises RequestError if the environment does not exist, Unavailable if a judge has no model, and DeclarationError
+        if the app is invalid.
+        """
         # sessions may use at most three quarters of the capacity, so one session needs a capacity of two
         service = Service.of(app, load(), max_concurrent=2, threads=1, session_idle_seconds=math.inf)
         try:
@@ -138,7 +142,10 @@ class _Remote:
 
     @classmethod
     async def opened(cls, url: str, environment: str | None, key: str | None) -> _Remote:
-        """Connect to the task app and open a session. Raises TaskAppError or TaskAppUnreachable."""
+        """Connect to the task app and open a session.
+
+        Raises TaskAppError if the task app rejects a request, and TaskAppUnreachable if it does not respond.
+        """
         driver = cls(TaskAppClient(url, key), environment)
         query: dict[str, str] = {} if environment is None else {"environment": environment}
         try:

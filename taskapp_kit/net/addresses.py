@@ -150,7 +150,7 @@ class ParsedUrl:
 
 
 def read_url(url: str) -> ParsedUrl:
-    """Parse and normalize an address, so that all later parsers parse it identically. Raises NotAnAddress."""
+    """Parse and normalize an address, so that all later parsers parse it identically. Raises NotAnAddress if it is invalid."""
     if len(url) > MAX_URL_LETTERS:
         raise NotAnAddress(f"has {len(url)} characters; expected at most {MAX_URL_LETTERS}")
     if _UNSEEN.search(url):

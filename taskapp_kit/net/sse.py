@@ -152,7 +152,7 @@ class SseReader:
     _size: int = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Return the frames that this chunk completes. Raises FrameTooLarge."""
+        """Return the frames that this chunk completes. Raises FrameTooLarge if a frame exceeds the limit."""
         if not chunk:
             return []
         if self._after_cr:

@@ -203,8 +203,8 @@ class TrainingRow:
         lengths = [len(each) for each in (self.ids, self.mask, self.log_probs, self.versions, self.advantages)]
         if len(set(lengths)) != 1:
             raise ValueError(
-                f"a row of rollout {self.rollout!r} has {lengths} ids, mask, log-probabilities, versions and advantages. "
-                "Expected equal lengths."
+                f"a row of rollout {self.rollout!r} has tuples of the lengths {lengths}: ids, mask, log_probs, versions and "
+                "advantages. Expected equal lengths."
             )
         if self.mask and self.mask[0]:
             raise ValueError(f"a row of rollout {self.rollout!r} trains on its first token, which has no prediction")

@@ -272,7 +272,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode, and cancel an unfinished one.
 
-        Raises BadArgument, RequestError, RolloutFailed or TaskAppError.
+        Raises BadArgument or RequestError for invalid options, and RolloutFailed or TaskAppError if the reset fails.
         """
         super().reset(seed=None if seed is None else int(seed))
         unknown = set(options or {}) - set(self._options)

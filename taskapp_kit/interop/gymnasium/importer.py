@@ -116,7 +116,7 @@ class _ClassBuilder(ClassParts):
         configurable: Mapping[str, Any],
         reset_options: Mapping[str, Any] | None,
     ) -> type[GymnasiumEnvironment]:
-        """Create the class. Raises DeclarationError or Unavailable."""
+        """Create the class. Raises DeclarationError if the call is invalid, and Unavailable if a package is missing."""
         if "render_mode" in self.options:
             raise self.wrong("has render_mode=", "no render_mode", "remove it: env.config.image requests images")
         make = self._maker()

@@ -48,7 +48,7 @@ def kind_of(space: Any) -> str:
 
 
 def annotation_of(space: Any, path: str = "action") -> Any:
-    """Return a Python annotation for the values of a space. Raises UnknownSpace.
+    """Return a Python annotation for the values of a space. Raises UnknownSpace if JSON cannot represent the values.
 
     path: the position in the action, for messages.
     """

@@ -183,7 +183,10 @@ class HarborEnvironment:
         return self.task.instruction
 
     def _build(self) -> None:
-        """Open a sandbox and build the untouched task in it. Raises BuildFailed or SandboxError."""
+        """Open a sandbox and build the untouched task in it.
+
+        Raises BuildFailed if a step of the Dockerfile fails, and SandboxError if the sandbox fails.
+        """
         self.box = Sandbox(level=LEVEL, limits=self._limits(self._command_seconds), places=self.task.places)
         self.box.__enter__()
         if self.closed:  # the episode was closed while the sandbox was opened
@@ -229,7 +232,10 @@ class HarborEnvironment:
         return {"reward": _total(rewards), "rewards": rewards, "isolation": "shared", "problem": problem}
 
     def _verdict(self) -> dict[str, float]:
-        """Run the tests in the current sandbox and return their rewards. Raises VerifierFailed or SandboxError."""
+        """Run the tests in the current sandbox and return their rewards.
+
+        Raises VerifierFailed if the tests write no valid reward, and SandboxError if the sandbox fails.
+        """
         for place in ("", TESTS, LOGS):  # files that the policy left in other directories could influence the tests
             self.box.clear_sync(place)
         self._put(self.task.tests)
@@ -325,7 +331,7 @@ class HarborEnvironment:
     def _read(self, name: str, failed: str) -> dict[str, float] | None:
         """Read a file of rewards. Return a mapping from names to rewards, or None if the file does not exist.
 
-        Raises VerifierFailed.
+        Raises VerifierFailed if the file contains no valid reward.
         """
         try:
             text = self.box.read_sync(name, max_bytes=MAX_REWARD_BYTES).decode("utf-8", "replace")

@@ -193,7 +193,10 @@ def _settings(folder: Path, files: list[str]) -> dict[str, Any]:
 
 
 def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], dict[str, str], str]:
-    """Return the steps of the Dockerfile, its variables and its final working directory. Raises TaskRefused."""
+    """Return the steps of the Dockerfile, its variables and its final working directory.
+
+    Raises TaskRefused if an instruction is invalid or needs a container engine.
+    """
     if "environment/Dockerfile" not in files:
         return (), {}, WORKDIR
     steps: list[BuildStep] = []

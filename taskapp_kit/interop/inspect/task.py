@@ -116,7 +116,10 @@ def taskapp(
 def _samples(
     spec: EnvironmentSpec, split: str, seeds: str | int | Iterable[int] | None, config: Mapping[str, Json]
 ) -> Iterator[Sample]:
-    """Yield a sample for each selected seed. Raises RequestError or ConfigError."""
+    """Yield a sample for each selected seed.
+
+    Raises RequestError if a seed or the config is invalid, and ConfigError if there are too many seeds.
+    """
     selection = read_config(spec, config).wanted
     for seed in _numbers(spec, split, seeds):
         try:

@@ -170,7 +170,7 @@ class McpEndpoint:
 def _choice(request: Request) -> tuple[EpisodeChoice, bool]:
     """Return the episode that the request selects, and whether the request has the role `control`.
 
-    Raises RequestError.
+    Raises RequestError if the seed or the role is invalid.
     """
     chosen = {name: request.query_params.get(name) or request.headers.get(f"x-taskapp-{name}") for name in OPTIONS}
     seed, role = chosen["seed"], chosen["role"] or POLICY

@@ -136,7 +136,7 @@ class OpenEnvEnvironment(ServerEpisode):
         self.options = {**self._options, **options}
 
     def reset(self, seed: int) -> Any:
-        """Open a session, begin its episode and return the observation. Raises OpenEnvFailed."""
+        """Open a session, begin its episode and return the observation. Raises OpenEnvFailed if the server fails."""
         answer = self.begin().open({**self.options, "seed": seed})
         if self.flag(answer, "done"):
             raise self.failed("ended the episode at reset, before any action")
@@ -144,7 +144,7 @@ class OpenEnvEnvironment(ServerEpisode):
         return self._observation(answer)
 
     def send(self, fields: dict[str, Json]) -> Step:
-        """Send an action. Raises InvalidAction if the server rejects the action, or OpenEnvFailed."""
+        """Send an action. Raises InvalidAction if the server rejects it, and OpenEnvFailed if the server fails."""
         answer = self.opened().call("step", fields)
         metadata, observation = _metadata(answer), answer.get("observation")
         done = self.flag(answer, "done")

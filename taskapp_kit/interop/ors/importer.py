@@ -118,12 +118,12 @@ class OrsEnvironment(ServerEpisode):
     splits: ClassVar[dict[str, range]] = {}
 
     def reset(self, seed: int) -> Any:
-        """Open a session with the seed's task, and return the task's prompt. Raises OrsFailed."""
+        """Open a session with the seed's task, and return the task's prompt. Raises OrsFailed if the server fails."""
         split, seeds = next((name, seeds) for name, seeds in self.splits.items() if seed in seeds)
         return self._observation(self.begin().open(self.environment, split, seed - seeds.start))
 
     def send(self, tool: str, arguments: dict[str, Json]) -> Step:
-        """Call a tool. Raises InvalidAction if the server rejects the call, or OrsFailed."""
+        """Call a tool. Raises InvalidAction if the server rejects the call, and OrsFailed if the server fails."""
         answer = self.opened().call(tool, arguments)
         if not answer["ok"]:
             reason = answer.get("reason")
@@ -184,7 +184,10 @@ def _block(block: Any) -> Any:
 def _described(
     parts: ClassParts, connection: OrsConnection, environment: str | None, sample: Mapping[str, Sample]
 ) -> dict[str, Any]:
-    """Return the attributes of the class that depend on the server. Raises OrsFailed or DeclarationError."""
+    """Return the attributes of the class that depend on the server.
+
+    Raises OrsFailed if the server fails, and DeclarationError if it does not have what the call of `from_ors` requires.
+    """
     names = connection.ask("/list_environments")
     if not isinstance(names, list) or not names:
         raise parts.wrong(f"found no environments at {parts.name}", "at least one environment", "check the server")
@@ -206,6 +209,6 @@ def _described(
     unknown = sorted(set(sample) - {tool["name"] for tool in tools})
     if unknown or not tools:
         problem = f"has sample= for {unknown[0]!r}" if unknown else f"found no tools in {chosen!r} at {parts.name}"
-        raise parts.wrong(problem, "tools that the environment lists for every task", "check the server")
+        raise parts.wrong(problem, "tools that the environment lists for every task", "check sample= and the server")
     methods = tool_methods(parts, tools, OrsEnvironment.send, sample)
     return {**methods, "environment": chosen, "splits": splits}

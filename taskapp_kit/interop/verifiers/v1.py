@@ -130,7 +130,10 @@ class TaskAppHarness(vf.Harness[vf.HarnessConfig]):
         mcp_urls: dict[str, str],
         data: Any,
     ) -> vf.ProgramResult:
-        """Play and score an episode, and store the scores in the trace's `info`. Raises TaskError or HarnessError."""
+        """Play and score an episode, and store the scores in the trace's `info`.
+
+        Raises TaskError if the environment or the scoring fails, and HarnessError for other failures.
+        """
         try:
             service = _played(self.app).service()
             call = service.endpoint(endpoint, ctx.model, secret)

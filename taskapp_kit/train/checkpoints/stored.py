@@ -9,7 +9,7 @@ CHECKPOINT/
   job_state.json          the state from which the job resumes
   config.json …           files of the model's tokenizer and architecture
 
-An exported checkpoint has no optimizer.safetensors, value_head.safetensors and job_state.json.
+An exported checkpoint has no optimizer.safetensors, value_head.safetensors or job_state.json.
 """
 
 from __future__ import annotations

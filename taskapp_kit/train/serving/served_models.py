@@ -167,7 +167,7 @@ class ServedModels:
             raise Unavailable(error.message, hint=error.hint) from None
         self._state = state
         self._transport = Transport({"Authorization": f"Bearer {process.key}"})
-        log.info("model is served model=%s pid=%d", name, process.pid)
+        log.info("serving a model model=%s pid=%d", name, process.pid)
         return process
 
     def _end_idle(self) -> None:
@@ -187,7 +187,7 @@ class ServedModels:
             await transport.aclose()
         if process is not None:
             await asyncio.to_thread(process.close)
-            log.info("model is no longer served model=%s", process.name)
+            log.info("stopped serving a model model=%s", process.name)
 
     def _stored_state(self, name: str) -> StoredState | None:
         try:

@@ -283,8 +283,8 @@ class PolicyUpdate:
         logits = output.logits.float()
         if logits.shape[1] != len(batch.kept):
             raise TrainingError(
-                f"{type(model).__name__} returned logits for {logits.shape[1]} positions. Expected the {len(batch.kept)} in "
-                "logits_to_keep.",
+                f"{type(model).__name__} returned logits for {logits.shape[1]} positions. Expected the "
+                f"{len(batch.kept)} positions in logits_to_keep.",
                 hint="The installed version of transformers does not support logits_to_keep for this model.",
             )
         if self.settings.temperature != 1:
