@@ -336,7 +336,7 @@ class Sandbox:
                 "A command must be a non-empty list of strings.", hint="Pass Python source as one string."
             )
         if not self._busy.acquire(blocking=False):
-            raise SandboxError("This box is running a program.", hint="Wait until it ends, or open a second box.")
+            raise SandboxError("This box is running another program.", hint="Wait until it ends, or open a second box.")
         try:
             with self._state:
                 folder = self._opened()

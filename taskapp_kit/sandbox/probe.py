@@ -247,7 +247,7 @@ def _report(level: int, title: str, outcomes: Mapping[str, str]) -> Capabilities
     )
     broken = [wall.meaning for wall in walls if not wall.denied and wall.name in PROMISED[level]]
     if broken:
-        raise SandboxTooWeak(f"these protections failed the probe ({'; '.join(broken)}).")
+        raise SandboxTooWeak(f"these protections failed the probe: {'; '.join(broken)}.")
     return Capabilities(level, title, walls)
 
 

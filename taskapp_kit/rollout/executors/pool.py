@@ -146,8 +146,8 @@ class ProcessPool:
                 job ends within the grace period, its result is returned.
             step_seconds: The time limit between `step_begins` and `step_ends` in the child.
             on_frame: A function that handles the job's frames in order, on the event loop. For a frame of `WorkerJob.ask`, the
-                function returns the reply, or None for an empty reply. It may return an awaitable. Later frames then wait, and the child is
-                paused if it sends more. An exception in `on_frame` ends the job and is raised by this method.
+                function returns the reply, or None for an empty reply. It may return an awaitable. Later frames then wait,
+                and the child is paused if it sends more. An exception in `on_frame` ends the job and is raised by this method.
 
         Returns:
             The last frame and blob of the handler.

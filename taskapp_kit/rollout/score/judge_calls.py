@@ -119,7 +119,7 @@ class JudgeCaller:
     def ask_for_rewards(
         self, judge: JudgeSpec, body: dict[str, Json], read: Callable[[ChatReply], float], spent: JudgeUsage
     ) -> list[float]:
-        """Return one number for each reward model and sample. Invalid replies are not retried, because a retry would return the same reply."""
+        """Return one number for each reward model and sample. Invalid replies are not retried, as a retry would fail again."""
 
         def one(role: str, sample: int) -> float:
             call = JudgeCall(self.names, role, sample, 1, self._store_request(body))

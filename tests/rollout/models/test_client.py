@@ -186,7 +186,7 @@ async def test_waiting_for_a_place_counts() -> None:
             )
     assert isinstance(good, ChatReply)
     assert isinstance(late, ModelFailed) and late.failure.boundary == "timeout"
-    assert "no slot became free" in late.failure.message
+    assert "too many calls" in late.failure.message
 
 
 async def test_a_cancelled_call_is_gone_at_once() -> None:
