@@ -307,7 +307,7 @@ def read_config(path: Path) -> dict[str, Any]:
             hint="Replace the link with a copy of its target.",
         ) from None
     except OSError as error:
-        raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.") from None
+        raise ConfigError(f"{path / CONFIG} cannot be read: {error.strerror}.", hint="Make it readable.") from None
     try:
         config = orjson.loads(text)
         known = config["format"] == FORMAT and config["schema_version"] <= SCHEMA_VERSION

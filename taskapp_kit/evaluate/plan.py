@@ -206,7 +206,7 @@ class EvalPlan:
             )
             len(plan), plan.to_json()  # raises an exception if a field has the wrong type
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ConfigError("The evaluation's configuration cannot be read by this release.") from None
+            raise ConfigError("This release cannot read config.json. Use the release that wrote it.") from None
         else:
             return plan
 

@@ -240,7 +240,7 @@ def _current_lines(path: Path) -> list[int]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from None
+        raise StoreError(f"{path} cannot be read: {error.strerror}.", hint="Make it readable.") from None
     return list(offsets.values())
 
 

@@ -75,7 +75,7 @@ def test_policies_have_names_of_their_own() -> None:
     plan = EvalPlan(Seeds.read("0"), [{"model": "m"}, {"model": "m"}], names=("base", "tuned"))
     assert [plan.key(position).policy for position in range(2)] == ["base", "tuned"]
     assert plan.request(1, "run").policy.config["model"] == "m"
-    with pytest.raises(ConfigError, match="cannot be read by this release"):
+    with pytest.raises(ConfigError, match="cannot read config.json"):
         EvalPlan.of_stored({"policy": {"policy": "random"}})
 
 

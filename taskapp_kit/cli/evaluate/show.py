@@ -198,7 +198,7 @@ def _private_fields(stored: StoredRollout, reference: str, settings: Settings) -
     spec = open_app(reference, settings).freeze()
     environment = spec.environments.get(stored.environment)
     if environment is None or environment.tasks is None or stored.row_hash is None:
-        raise ConfigError(f"The environment {stored.environment} of {reference} has no rows with private fields.")
+        raise ConfigError(f"Environment {stored.environment} of {reference} has no private fields. Omit --private.")
     task = find_instance(environment, stored.split, stored.seed, random.Random(0)).task
     if row_hash(task) != stored.row_hash:
         raise ConfigError(

@@ -161,7 +161,7 @@ class RLJob:
             JobConfigError: The id is empty, or no address or key is set.
         """
         if not job_id or not job_id.strip():
-            raise JobConfigError("The job's id is empty.")
+            raise JobConfigError("The job's id is empty.", hint="Pass the id that submit() returned.")
         return cls(backend_url=backend_address(backend_url), api_key=backend_key(api_key), job_id=job_id.strip())
 
     @property
@@ -267,7 +267,7 @@ class RLJob:
                 raise
         job_id = job_id_of(answer)
         if job_id is None:
-            raise BackendError(f"{self.backend_url}/rl/jobs accepted the job without returning its id.", status=200)
+            raise BackendError(f"{self.backend_url}/rl/jobs returned no job id. Check the backend's log.", status=200)
         self._job_id = job_id
         return job_id
 

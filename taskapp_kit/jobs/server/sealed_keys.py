@@ -94,7 +94,7 @@ def _read(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(1024)
     except OSError as error:
-        raise ConfigError(f"The backend's private key {path} cannot be read ({error.strerror}).") from None
+        raise ConfigError(f"The private key {path} cannot be read ({error.strerror}). Make it readable.") from None
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigError(f"The backend's private key {path} is readable by others.", hint=f"Run: chmod 600 {path}")
     try:

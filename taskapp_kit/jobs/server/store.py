@@ -487,7 +487,7 @@ def _position(connection: Connection, job_id: str) -> int:
 def _check_unfinished(connection: Connection, org: str, most: int) -> None:
     asked = select(func.count()).select_from(JOBS).where(JOBS.c.org == org, JOBS.c.status.not_in(ENDED))
     if connection.execute(asked).scalar_one() >= most:
-        raise Saturated(f"This key already has {most} unfinished jobs, which is the limit.", retry_after_seconds=60)
+        raise Saturated(f"This key has {most} unfinished jobs, the maximum. Cancel one.", retry_after_seconds=60)
 
 
 def _submitted(connection: Connection, org: str, idempotency_key: str) -> JobRow | None:

@@ -193,7 +193,7 @@ class MockModel:
         if not begun.wait(START_SECONDS) or self._failure is not None:
             failure, self._failure = self._failure, None
             self.close()
-            raise failure or ConfigError("The mock model did not start in ten seconds.")
+            raise failure or ConfigError("The mock model did not start in ten seconds.", hint="Try again.")
         return self
 
     def _on_thread(self, begun: threading.Event) -> None:

@@ -165,10 +165,10 @@ def _plain(given: Mapping[str, Any], path: Path) -> Document:
 
     def copied(value: Any, level: int) -> Any:
         if level > MAX_LEVELS:
-            raise JobConfigError(f"The values for {path} are nested deeper than {MAX_LEVELS} levels.")
+            raise JobConfigError(f"The values for {path} are nested deeper than {MAX_LEVELS} levels. Flatten them.")
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) for name in value):
-                raise JobConfigError(f"The values for {path} have a key that is not a string.")
+                raise JobConfigError(f"The values for {path} have a key that is not a string. Use strings.")
             return {name: copied(inner, level + 1) for name, inner in value.items()}
         if isinstance(value, (list, tuple)):
             return [copied(inner, level + 1) for inner in value]
