@@ -37,8 +37,8 @@ WHAT_TO_DO = {
         "The server accepts connections but does not respond. A cold container may take a minute. Try again, or "
         "read the server's log."
     ),
-    Trouble.DROPPED: "The server closed the connection. Read the server's log.",
-    Trouble.TRUNCATED: "The server closed the connection in the middle of its response. Read the server's log.",
+    Trouble.DROPPED: "Read the server's log, which may show the reason.",
+    Trouble.TRUNCATED: "Read the server's log, which may show why the response is incomplete.",
     Trouble.TOO_LARGE: "A task app does not send responses this large. Check the host, the port and the path.",
 }
 """Advice for each reason why a response is missing. Any other reason means that nothing is listening."""

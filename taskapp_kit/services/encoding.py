@@ -65,7 +65,7 @@ def _written(value: Any, place: str, depth: int) -> Any:
     if kind is float:
         return value if math.isfinite(value) else {MARK: "float", "value": repr(value)}
     if depth > MOST_DEEP:
-        raise BadArgument(f"A service's value is nested more than {MOST_DEEP} levels deep at {place or 'the top'}.")
+        raise BadArgument(f"An argument or result is nested more than {MOST_DEEP} levels deep at {place or 'the top'}.")
     if kind is list:
         return [_written(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
     if kind is tuple:

@@ -128,7 +128,7 @@ class OrsEnvironment(ServerEpisode):
         if not answer["ok"]:
             reason = answer.get("reason")
             if reason not in REFUSED:
-                raise self.failed(f"refused to run {tool!r} ({str(reason)[:40]})")
+                raise self.failed(f"rejected the call of {tool!r} ({str(reason)[:40]})")
             raise InvalidAction(str(answer.get("error"))[:2000])
         output = answer.get("output")
         if not isinstance(output, dict):

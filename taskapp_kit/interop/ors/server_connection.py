@@ -95,7 +95,7 @@ class OrsConnection:
                 if not isinstance(result, dict) or not isinstance(result.get("ok"), bool):
                     raise self._failed(f"responded to {tool!r} with something other than a tool result")
                 return result
-        raise self._failed(f"closed the stream before {tool!r} had a result")
+        raise self._failed(f"closed the stream before it sent the result of {tool!r}")
 
     def close(self) -> None:
         """End the session. This method may be called twice."""
