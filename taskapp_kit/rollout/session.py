@@ -166,7 +166,7 @@ class EnvironmentSession:
 
     @property
     def rollout(self) -> RunningRollout | None:
-        """The rollout of the current or latest episode, or None if there was none. Its events remain readable after the end."""
+        """The rollout of the current or latest episode, or None before the first. Its events remain readable after the end."""
         return None if self._episode is None else self._episode.rollout
 
     @property

@@ -288,7 +288,7 @@ class SharedRollouts:
         shared.settle(settled)
 
     def _events_of(self, shared: SharedRollout) -> bytes | None:
-        """Return the events for the coordinator, or None if a store contains them."""
+        """Return the events that the coordinator must store, or None if the service's store contains them."""
         return shared.event_buffer.text() if self._service.store is None else None
 
     async def _watch(self, shared: SharedRollout, found: Claim) -> StoredResult:
@@ -340,7 +340,7 @@ class SharedRollouts:
         over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
 
     async def model_calls(self, shared: SharedRollout) -> dict[str, Json]:
-        """Return the public part of an ended rollout's calls of judges and auxiliary models, or {} if there is no store.
+        """Return the public part of an ended rollout's calls of judges and auxiliary models, or {} if nothing is stored.
 
         Raises StoreError if the store fails.
         """

@@ -208,7 +208,7 @@ class _CallersRollouts(RolloutSource):
 
 
 class ImageCache:
-    """Images by hash, up to `limit_bytes`, which are served as `/blobs/{hash}` if there is no store."""
+    """Images by hash, up to `limit_bytes`, which are served as `/blobs/{hash}` if the service has no store."""
 
     def __init__(self, limit_bytes: int = IMAGE_MEMORY_BYTES) -> None:
         self._limit = limit_bytes

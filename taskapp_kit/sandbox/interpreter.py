@@ -37,7 +37,7 @@ def own() -> Interpreter:
 
 @functools.cache
 def reachable() -> Interpreter | None:
-    """Return a Python that any user can start, preferably this process's Python, or None if there is none."""
+    """Return a Python that any user can start, preferably this process's Python. Return None if no such Python exists."""
     if _open_to_all(own().program):
         return own()
     for program in ("/usr/bin/python3", "/usr/local/bin/python3"):

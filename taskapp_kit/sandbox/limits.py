@@ -23,8 +23,8 @@ class SandboxLimits:
         processes: The maximum number of concurrent processes and threads.
         file_bytes: The maximum size of one file, and of all files in the box together, including files of earlier runs.
         files: The maximum number of files and directories.
-        output_bytes: How many bytes are stored of stdout and of stderr each. Further output is discarded.
-        flood_bytes: The maximum output in total. A run with more output is killed.
+        output_bytes: The maximum number of stored bytes of stdout, and of stderr. Further output is discarded.
+        flood_bytes: The maximum total output, including discarded output. A run with more output is killed.
         open_files: The maximum number of open files of each process.
 
     Raises:

@@ -114,7 +114,8 @@ class ProcessPool:
     async def start(self) -> None:
         """Start the shared children and wait until they are ready. Start the exclusive spare in the background.
 
-        Without shared children, wait for the spare. Raises StartFailed with the child's message, after ending all children.
+        If there are no shared children, wait for the spare. Raises StartFailed with the child's message, after all children
+        have been ended.
         """
         first = self._shared if self._shared.limit else self._exclusive
         count = first.limit if first is self._shared else min(1, first.limit)

@@ -191,7 +191,7 @@ class SharedThreads:
 
 @dataclass
 class _CallSeconds:
-    """The mean duration of calls. blocked: whether a call has blocked its thread, which ends the sharing for good."""
+    """The mean duration of calls. blocked: whether a call has blocked its thread, so that the environment no longer shares."""
 
     calls: int = 0
     mean: float = 0.0

@@ -284,7 +284,7 @@ class HttpModelClient:
         self, connections: ModelConnections, host: HostLimiter, resolved: ResolvedEndpoint, content: bytes, key: str | None,
         hung: int, left: float, read: Callable[[int, bytes, float | None], ChatReply],
     ) -> ChatReply:  # fmt: skip
-        """Make one attempt and return the reply. Raises AttemptFailed if there is no valid reply.
+        """Make one attempt and return the reply. Raises AttemptFailed if no valid reply arrives.
 
         hung: how many attempts of this call have hung so far. left: the remaining seconds, including the wait for a free
         slot. read: a function that converts a response's status, body and retry delay to a reply.

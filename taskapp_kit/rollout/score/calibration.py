@@ -156,7 +156,7 @@ def _length(trajectory: Trajectory) -> int:
 
 
 def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """Return the share of pairs with equal values, or None if there are no pairs."""
+    """Return the share of pairs with equal values, or None for empty sequences."""
     return sum(a == b for a, b in zip(one, two, strict=True)) / len(one) if one else None
 
 
