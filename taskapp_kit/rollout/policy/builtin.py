@@ -162,7 +162,7 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """A policy that repeats a stored rollout's answers, then stops at the same limit, or raises PolicyError if no limit ended it."""
+    """A policy that repeats a stored rollout's answers. It then stops at the same limit, or raises PolicyError without one."""
 
     name = "replay"
 

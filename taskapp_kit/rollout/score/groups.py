@@ -70,8 +70,8 @@ class GroupJudgement:
 class GroupScored:
     """The scores, ranks and reasons of a group's members, in the order of the members, and the judgements.
 
-    A score is the weighted mean of the normalized scores of all judges with weight > 0, or None if no such judge exists. Ranks begin
-    with 1, and equal scores share a rank.
+    A score is the weighted mean of the normalized scores of all judges with weight > 0, or None if no such judge exists. Ranks
+    begin with 1, and equal scores share a rank.
     """
 
     scores: list[float | None]
