@@ -79,7 +79,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path) ->
     async def play(env: Any, model: Any, task: Any) -> None:
         pass
 
-    with pytest.raises(ConfigError, match="agent loop"):
+    with pytest.raises(ConfigError, match="rollout function"):
         write_verifiers_package(looping, "crafter", out, beside=tmp_path)
     assert not out.exists()
     out.mkdir()
