@@ -158,7 +158,7 @@ def _show_who_gets_the_key(app: str, model: str, chosen: dict[str, Any]) -> None
         return
     if chosen["inference_url"].endswith(BACKENDS_MODELS) and model.startswith(BACKENDS_OWN):
         raise ConfigError(
-            f"The backend serves the model {model!r}, so its key would be sent to the server at {clean(app)}.",
+            f"The backend serves the model {model!r}, so the backend's key would be sent to the server at {clean(app)}.",
             hint="Play the app in this process, or add the model to models.toml with a key that the server may see.",
         )
     echo(f"The key of the model {clean(model)} is sent to {clean(app)} with each rollout.", err=True)

@@ -167,7 +167,7 @@ class TaskSource:
             found = f"raised {type(error).__name__}: {message}" if callable(source) else f"are {source!r}"
             expected = "a list of rows, a JSONL path, or a callable that returns rows"
             raise DeclarationError(
-                self.app, [Problem(self.place, f"the rows {found}", expected, "fix them")]
+                self.app, [Problem(self.place, f"the rows {found}", expected, "fix the rows")]
             ) from error
         return self._validated([(f"{self.place} (row {index}{part})", row) for index, row in enumerate(rows)])
 

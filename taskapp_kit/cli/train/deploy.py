@@ -262,7 +262,7 @@ def _secrets(
                 f"Another process has just created the Secret {own!r}, so this command did not change it.",
                 hint="To use the Secret, run the command again.",
             )
-        echo(f"Secret {own}: {'created with' if missing else 'set'} {', '.join(sorted(values))}.", err=True)
+        echo(f"{'Created' if missing else 'Updated'} the Secret {own} with {', '.join(sorted(values))}.", err=True)
     elif flags["create_secret"]:
         echo(f"Secret {own} already exists and was not changed. To add keys to it, pass --update-secret.", err=True)
     if lacking:

@@ -245,7 +245,7 @@ def _ops(review: Review, ops: list[Any] | None, turns: int) -> list[Any]:
     times = math.ceil(turns / sum(is_agent))
     if len(ops) * times > MAX_OPS:
         review.problem(
-            place, f"[rollout] ops: found over {MAX_OPS} ops when repeated for {turns} turns. Use fewer of them."
+            place, f"[rollout] ops: found over {MAX_OPS} ops when repeated for {turns} turns. Use fewer ops."
         )
         return []
     turn_of = list(itertools.accumulate(is_agent * times))

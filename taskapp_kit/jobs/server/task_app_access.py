@@ -175,7 +175,7 @@ class OpenedTaskApp(TaskAppClient):
         """
         if not self._addresses.trusts(url):
             raise ConfigError(
-                f"The task app's key was not sent to {url}, because it is not the address of the job's task app.",
+                f"The task app's key was not sent to {url}, because this address is not the job's task app.",
                 hint=f"The backend's operator can allow it with {SETTING} HOST.",
             )
         return OpenedTaskApp(url, self._key, self._addresses, self._shown, self.retries)

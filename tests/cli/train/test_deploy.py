@@ -99,7 +99,7 @@ def test_from_nothing_to_an_app_that_answers(own: Path, served: str) -> None:
         assert f"my-capitals responds at {served}" in done.out
         assert f"taskapp rollout {served}" in done.out
         assert "One rollout with policy constant: 1 steps, reward 0" in done.err
-        assert "Secret my-capitals-env: created with ENVIRONMENT_API_KEY, OPENAI_API_KEY." in done.err
+        assert "Created the Secret my-capitals-env with ENVIRONMENT_API_KEY, OPENAI_API_KEY." in done.err
         made = [request for request in plane.requests("SecretGetOrCreate") if request.env_dict]
         assert [dict(request.env_dict) for request in made] == [{"ENVIRONMENT_API_KEY": KEY, "OPENAI_API_KEY": VENDOR}]
         assert "my-capitals" in plane.apps

@@ -39,9 +39,8 @@ def check_consistency(review: Review, config: RlDocument, document: Document) ->
     if evaluation.instances and evaluation.seeds is not None and len(evaluation.seeds) < evaluation.instances:
         review.warn(
             ("evaluation", "seeds"),
-            f"[evaluation] has {len(evaluation.seeds)} seeds for {evaluation.instances} instances: some seeds are played "
-            "more "
-            "than once.",
+            f"[evaluation] has {len(evaluation.seeds)} seeds for {evaluation.instances} instances, "
+            "so some seeds are played more than once.",
         )
     for name in ("batch_size", "group_size"):
         smoke, full, same = getattr(config.trainer, name), getattr(config.training, name), ("training", name)
