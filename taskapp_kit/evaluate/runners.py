@@ -341,7 +341,7 @@ class RemoteRunner:
             found = await self._client.task_info(some, **query)
             tasks = [found] if len(some) == 1 else found
             if not isinstance(tasks, list) or len(tasks) != len(some):
-                raise TaskAppError(f"{stored_url(self._url)} does not describe the tasks of these seeds.")
+                raise TaskAppError(f"{stored_url(self._url)}/task_info did not return a task for each seed.")
             self._rows |= {(split, seed): self._fields(task) for seed, task in zip(some, tasks, strict=True)}
         return [self._rows[split, seed] for seed in seeds]
 

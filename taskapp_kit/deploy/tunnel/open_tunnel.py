@@ -144,7 +144,7 @@ def open_tunnel(
         log.warning("tunnel attempt %d of %d: %s", attempt + 1, plan.timing.attempts, problem)
     times = "once" if plan.timing.attempts == 1 else f"{plan.timing.attempts} times"
     raise TunnelError(
-        f"The {plan.way} tunnel to {local_url} was tried {times}, but could not be opened: {problem}.", hint=hint
+        f"The {plan.way} tunnel to {local_url} could not be opened (tried {times}): {problem}.", hint=hint
     )
 
 

@@ -40,8 +40,8 @@ def store_path(url: str) -> Path | None:
         return None
     if not rest.startswith("/") or "?" in rest:
         raise ConfigError(
-            "A SQLite address has three slashes before a relative path, four before an absolute one, and no '?'.",
-            hint="For example sqlite:///.taskapp/backend.db, or the bare path.",
+            "The store's SQLite address needs three slashes before a relative path, four before an absolute path, and no '?'.",
+            hint="Use, for example, sqlite:///.taskapp/backend.db, or only the path.",
         )
     return Path(rest[1:]).expanduser()
 
