@@ -270,7 +270,7 @@ def test_the_tunnel_is_tried_through_its_public_name(tmp_path: Path, monkeypatch
 
 def test_a_cloudflared_that_gives_up_is_tried_three_times_and_quoted(tmp_path: Path) -> None:
     fake = FakeCloudflared(tmp_path, REFUSED)
-    with pytest.raises(TunnelError, match=r"\b3 times, .*status 1: .*ERR failed to request") as raised:
+    with pytest.raises(TunnelError, match=r"\b3 times\): .*status 1: .*ERR failed to request") as raised:
         opened(quick(fake, Timing(3, 20.0, 1, 0.0, 0.01)))
     assert len(fake.calls()) == 3
     assert "preconfigured" in raised.value.hint
