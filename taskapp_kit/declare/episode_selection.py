@@ -48,9 +48,12 @@ def find_environment(app: AppSpec, name: str | None) -> EnvironmentSpec:
 
 
 def find_instance(
-    spec: EnvironmentSpec, split: str | None, seed: int | None, rng: random.Random,
+    spec: EnvironmentSpec,
+    split: str | None,
+    seed: int | None,
+    rng: random.Random,
     selection: Mapping[str, Json] | None = None,
-) -> Instance:  # fmt: skip
+) -> Instance:
     """Return the environment, split, seed and row of an episode.
 
     Args:

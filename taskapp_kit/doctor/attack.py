@@ -117,14 +117,16 @@ def _all(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
 
 BLIND = (
     Probe("an empty reply", lambda case, cases: ""),
-    Probe("an empty answer in the right form", lambda case, cases: case.reply("") if case.before or case.after else None),
+    Probe(
+        "an empty answer in the right form", lambda case, cases: case.reply("") if case.before or case.after else None
+    ),
     Probe("the prompt", lambda case, cases: case.prompt),
     Probe("the prompt as the answer", lambda case, cases: case.reply(case.prompt) if case.before else None),
     Probe("a list of all answers", _all),
     Probe("padding", lambda case, cases: case.reply("I have thought about this carefully, step by step. " * 20)),
     Probe("the word None", lambda case, cases: case.reply("None") if "none" not in case.accepted else None),
     Probe("an apology", lambda case, cases: "I am sorry, but I do not know the answer to this question."),
-)  # fmt: skip
+)
 """Replies that do not depend on the row, or only on its prompt."""
 NEAR = (
     Probe("another row's answer", _of_another, on=HALF),
@@ -138,14 +140,17 @@ NEAR = (
     Probe("the right answer only in a thought", _in_parts("<think>{right}</think>\n{other}")),
     Probe("the right answer in the wrong place", _outside),
     Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'and so on ' * 40}")),
-)  # fmt: skip
+)
 """Replies around the right answer that are wrong."""
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 SPELLINGS = (
     Probe("white space around the reply", lambda case, cases: f" {case.reply(case.answer)} "),
     Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
-    Probe("a trailing zero", lambda case, cases: case.reply(f"{case.answer}0") if _DECIMAL.fullmatch(case.answer) else None),
-)  # fmt: skip
+    Probe(
+        "a trailing zero",
+        lambda case, cases: case.reply(f"{case.answer}0") if _DECIMAL.fullmatch(case.answer) else None,
+    ),
+)
 """Right replies in another spelling."""
 
 
@@ -236,7 +241,7 @@ def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | Non
         prompt = text_of(rollout.trajectory.initial)
         return RowAnswer(
             rollout.split, rollout.seed, prompt, inside, before, after, accepted, call, parameter, rollout.reward
-        )  # fmt: skip
+        )
     return None
 
 

@@ -13,8 +13,12 @@ from taskapp_kit.rollout.describe import Description
 from taskapp_kit.rollout.policy.conversation import system_prompt
 
 STEP_WORDS = "steps|actions|moves|turns|guesses|attempts|tries|calls|answers|rounds|questions"
-NUMBERS = {word: number for number, word in enumerate(
-    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"])}  # fmt: skip
+NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    )
+}
 NUMBERS |= {"fifteen": 15, "twenty": 20, "thirty": 30, "fifty": 50, "a hundred": 100}
 _LIMIT = re.compile(
     r"(?:at most|no more than|up to|within|only|maximum of|max(?:imum)?:?|you have|you get|are given|after|limit of|limited to)"

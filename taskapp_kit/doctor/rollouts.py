@@ -16,11 +16,9 @@ from taskapp_kit.rollout.score.judges import needed_roles
 
 REWARD_CODES = {"reward_not_finite": "reward-finite", "reward_out_of_range": "reward-range"}
 SCHEMA_CODES = frozenset(
-    {
-        "observation_not_json", "info_not_json", "final_state_not_json", "not_a_number", "flag_not_bool", "shared_object",
-        "reset_returned_step", "unknown_action", "no_action",
-    }
-)  # fmt: skip
+    """observation_not_json info_not_json final_state_not_json not_a_number flag_not_bool shared_object
+    reset_returned_step unknown_action no_action""".split()
+)
 LATE_CODES = frozenset({"deadline", "environment_hung", "no_thread"})
 LEAST_REFUSED = 20
 

@@ -26,11 +26,8 @@ from taskapp_kit.wire.chat.conversation import role_variable
 from taskapp_kit.wire.rollout import RolloutRequest
 
 KNOWN_MEMBERS = frozenset(
-    (
-        "judge", "environment", "split", "seed", "config", "answer", "answers", "rollout_id", "rollout_ids", "label",
-        "labels",
-    )
-)  # fmt: skip
+    """judge environment split seed config answer answers rollout_id rollout_ids label labels""".split()
+)
 DEADLINE_SECONDS = 24 * 3600.0
 """The deadline for all judge calls of one case, in seconds."""
 

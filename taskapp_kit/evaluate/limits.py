@@ -88,17 +88,26 @@ class EvalBudget:
 
 SHARED_CODES = frozenset(
     {
-        "judge_failed", "judge_unreadable", "judge_not_configured", "criterion_failed", "auxiliary_model_failed",
+        "judge_failed",
+        "judge_unreadable",
+        "judge_not_configured",
+        "criterion_failed",
+        "auxiliary_model_failed",
         "auxiliary_model_not_configured",
     }
-)  # fmt: skip
+)
 """Codes of failures that the next rollout of any policy would probably share.
 
 These failures are counted over all policies.
 """
 GONE_CODES = SHARED_CODES | {
-    "model_unreachable", "model_refused", "model_rate_limited", "key_refused", "address_refused", "deadline",
-}  # fmt: skip
+    "model_unreachable",
+    "model_refused",
+    "model_rate_limited",
+    "key_refused",
+    "address_refused",
+    "deadline",
+}
 """SHARED_CODES, plus codes of failures that the next rollout of the same policy would probably share.
 
 `deadline` is included because a model, judge or simulator that never responds causes it.

@@ -385,9 +385,7 @@ def summarise(
     return summary
 
 
-OF_ALL_POLICIES = (
-    "rollouts", "failures", "stop_reasons", "usage", "cost", "models", "digest", "observation_digest", "timing",
-)  # fmt: skip
+OF_ALL_POLICIES = tuple("rollouts failures stop_reasons usage cost models digest observation_digest timing".split())
 """The fields of a summary that are meaningful for several policies together."""
 OF_THE_APP = ("aggregates", "aggregates_problem", "published")
 """The fields of a summary that the app's code computes."""

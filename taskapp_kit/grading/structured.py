@@ -62,8 +62,12 @@ def _kind(value: Any) -> str:
 
 
 _KINDS: Mapping[str, Any] = {
-    "null": type(None), "number": int | float, "string": str, "array": list | tuple, "object": Mapping,
-}  # fmt: skip
+    "null": type(None),
+    "number": int | float,
+    "string": str,
+    "array": list | tuple,
+    "object": Mapping,
+}
 
 
 def json_valid(answer: str, schema: Mapping[str, Any]) -> Grade:

@@ -63,8 +63,11 @@ class ClassParts:
         Raises DeclarationError if `configurable` is not a mapping.
         """
         if not isinstance(configurable, Mapping):
-            raise self.wrong(f"has configurable={configurable!r}", "a mapping from option to default",
-                             'write configurable={"option": default}')  # fmt: skip
+            raise self.wrong(
+                f"has configurable={configurable!r}",
+                "a mapping from option to default",
+                'write configurable={"option": default}',
+            )
         return {name: value[1] if isinstance(value, tuple) else value for name, value in configurable.items()}
 
     def constructor(

@@ -157,8 +157,11 @@ def header_values(parts: ClassParts, headers: Mapping[str, str]) -> dict[str, st
     values = {}
     for header, variable in headers.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-            raise parts.wrong(f"has an invalid headers[{header!r}]", "the name of an environment variable",
-                              "write the name of the variable, not its value")  # fmt: skip
+            raise parts.wrong(
+                f"has an invalid headers[{header!r}]",
+                "the name of an environment variable",
+                "write the name of the variable, not its value",
+            )
         value = (process_variable(variable) or "").strip()
         if not value:
             raise Unavailable(

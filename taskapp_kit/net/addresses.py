@@ -42,9 +42,9 @@ METADATA = frozenset(
     )
 )
 METADATA_NAMES = frozenset(
-    ("metadata", "instance-data", "metadata.google.internal", "metadata.goog", "metadata.tencentyun.com",
-     "metadata.platformequinix.com", "metadata.packet.net", "instance-data.ec2.internal")
-)  # fmt: skip
+    """metadata instance-data metadata.google.internal metadata.goog metadata.tencentyun.com
+    metadata.platformequinix.com metadata.packet.net instance-data.ec2.internal""".split()
+)
 
 # for `ipaddress`, this network is neither private nor global; carriers and clouds use it for their own machines
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")

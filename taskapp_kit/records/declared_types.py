@@ -9,13 +9,23 @@ from types import NoneType
 from typing import Any
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (int, float), "dict": (dict,), "Mapping": (dict,), "list": (list,),
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "dict": (dict,),
+    "Mapping": (dict,),
+    "list": (list,),
     "Sequence": (list, tuple),
-}  # fmt: skip
+}
 _MODEL_USE = {
-    "role": "str", "model": "str", "calls": "int", "tokens": "float", "cost": "float | None", "unpriced_calls": "int",
+    "role": "str",
+    "model": "str",
+    "calls": "int",
+    "tokens": "float",
+    "cost": "float | None",
+    "unpriced_calls": "int",
     "unpriced_tokens": "float",
-}  # fmt: skip
+}
 """The fields of a `ModelUse`."""
 _ANYTHING = ("Json", "bytes")
 

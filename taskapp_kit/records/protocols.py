@@ -262,10 +262,10 @@ class RolloutRow:
         return calls or (self.policy_cost is None and tokens_of(self.usage) > 0)
 
 
-LISTED = (
-    "created_at", "environment", "split", "seed", "policy", "model", "status", "stop_reason", "boundary", "reward", "length",
-    "tokens", "cost", "seconds", "run_id", "group_id",
-)  # fmt: skip
+LISTED = tuple(
+    """created_at environment split seed policy model status stop_reason boundary reward length tokens cost seconds
+    run_id group_id""".split()
+)
 """The fields of a row, in addition to its id, that every list has."""
 
 

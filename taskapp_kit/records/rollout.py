@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from taskapp_kit.wire.rollout import RolloutRequest
 
 _NOT_SENT = frozenset(
-    {
-        "request", "policy", "rollout_id", "created_at", "versions", "timing", "cause", "body", "stored", "pictures",
-        "_encoded", "_events", "_trajectory",
-    }
-)  # fmt: skip
+    """request policy rollout_id created_at versions timing cause body stored pictures _encoded _events _trajectory""".split()
+)
 """Fields that a worker process omits, because the parent has them or they are sent separately as bytes."""
 
 

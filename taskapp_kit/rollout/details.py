@@ -232,13 +232,12 @@ class RolloutDetails:
         return {name: plain[name] if name in plain else getattr(self.stored, name) for name in _MEMBERS}
 
 
-_MEMBERS = (
-    "rollout_id", "created_at", "run_id", "group_id", "app", "app_version", "kit_version", "environment",
-    "environment_version", "split", "seed", "sample", "config", "policy", "model", "policy_config", "mode", "status",
-    "stop_reason", "failure", "limit", "length", "total_reward", "reward", "outcome_score", "events_score", "formula",
-    "criteria", "metrics", "initial", "tools", "turns", "waiting_turn", "waiting_action", "auxiliary_calls",
-    "judge_calls", "timing", "seconds", "tokens", "cost", "usage", "digest", "observation_digest", "pictures",
-)  # fmt: skip
+_MEMBERS = tuple(
+    """rollout_id created_at run_id group_id app app_version kit_version environment environment_version split seed
+    sample config policy model policy_config mode status stop_reason failure limit length total_reward reward
+    outcome_score events_score formula criteria metrics initial tools turns waiting_turn waiting_action
+    auxiliary_calls judge_calls timing seconds tokens cost usage digest observation_digest pictures""".split()
+)
 """The fields of the details in JSON, in order."""
 
 

@@ -30,9 +30,7 @@ LOCAL_LEVELS = (3, 2, 1, 0)
 SAFE_LEVEL = 2
 
 TEMPORARY, SHARED = "/tmp", "/dev/shm"  # noqa: S108 (in the box)
-TAKEN = frozenset(
-    "bin boot box code dev etc lib lib32 lib64 libx32 proc run sbin sys tmp usr var".split()  # noqa: SIM905 (shorter)
-)
+TAKEN = frozenset("bin boot box code dev etc lib lib32 lib64 libx32 proc run sbin sys tmp usr var".split())
 """Top-level directories that every box has, which cannot be `places`."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 # Process 1 in the box. It waits for the program, so that the program is not process 1 and its usage is measured.

@@ -327,14 +327,22 @@ def _targets() -> Iterator[_Targets]:
         for listener in (tcp, named, abstract):
             listener.listen()
         victim = subprocess.Popen(
-            ["/bin/sleep", "60"], env={"TASKAPP_PROBE": "seen"}, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["/bin/sleep", "60"],
+            env={"TASKAPP_PROBE": "seen"},
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         opened.callback(victim.wait)
         opened.callback(processes.kill, [victim.pid])
         names = {
-            "tcp_port": tcp.getsockname()[1], "udp_port": udp.getsockname()[1], "pid": victim.pid,
-            "readable": str(folder / "readable"), "writable": str(folder), "socket_path": str(folder / "socket"),
+            "tcp_port": tcp.getsockname()[1],
+            "udp_port": udp.getsockname()[1],
+            "pid": victim.pid,
+            "readable": str(folder / "readable"),
+            "writable": str(folder),
+            "socket_path": str(folder / "socket"),
             "abstract_name": abstract_name,
-        }  # fmt: skip
+        }
         yield _Targets(udp, names)

@@ -160,9 +160,12 @@ def confine(limits: dict[str, Any], uid: int) -> None:
     """Set the limits and the user id. This runs in the new process before the process executes the program."""
     cpu = max(1, math.ceil(limits["cpu_seconds"]))
     bounds = {
-        "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"], "NOFILE": limits["open_files"],
-        "NPROC": limits["processes"], "CORE": 0,
-    }  # fmt: skip
+        "AS": limits["memory_bytes"],
+        "FSIZE": limits["file_bytes"],
+        "NOFILE": limits["open_files"],
+        "NPROC": limits["processes"],
+        "CORE": 0,
+    }
     for name, value in bounds.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))

@@ -82,10 +82,10 @@ def exact_float(value: Any, name: str, *, optional: bool) -> float | None:
 COLUMNS: tuple[str, ...] = tuple(column.name for column in ROLLOUTS.columns)
 """The columns in the order of a row's values."""
 
-_TEXTS = (
-    "rollout_id", "run_id", "environment", "split", "mode", "status", "stop_reason", "app", "app_version",
-    "environment_version", "kit_version", "spec_hash",
-)  # fmt: skip
+_TEXTS = tuple(
+    """rollout_id run_id environment split mode status stop_reason app app_version environment_version kit_version
+    spec_hash""".split()
+)
 _OPTIONAL_TEXTS = ("group_id", "row_hash", "key_label", "digest", "observation_digest")
 _INTS = ("schema_version", "seed", "length")
 _OPTIONAL_INTS = ("tokens",)
@@ -238,11 +238,10 @@ def from_row(values: Sequence[Any], *, with_events: bool = True) -> StoredRollou
     return StoredRollout(**members)
 
 
-SOURCE_COLUMNS = (
-    "rollout_id", "environment", "split", "seed", "policy", "policy_name", "model", "status", "stop_reason",
-    "failure_boundary", "failure", "reward", "scorecard", "length", "tokens", "cost", "seconds", "created_at", "run_id",
-    "group_id", "spec_hash",
-)  # fmt: skip
+SOURCE_COLUMNS = tuple(
+    """rollout_id environment split seed policy policy_name model status stop_reason failure_boundary failure
+    reward scorecard length tokens cost seconds created_at run_id group_id spec_hash""".split()
+)
 """The columns that `source_row` expects, in order."""
 
 

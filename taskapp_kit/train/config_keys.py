@@ -61,10 +61,14 @@ LIMITS: dict[Path, Limit] = {
 SAMPLING_LIMITS = {
     name: Limit(values, _NO_TRUNCATION)
     for name, values in {
-        "top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "repetition_penalty": (1,), "presence_penalty": (0,),
+        "top_p": (1,),
+        "top_k": (-1, 0),
+        "min_p": (0,),
+        "repetition_penalty": (1,),
+        "presence_penalty": (0,),
         "frequency_penalty": (0,),
     }.items()
-}  # fmt: skip
+}
 """Accepted values of keys in `[policy]` and `[rollout.policy_config]`. Only the neutral value of each key is accepted."""
 
 READ_BEFORE = {("services", "task_url"), ("services", "task_app"), ("runner",), ("tags",), ("smoke",)}

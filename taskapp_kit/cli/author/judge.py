@@ -100,10 +100,15 @@ def calibrate(
     reports = [calibration.report(of_one, threshold=threshold) for of_one in by_judge.values()]
     if as_json:
         cases = [
-            {"place": item.case.place, "judge": item.case.judge.name, "scores": item.scores,
-             "labels": list(item.case.labels), "error": item.error}
+            {
+                "place": item.case.place,
+                "judge": item.case.judge.name,
+                "scores": item.scores,
+                "labels": list(item.case.labels),
+                "error": item.error,
+            }
             for item in results
-        ]  # fmt: skip
+        ]
         print_json({"judges": reports, "cases": cases})
     else:
         _print(reports)

@@ -27,12 +27,11 @@ APP_DIR = "task_app"
 """The directory of the author's files in the container, below the source root. It is a separate directory, so that a
 file named `random.py` does not shadow a standard module."""
 
-_PRIVATE = (
-    "*.env", "*.pem", "*.key", "*.keys", "*.p12", "*.pfx", "*.jks", "*.kdbx",
-    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*keys.txt", "api_key*", "api-key*", "env",
-    "secrets.*", "secrets", "credentials.*", "credentials", "service-account*.json", "service_account*.json",
-    "password*", "passwd*", "token.json", "tokens.json", "*.tfstate", "*.tfstate.*", "*.tfvars", "rollouts.db*",
-)  # fmt: skip
+_PRIVATE = tuple(
+    """*.env *.pem *.key *.keys *.p12 *.pfx *.jks *.kdbx id_rsa* id_dsa* id_ecdsa* id_ed25519* *keys.txt api_key*
+    api-key* env secrets.* secrets credentials.* credentials service-account*.json service_account*.json
+    password* passwd* token.json tokens.json *.tfstate *.tfstate.* *.tfvars rollouts.db*""".split()
+)
 _SOURCE_SUFFIXES = frozenset({".py", ".typed"})
 _KIT_SUFFIXES = _SOURCE_SUFFIXES | {
     ".toml", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".md", ".html", ".j2", ".jinja", ".css", ".js", ".svg", ".png",

@@ -25,12 +25,12 @@ NUMBERS = ("reward", "outcome_score", "events_score", "total_reward", "cost", "s
 MAPS = ("criteria", "metrics")
 JSON_TEXTS = ("config", "policy_config", "scorecard", "messages", "steps")
 
-COLUMNS = (
-    "id", "environment", "split", "seed", "sample", "policy", "model", "status", "stop_reason", "boundary", "code",
-    "message", "reward", "criteria", "outcome_score", "events_score", "total_reward", "metrics", "length", "turns",
-    "tokens", "cost", "seconds", "created_at", "run_id", "group_id", "app", "app_version", "environment_version",
-    "kit_version", "spec_hash", "digest", "config", "policy_config", "scorecard", "first_observation", "messages", "steps",
-)  # fmt: skip
+COLUMNS = tuple(
+    """id environment split seed sample policy model status stop_reason boundary code message reward criteria
+    outcome_score events_score total_reward metrics length turns tokens cost seconds created_at run_id group_id
+    app app_version environment_version kit_version spec_hash digest config policy_config scorecard
+    first_observation messages steps""".split()
+)
 """The columns, in the order of the file."""
 
 

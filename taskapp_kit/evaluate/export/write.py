@@ -130,11 +130,10 @@ def _members(row: RolloutRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _MEMBERS}
 
 
-_MEMBERS = (
-    "rollout_id", "environment", "split", "seed", "sample", "policy", "model", "status", "stop_reason", "boundary", "code",
-    "message", "reward", "criteria", "length", "turns", "tokens", "cost", "seconds", "metrics", "created_at", "run_id",
-    "group_id", "spec_hash", "name", "row", "models",
-)  # fmt: skip
+_MEMBERS = tuple(
+    """rollout_id environment split seed sample policy model status stop_reason boundary code message reward
+    criteria length turns tokens cost seconds metrics created_at run_id group_id spec_hash name row models""".split()
+)
 """The exported fields of a row, in order."""
 
 

@@ -221,8 +221,11 @@ class _ClassBuilder(ClassParts):
             )
         names = [] if isinstance(actions, str) or not isinstance(actions, Iterable) else list(map(str, actions))
         if len(set(names)) != len(names) or len(names) != count:
-            raise self.wrong(f"has actions={actions!r}, but {self.name} has {count} actions",
-                              f"{count} different names, in the order of the values", "fix actions=")  # fmt: skip
+            raise self.wrong(
+                f"has actions={actions!r}, but {self.name} has {count} actions",
+                f"{count} different names, in the order of the values",
+                "fix actions=",
+            )
         return {name: int(space.start) + index for index, name in enumerate(names)}
 
     def _also(self, describe: Callable[..., Any] | None) -> tuple[str, ...]:
@@ -240,8 +243,11 @@ class _ClassBuilder(ClassParts):
             names = ("observation",) if callable(describe) else ()
         unknown = [name for name in names[1:] if name not in ("info", "env")]
         if not names or unknown:
-            raise self.wrong(f"has a describe function with the parameters ({', '.join(names)})", "fn(observation, info, env)",
-                              "use only these parameters; `info` and `env` are optional")  # fmt: skip
+            raise self.wrong(
+                f"has a describe function with the parameters ({', '.join(names)})",
+                "fn(observation, info, env)",
+                "use only these parameters; `info` and `env` are optional",
+            )
         return names[1:]
 
     def _opened(self, configurable: Mapping[str, Any], can_draw: bool) -> FunctionType:

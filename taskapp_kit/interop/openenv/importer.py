@@ -211,8 +211,11 @@ def _schema(parts: ClassParts, address: str, values: Mapping[str, str]) -> dict[
     except OpenEnvFailed as error:
         raise unreadable(parts, error, "a server that responds to /schema") from error
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
-        raise parts.wrong(f"of {parts.name}: the action in /schema has no properties", "the JSON Schema of an object",
-                          "define fields in the server's action model")  # fmt: skip
+        raise parts.wrong(
+            f"of {parts.name}: the action in /schema has no properties",
+            "the JSON Schema of an object",
+            "define fields in the server's action model",
+        )
     return schema
 
 
@@ -280,8 +283,11 @@ def _named(
 ) -> dict[str, Any]:
     """Return a method for each tool. mcp: whether tools are called with OpenEnv's CallToolAction."""
     if noop is not None or callable(sample):
-        raise parts.wrong("has noop=, or a function as sample=, but the environment has several tools",
-                          "sample= as a mapping from tool to fn(rng)", "remove noop=, and map each tool in sample=")  # fmt: skip
+        raise parts.wrong(
+            "has noop=, or a function as sample=, but the environment has several tools",
+            "sample= as a mapping from tool to fn(rng)",
+            "remove noop=, and map each tool in sample=",
+        )
 
     def send(environment: OpenEnvEnvironment, tool: str, arguments: dict[str, Json]) -> Step:
         call: dict[str, Json] = {"type": "call_tool", "tool_name": tool, "arguments": arguments}

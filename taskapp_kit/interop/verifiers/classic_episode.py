@@ -71,13 +71,19 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
                 "play it with verifiers itself",
             )
     if not isinstance(env, vf.MultiTurnEnv):
-        raise parts.wrong(f"is called with {parts.name!r}, which returned a {type(env).__name__}", "a MultiTurnEnv of verifiers",
-                          "return a MultiTurnEnv from load_environment")  # fmt: skip
+        raise parts.wrong(
+            f"is called with {parts.name!r}, which returned a {type(env).__name__}",
+            "a MultiTurnEnv of verifiers",
+            "return a MultiTurnEnv from load_environment",
+        )
     leaves = list(_leaves(env.rubric))
     for rubric in leaves:
         if type(rubric).score_rollout is not vf.Rubric.score_rollout:
-            raise parts.wrong(f"cannot score {parts.name!r}: {type(rubric).__name__} overrides score_rollout",
-                              "reward functions", "use vf.Rubric(funcs=…)")  # fmt: skip
+            raise parts.wrong(
+                f"cannot score {parts.name!r}: {type(rubric).__name__} overrides score_rollout",
+                "reward functions",
+                "use vf.Rubric(funcs=…)",
+            )
         for function in rubric._get_group_reward_funcs():
             raise parts.wrong(
                 f"cannot score {parts.name!r}: {_name(function)} scores several rollouts together",

@@ -75,8 +75,11 @@ def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], reward
         *(["a user who opens the conversation"] if first.data.prompt is None else []),
     ]
     if unsupported:
-        raise parts.wrong(f"cannot play {parts.name!r}: it needs {unsupported[0]}", "tasks with one prompt and one answer",
-                          "play it with verifiers itself")  # fmt: skip
+        raise parts.wrong(
+            f"cannot play {parts.name!r}: it needs {unsupported[0]}",
+            "tasks with one prompt and one answer",
+            "play it with verifiers itself",
+        )
     if rewarded and not first.hooks("reward") and not first.config.judges:
         raise parts.wrong(f"found no reward in {parts.name!r}", "at least one", PAID_BY_NAME)
     return {"tasks": tasks, "splits": {"train": range(tasks.count()) if taskset.bounded else ENDLESS}}

@@ -52,10 +52,9 @@ LIMITS: dict[tuple[str, ...], int] = {
 MAX_NAME = 512
 DEFAULT_AT_ONCE = 8
 DEFAULT_BATCH, DEFAULT_GROUP = 2, 2
-SAMPLING = (
-    "temperature", "top_p", "top_k", "max_tokens", "repetition_penalty", "min_p", "presence_penalty",
-    "frequency_penalty",
-)  # fmt: skip
+SAMPLING = tuple(
+    """temperature top_p top_k max_tokens repetition_penalty min_p presence_penalty frequency_penalty""".split()
+)
 """Fields of `[policy]` that are copied to the model's requests."""
 
 

@@ -75,9 +75,14 @@ class ChildProcess:
             with self._childs as theirs:
                 # a separate session, so that Ctrl-C only reaches the parent and a kill also reaches grandchildren
                 self._process = await asyncio.create_subprocess_exec(
-                    *argv, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL, stdout=2, env=dict(environment), start_new_session=True,
-                )  # fmt: skip
+                    *argv,
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=2,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
         except OSError as error:
             self._release()
             raise StartFailed(f"a worker process could not be started: {error}") from error

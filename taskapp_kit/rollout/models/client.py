@@ -259,11 +259,17 @@ class HttpModelClient:
         why = self.rules.refusal_of(called)
         # checked again, because a judge's address comes from the settings, which no planner checks
         if why is not None:
-            raise _failed("address_refused", f"The model at {called.place} is at {why}, which this server must not call.",
-                          self.rules.hint(called.host, why))  # fmt: skip
+            raise _failed(
+                "address_refused",
+                f"The model at {called.place} is at {why}, which this server must not call.",
+                self.rules.hint(called.host, why),
+            )
         if self.keys.address_has_own_key(url):
-            raise _failed("key_refused", "The model was not called because its address contains an API key of this server.",
-                          "Remove the key from the address.")  # fmt: skip
+            raise _failed(
+                "key_refused",
+                "The model was not called because its address contains an API key of this server.",
+                "Remove the key from the address.",
+            )
         resolved = ResolvedEndpoint(called, self.keys.own_key(called), f"{called.scheme}://{called.place}")
         if len(self._resolved) >= MOST_REMEMBERED:  # bounded, because the query may differ in each rollout
             self._resolved.clear()
@@ -335,8 +341,13 @@ def _without_key(reply: ChatReply, key: str | None, place: str) -> ChatReply:
     """
     if key is None or len(key) < LEAST_HIDDEN:
         return reply
-    answer = {"message": reply.message, "finish_reason": reply.finish_reason, "model": reply.model,
-            "usage": reply.usage, "policy_version": reply.policy_version}  # fmt: skip
+    answer = {
+        "message": reply.message,
+        "finish_reason": reply.finish_reason,
+        "model": reply.model,
+        "usage": reply.usage,
+        "policy_version": reply.policy_version,
+    }
     cleaned = without_keys(answer, (key,))
     if cleaned == answer:
         return reply

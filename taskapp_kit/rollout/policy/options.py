@@ -48,12 +48,11 @@ GOLD = "gold"
 """The policy with the app's example of good play. Only this policy may read a task's private fields."""
 
 # a list of the fields that are stored, not of the omitted fields, because an unknown field may contain a key
-STORED_CONFIG = (
-    "policy", "model", "sample", "action", "rollout_id", "temperature", "top_p", "top_k", "max_tokens",
-    "max_completion_tokens", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop",
-    "images", "history", "tool_choice", "parallel_tool_calls", "reasoning_effort", "logit_bias", "keep_reasoning",
-    "return_token_ids", "session_id", "protocol",
-)  # fmt: skip
+STORED_CONFIG = tuple(
+    """policy model sample action rollout_id temperature top_p top_k max_tokens max_completion_tokens min_p
+    presence_penalty frequency_penalty repetition_penalty seed stop images history tool_choice
+    parallel_tool_calls reasoning_effort logit_bias keep_reasoning return_token_ids session_id protocol""".split()
+)
 """The stored fields of `policy.config`. The model's address is also stored, without userinfo and query (except `cid`)."""
 KNOWN_CONFIG = frozenset((*STORED_CONFIG, "inference_url", "api_key", "extra_body", "trace_correlation_id", "trace"))
 """All fields of `policy.config` that have an effect."""
@@ -387,9 +386,8 @@ SAMPLING: Mapping[str, str] = {
 """The fields of `policy.config` that are sent in each request, with the expected values. No other fields are sent."""
 
 OURS = frozenset(
-    ("model", "messages", "tools", "tool_choice", "functions", "function_call", "response_format", "stream",
-     "stream_options", "n")
-)  # fmt: skip
+    """model messages tools tool_choice functions function_call response_format stream stream_options n""".split()
+)
 """Fields that `extra_body` must not contain, because the kit sets them and parses the reply accordingly."""
 
 

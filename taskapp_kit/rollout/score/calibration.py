@@ -123,7 +123,9 @@ def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> 
     return {
         "judge": judge.name,
         "labels": len(labels),
-        "failed": [{"place": result.case.place, "error": result.error} for result in results if result.error is not None],
+        "failed": [
+            {"place": result.case.place, "error": result.error} for result in results if result.error is not None
+        ],
         "accuracy": accuracy(*classes),
         "kappa": kappa(*classes),
         "threshold": None if judge.choices else cut,
@@ -138,7 +140,7 @@ def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> 
         "tokens": sum(call.usage.get("prompt_tokens", 0) + call.usage.get("completion_tokens", 0) for call in calls),
         "cost": None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
         "seconds": sum(call.seconds for call in calls),
-    }  # fmt: skip
+    }
 
 
 def _class(value: float, judge: JudgeSpec, cut: float) -> int:

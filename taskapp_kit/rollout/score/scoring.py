@@ -47,9 +47,11 @@ def score(
     environment = trajectory.environment
     card = Scorecard(aggregation=spec.aggregation)
     given: dict[str, Any] = {
-        "trajectory": trajectory, "task": task, "config": dict(config or trajectory.config),
+        "trajectory": trajectory,
+        "task": task,
+        "config": dict(config or trajectory.config),
         "answer_text": trajectory.answer_text,
-    }  # fmt: skip
+    }
 
     def mask(reason: str) -> str:
         # created only if a grade has a reason, because the masker traverses the row
@@ -136,8 +138,10 @@ def aggregates(spec: AppSpec, rollouts: Sequence[RolloutRow]) -> dict[str, float
             result[aggregate.name] = (
                 {str(key): checked_number(part, (-math.inf, math.inf)) for key, part in value.items()}
                 if isinstance(value, Mapping)
-                else None if value is None else checked_number(value, (-math.inf, math.inf))
-            )  # fmt: skip
+                else None
+                if value is None
+                else checked_number(value, (-math.inf, math.inf))
+            )
         except Exception as error:
             raise failed(f"aggregate {aggregate.name!r} ({without_folder(aggregate.place)})", error) from error
     return result

@@ -34,11 +34,13 @@ REFUSED: Mapping[str, str] = {
     "prompt": "Send the text of the prompt as `instructions` or `input`.",
     "context_management": "Omit it, and shorten the conversation yourself.",
 }
-COPIED = ("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_tool_calls", "seed", "chat_template_kwargs",
-          "return_token_ids")  # fmt: skip
+COPIED = tuple(
+    """model temperature top_p top_logprobs stream parallel_tool_calls seed chat_template_kwargs return_token_ids""".split()
+)
 TEXTS = ("input_text", "output_text", "text")
-SHOWN = ("instructions", "max_output_tokens", "temperature", "top_p", "tools", "tool_choice", "text", "reasoning",
-         "parallel_tool_calls", "user")  # fmt: skip
+SHOWN = tuple(
+    """instructions max_output_tokens temperature top_p tools tool_choice text reasoning parallel_tool_calls user""".split()
+)
 """The request's fields that the response repeats."""
 
 
