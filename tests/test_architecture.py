@@ -599,7 +599,7 @@ CODE_LINES = {
     "config": 376,
     "declare": 2781,
     "deploy": 3499,
-    "doctor": 2414,
+    "doctor": 2408,
     "errors": 146,
     "evaluate": 4460,
     "grading": 787,

@@ -6,7 +6,6 @@ that is wrong by construction, or that does not depend on the row, may earn at m
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,16 +141,11 @@ NEAR = (
     Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'and so on ' * 40}")),
 )
 """Replies around the right answer that are wrong."""
-_DECIMAL = re.compile(r"-?\d+\.\d+")
 SPELLINGS = (
     Probe("white space around the reply", lambda case, cases: f" {case.reply(case.answer)} "),
     Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
-    Probe(
-        "a trailing zero",
-        lambda case, cases: case.reply(f"{case.answer}0") if _DECIMAL.fullmatch(case.answer) else None,
-    ),
 )
-"""Right replies in another spelling."""
+"""Right replies with white space around them."""
 
 
 @dataclass
@@ -320,9 +314,9 @@ async def attack(subject: EnvironmentUnderTest) -> CheckResult:
     )
 
 
-@check("right-refused", "A right answer in another spelling earns as much.", plays=True, after=("policies",))
+@check("right-refused", "A right reply with white space around it earns as much.", plays=True, after=("policies",))
 async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
-    """Send the right reply with white space or a line break around it, or with a trailing zero after a decimal point."""
+    """Send the right reply with white space or a line break around it."""
     if not subject.in_this_process:
         return skipped("Not checked, because the environment runs in another process.")
     outcomes, cases, source = await _attacked(subject, SPELLINGS)
@@ -334,7 +328,7 @@ async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
         names = ", ".join(item.probe.name for item in refused)
         found = f"A right answer with {names} is not paid: {text[:60]!r} for seed {case.seed}."
         return warning(found, DO, subject.place)
-    return passed(f"{len(SPELLINGS)} spellings of the right answer are paid on {len(cases)} rows.")
+    return passed(f"The right reply with white space around it is paid on {len(cases)} rows.")
 
 
 REPEATS = 10
