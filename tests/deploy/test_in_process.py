@@ -335,7 +335,7 @@ def test_endless_startup_is_stopped_at_the_timeout() -> None:
 
 @pytest.mark.ci
 def test_app_that_stays_unhealthy_reports_its_last_response() -> None:
-    fails(TaskAppError, r"\b3 s: .*HTTP 500", app=answering(500, {}), health_check_timeout=3)
+    fails(TaskAppError, r"\b3 s\. .*HTTP 500", app=answering(500, {}), health_check_timeout=3)
 
 
 def test_app_that_becomes_healthy_is_awaited() -> None:
@@ -366,7 +366,7 @@ def test_slowly_dripping_response_times_out() -> None:
                 await asyncio.sleep(0.1)
 
     begun = time.monotonic()
-    fails(TaskAppError, r"0\.5 s: ", app=drips, health_check_timeout=0.5)
+    fails(TaskAppError, r"0\.5 s\. ", app=drips, health_check_timeout=0.5)
     assert time.monotonic() - begun < 15
 
 

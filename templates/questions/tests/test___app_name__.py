@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from __app_name__ import app, final_answer
+from __app_name__ import app
 
 from taskapp_kit.testing import play
 
@@ -24,9 +24,11 @@ def test_listing_answers_earns_nothing() -> None:
     assert all(play(app, seed=seed, action=hedged).reward == 0.0 for seed in TRAIN)
 
 
-def test_the_last_answer_line_counts() -> None:
-    assert final_answer("Answer: 3\nNo, wait.\n**Answer: 4.**") == "4."
-    assert final_answer("It is 4.") is None
+def test_the_last_line_counts() -> None:
+    right = play(app, seed=0, policy="gold").trajectory.answer_text
+    assert play(app, seed=0, action=f"Answer: ?\nNo, wait.\n**{right}**").reward == 1.0
+    assert play(app, seed=0, action=f"{right}\nNo, I am not sure.").reward == 0.0
+    assert play(app, seed=0, action=right.removeprefix("Answer:")).reward == 0.0
 
 
 def test_the_same_seed_is_the_same_episode() -> None:

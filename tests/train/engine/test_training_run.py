@@ -115,7 +115,7 @@ def test_vllm_is_refused_where_there_is_none_and_whole_weights_at_a_server(tmp_p
             LocalEngine(tmp_path, vllm=place).problems(JobDocument("rl_1", "http://127.0.0.1:1", config)).values()
         )
 
-    assert "this backend does not have. Set TASKAPP_VLLM" in problems(None, "full")
+    assert "Set TASKAPP_VLLM" in problems(None, "full")
     server = VllmPlace(url="http://127.0.0.1:8000")
     assert problems(server, "lora") == problems(VllmPlace(environment="/env"), "full") == ""
     assert '[model] trainer_mode: found "full"; expected "lora", because a running vLLM server' in problems(

@@ -63,7 +63,7 @@ def test_a_process_serves_its_model_to_who_has_its_key_and_ends_with_its_parent(
 def test_a_model_that_cannot_be_served_is_said_in_a_sentence(models: Path) -> None:
     with pytest.raises(ConfigError, match="no model 'three'"), ServingProcess("three", models):
         pass
-    with pytest.raises(ConfigError, match="path of a directory"), ServingProcess(str(models / "base" / "one"), models):
+    with pytest.raises(ConfigError, match="is a path"), ServingProcess(str(models / "base" / "one"), models):
         pass
 
 

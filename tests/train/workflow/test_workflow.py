@@ -117,7 +117,7 @@ async def test_loss_and_kl(policy: Any, folder: str) -> None:
 
 def test_what_is_no_batch_changes_nothing(trainer: Any) -> None:
     for batch in (None, [], [3], [Episode([1], [2], None)]):
-        with pytest.raises(BadArgument, match="Expected"):
+        with pytest.raises(BadArgument, match="episodes"):
             trainer.train_step(batch)
     with pytest.raises(BadArgument, match="version 9, which this trainer has not pushed"):
         trainer.train_step([Episode([1], [2], 1.0, log_probs=[-1.0], version=9)])
