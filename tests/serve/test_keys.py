@@ -140,6 +140,6 @@ def test_running_server_accepts_minted_and_rejects_revoked_keys(
         until(lambda: status(second) == 503, 6)
     told = [record.getMessage() for record in caplog.records if record.name == "taskapp_kit.serve"]
     error, gone = [line for line in told if "unusable" in line]
-    assert f"{file}:2 is not a valid key" in error
+    assert f"{file}:2 is invalid" in error
     assert "No such file" in gone
     assert not fragments("".join(told) + caplog.text, first, second)
