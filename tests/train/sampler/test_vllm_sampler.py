@@ -218,7 +218,7 @@ def test_a_wrong_key_and_a_server_that_is_gone_are_said(tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match="/v1/models returned 401.*Bearer") as refused:
             asyncio.run(sampler_of(model, VllmPlace(url=place.url, key="another-key")).__aenter__())
         assert "another" not in str(refused.value)  # the server repeats what was sent
-    with pytest.raises(TrainingError, match="/v1/models: the server refuses connections"):
+    with pytest.raises(TrainingError, match="/v1/models failed: the server refuses connections"):
         asyncio.run(sampler_of(model, place).__aenter__())
 
 
