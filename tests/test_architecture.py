@@ -608,7 +608,7 @@ CODE_LINES = {
     "logs": 178,
     "net": 1667,
     "records": 1988,
-    "rollout": 11020,
+    "rollout": 11022,
     "sandbox": 2391,
     "serve": 3533,
     "services": 1993,

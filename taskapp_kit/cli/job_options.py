@@ -99,6 +99,6 @@ def _needed(value: str | None, name: str, what: str) -> str:
     if value is None:
         raise ConfigError(
             f"{name} ({what}) is not set.",
-            hint="Set it in the environment or an --env-file, or run `taskapp setup`, which writes both keys into .env.",
+            hint="Set it in the environment or an --env-file, or run `taskapp setup`, which writes it into .env.",
         )
     return value

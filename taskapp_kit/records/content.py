@@ -97,7 +97,7 @@ class Image:
         if shape is None or len(shape) != 3 or shape[2] != 3 or str(getattr(data, "dtype", "")) != "uint8":
             raise ValueError(
                 f"Image: expected PNG bytes or an array of shape (H, W, 3) and dtype uint8, got "
-                f"{type(data).__name__} of shape {shape}."
+                f"{type(data).__name__} with shape {shape} and dtype {getattr(data, 'dtype', None)}."
             )
         self._array = data.copy()  # copied, because the environment may draw into its buffer again
         self.height, self.width = int(shape[0]), int(shape[1])

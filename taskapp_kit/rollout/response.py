@@ -197,7 +197,7 @@ def _output(turn: Turn) -> str | None:
 
 
 def _info(step: PlayedStep, url: str | None) -> dict[str, Json]:
-    """Return the environment's and the kit's info of a step. The SDK's validator expects the model's address in it."""
+    """Return a step's `info`: the environment's entries, and the model's address, which the synth-ai SDK's validator expects."""
     info = dict(step.info)
     own = info.get("meta")
     info["meta"] = {**(own if isinstance(own, dict) else {}), "inference_url": url}

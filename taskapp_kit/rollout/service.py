@@ -360,7 +360,7 @@ class Service:
             watch(rollout, result)
 
     async def _store_cancelled(self, rollout: RunningRollout, result: Rollout) -> None:
-        """Store the events so far as a cancelled rollout."""
+        """Store the events that were recorded before the cancellation as a cancelled rollout."""
         try:
             # The rollout has cost model calls, so its events are stored. A second cancellation must not stop the write.
             await asyncio.shield(self._store_result(rollout, result))

@@ -213,7 +213,7 @@ def _flags_for_directory(ctx: click.Context, path: str, *, own: bool) -> set[str
     for name, flag in flags.items():
         if name in OF_THE_PLAN and (own or name != "inference_urls"):
             raise click.UsageError(
-                f"{flag} cannot change for the evaluation in {path}. Start a new evaluation with APP and --out."
+                f"{flag} cannot be changed for the evaluation in {path}. Omit it, or start a new one with APP and --out."
             )
     return set(flags)
 

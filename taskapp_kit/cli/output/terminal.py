@@ -172,7 +172,10 @@ FLAGS = {
 
 
 def complain(error: KitError, command: click.Command | None = None) -> None:
-    """Print the error as one paragraph on stderr. command: The command whose flags replace the names of request fields."""
+    """Print the error as one paragraph on stderr.
+
+    command: If set, the names of request fields in the error are replaced with this command's flags.
+    """
     echo(f"Error: {with_flags(str(error), command)}", err=True)
 
 

@@ -1,8 +1,8 @@
 """Plays the episodes of an Inspect task as rollouts of the kit, with Inspect's model as the policy.
 
-Written against inspect-ai 0.3.285. Each call of the policy becomes `Model.generate` in the sample's task, so Inspect's
-retries, cache, limits, usage and transcript apply. Prompts, tools, scores and failures are the same as for `POST
-/rollout`.
+Written against inspect-ai 0.3.285. For each call of the policy's model, `Model.generate` is called in the asyncio task
+that runs the sample, so Inspect's retries, cache, limits, usage and transcript apply. Prompts, tools, scores and failures
+are the same as for `POST /rollout`.
 """
 
 from __future__ import annotations

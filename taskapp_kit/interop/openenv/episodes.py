@@ -42,9 +42,9 @@ class OpenEnvEpisodes:
         self._episode_ids: WeakKeyDictionary[EnvironmentSession, str] = WeakKeyDictionary()
 
     def environment(self, name: str | None) -> EnvironmentSpec:
-        """Return an environment.
+        """Return the environment with this name, or the default environment if the name is None.
 
-        None selects the default environment. Raises RequestRefused (404) if it does not exist.
+        Raises RequestRefused (404) if no environment has this name.
         """
         return self._app.default_environment if name is None else environment_of_path(self._app, name)
 

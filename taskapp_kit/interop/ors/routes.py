@@ -71,7 +71,7 @@ Answer = Callable[[RouteContext, Request], Awaitable[EncodedResponse]]
 
 
 def ors_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of all environments, and routes without a name for the default environment."""
+    """Return the routes of all environments. The default environment also has routes whose paths omit its name."""
     handlers = OrsHandlers(context)
     routes: list[BaseRoute] = []
     for prefix in (f"/{PROTOCOL}", f"/{PROTOCOL}/{{environment}}", "", "/{environment}"):

@@ -118,7 +118,9 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
     """
     if "action" not in config:
         raise unavailable(
-            "constant", "policy.config has no 'action'", 'Set {"action": {"tool": {args}}} or {"action": "text"}.'
+            "constant",
+            "policy.config has no 'action'",
+            'Set policy.config to {"action": {TOOL: {ARGUMENTS}}} or {"action": "TEXT"}.',
         )
     answer = answer_from(config["action"], "policy.config.action")
     # checked before anything runs, because an episode of refusals costs time and shows nothing

@@ -188,7 +188,11 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def pair_agreement(scores: Sequence[float], labels: Sequence[float]) -> tuple[int, int]:
-    """Count the pairs with different labels. Return how many of them the scores order like the labels, and the count."""
+    """Count the pairs of labels that differ.
+
+    Returns:
+        The number of these pairs that the scores put in the same order as the labels, and the number of all these pairs.
+    """
     same = differing = 0
     for a in range(len(labels)):
         for b in range(a):

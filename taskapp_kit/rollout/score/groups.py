@@ -196,7 +196,7 @@ def _make_prompt(judge: JudgeSpec, shown: Sequence[Sequence[InputSection]]) -> J
 
 
 def _label(position: int) -> str:
-    """Return the name of the answer at this position, which the prompt and the verdict use."""
+    """Return the name that the prompt and the verdict use for the answer at this position."""
     return f"answer_{position + 1}"
 
 

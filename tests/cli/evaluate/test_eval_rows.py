@@ -185,7 +185,7 @@ def test_what_cannot_be_found_again_is_said(run: Run, tmp_path: Path) -> None:
     on = run("eval", "r1", status=2)
     assert "not stored: extra_body, api_key" in on.stderr
     plan = run("eval", "r1", "--seeds", "0-9", "--judges", "skip", status=2)
-    assert "--seeds cannot change for the evaluation in r1." in plan.stderr
+    assert "--seeds cannot be changed for the evaluation in r1." in plan.stderr
 
 
 @pytest.mark.server
