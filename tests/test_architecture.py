@@ -602,7 +602,7 @@ CODE_LINES = {
     "doctor": 2408,
     "errors": 146,
     "evaluate": 4460,
-    "grading": 787,
+    "grading": 782,
     "interop": 7362,
     "jobs": 5187,
     "logs": 178,

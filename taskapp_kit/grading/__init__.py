@@ -10,10 +10,9 @@ answer, select the part that contains it:
 """
 
 from taskapp_kit.grading.answers import boxed, json_field, last_line, tagged
-from taskapp_kit.grading.graders import choice, equal_text
+from taskapp_kit.grading.graders import choice, equal_text, similar_text
 from taskapp_kit.grading.lists import same_items, same_sequence
 from taskapp_kit.grading.numbers import number
-from taskapp_kit.grading.similarity import similar_text
 from taskapp_kit.grading.sql import sql_result
 from taskapp_kit.grading.structured import json_equal, json_valid
 from taskapp_kit.records.scorecard import Grade

@@ -24,7 +24,7 @@ from taskapp_kit.grading import (
     tagged,
 )  # fmt: skip
 from taskapp_kit.grading.code import passes_tests
-from taskapp_kit.grading.similarity import distance
+from taskapp_kit.grading.graders import distance
 from taskapp_kit.sandbox import capabilities
 from tests.grading.answer_tables import TABLES, Table
 from tests.grading.test_graders import (
