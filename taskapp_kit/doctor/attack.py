@@ -142,7 +142,8 @@ NEAR = (
 )
 """Replies around the right answer that are wrong."""
 SPELLINGS = (
-    Probe("white space around the reply", lambda case, cases: f" {case.reply(case.answer)} "),
+    # not in an argument of a tool: in code, white space before the first line is an error
+    Probe("white space around the reply", lambda case, cases: None if case.call else f" {case.reply(case.answer)} "),
     Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
 )
 """Right replies with white space around them."""
