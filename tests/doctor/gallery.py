@@ -318,7 +318,9 @@ def polite(step: Step) -> float:
     # An action's argument has no annotation.
     "declarations": fault(HUNT, {"number: Annotated[int, Field(ge=0, le=999)]": "number"}),
     # The rubric reads the first word of an answer that may have none.
-    "empty_text": fault(CAPITALS, {"answer_text.strip().lower()": "answer_text.split(maxsplit=1)[0].lower()"}),
+    "empty_text": fault(
+        CAPITALS, {"answer_text.strip().lower()": "answer_text.strip()[0].lower() + answer_text.strip()[1:].lower()"}
+    ),
     # A text's first letter is read, and there may be none.
     "empty_text__argument": fault(
         HUNT,
