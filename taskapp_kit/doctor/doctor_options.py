@@ -1,4 +1,4 @@
-"""The settings of an examination: how much the doctor plays."""
+"""The settings of the doctor: what it checks, and how many rollouts it plays."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Column:
         return math.fsum(self._values)
 
     def interval(self, method: IntervalMethod, bounds: Range = UNBOUNDED) -> Interval:
-        """Return the confidence interval of the mean, clustered by seed. bounds: The possible values of the number."""
+        """Return the confidence interval of the mean, clustered by seed. bounds: The range of all values."""
         return mean_interval(self._values, self._seeds, method=method, bounds=bounds)
 
     @property

@@ -226,9 +226,9 @@ class SteppedRollout:
         return await self._answer
 
     async def next(self, answer: ChatReply | ModelFailed | None = None) -> dict[str, Any] | None:
-        """Pass a reply to the waiting call, and return the body of the next call, or None at the end of the rollout.
+        """Pass a reply to the waiting model call, and return the body of the following one, or None at the rollout's end.
 
-        If this method is cancelled, the next call returns the body. Raises the same exceptions as
+        If this method is cancelled, no body is lost: calling the method again returns it. Raises the same exceptions as
         `CallerService.rollout`.
         """
         if answer is not None and self._answer is not None:

@@ -232,7 +232,7 @@ class AdmissionControl:
         return list(self._running.values())
 
     def enter(self, rollout: RunningRollout) -> None:
-        """Register the rollout as running in the current task."""
+        """Register the rollout as running in the current asyncio task."""
         rollout.task = asyncio.current_task()
         self._running[rollout.rollout_id] = rollout
 

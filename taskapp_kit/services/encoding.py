@@ -161,7 +161,7 @@ def _dataclass(module_name: str, name: str, imports: bool) -> type[Any]:
 
 
 def _loaded(module: str, name: str) -> Any:
-    """Return an attribute of an imported module, or None."""
+    """Return an attribute of a module, or None if the module is not imported or has no such attribute."""
     target: Any = sys.modules.get(module)
     for part in name.split("."):
         target = getattr(target, part, None)

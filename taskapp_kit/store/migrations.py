@@ -61,7 +61,7 @@ def apply_migrations(
             )
         if oldest not in present:
             raise StoreError(
-                f"A taskapp-kit from before {oldest!r} wrote {place}, whose newest schema change is {last!r}. "
+                f"The store {place} is too old: its newest schema change is {last!r}, and {oldest!r} is required. "
                 "The store was not changed.",
                 hint="Export the rollouts with the release that wrote the store, or use another store.",
             )

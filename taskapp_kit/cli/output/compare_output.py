@@ -133,7 +133,7 @@ def _p(value: float | None) -> str:
 
 
 def _verdict(one: Comparison) -> list[str]:
-    """Return sentences on which policy has the higher reward, or on how many more seeds would show it."""
+    """Return sentences that say which policy has the higher reward, or how many more seeds would decide this."""
     difference = one.reward.difference
     interval, more = difference.interval, one.more_seeds
     if not interval.n:

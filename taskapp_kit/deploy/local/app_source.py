@@ -147,7 +147,7 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
     if attribute:
         raise error
     raise DiscoveryError(
-        f"{module.__file__} defines no task app. Expected a TaskApp, an ASGI application app, or build_config().",
+        f"{module.__file__} defines no task app. Expected a TaskApp, an ASGI application named `app`, or build_config().",
         hint='Write: app = TaskApp("name", version="1.0.0")',
     )
 

@@ -265,7 +265,7 @@ def _sid(request: Request) -> str:
         raise RequestRefused(
             "session_header_missing",
             f"The request needs the header {SESSION_HEADER}.",
-            hint="Use the task_id that /create_session returns.",
+            hint="Set the header to the task_id that /create_session returned.",
         )
     return sid
 

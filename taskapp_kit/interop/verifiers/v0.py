@@ -1,4 +1,4 @@
-"""Run a task app as an environment of verifiers' classic API: `load_environment`, up to verifiers 0.3.1.
+"""Runs a task app as an environment of verifiers' classic API (`load_environment`), for verifiers up to 0.3.1.
 
 It is written against verifiers 0.3.1, which calls this API `verifiers.legacy`. verifiers calls the model, and
 `env_response` continues the episode between two calls, so prompts, tools, limits and scores are the same as in

@@ -82,14 +82,14 @@ class EpisodePlan:
 
     max_ops: the limit on operations. Each turn of the policy and each action is one operation, so a turn counts at least 2
     and a scripted action 1. max_refusals: the limit on consecutive replies without an accepted action. default_max_turns:
-    the limit on turns if the environment declares no limit. max_calls: how many calls of one reply are executed.
+    the limit on turns if the environment declares no limit. max_calls: the limit on tool calls that are executed from one reply.
 
     config: the caller's env.config. arguments: the validated arguments of the constructor. task: the row with its private
     fields, or None if the environment has no rows. folder: the directory of the author's file, for `context.path`. actor:
     the policy object.
 
     blend: the request's reward formula, or None to use the app's formula. warnings: parts of the request that were
-    ignored. skip_judges: whether no judge is called; their scores are then null. inference_url: the model's address without
+    ignored. skip_judges: whether judges are skipped; their scores are then null. inference_url: the model's address without
     a key. correlation_id: the caller's trace id. endpoint: the endpoint of the policy's model, or None if no model is
     called. recording: the decisions that a replay repeats.
     """

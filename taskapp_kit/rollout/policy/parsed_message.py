@@ -190,7 +190,7 @@ def clean(value: Any, depth: int = DEEPEST) -> Json:
 
 
 class UnreadableJson(ValueError):
-    """A string is not valid JSON or cannot be recorded. The model reads the message, which contains the position.
+    """A string is not valid JSON, or its value cannot be recorded. The model reads the text of this exception.
 
     read: the number of characters that were parsed.
     """

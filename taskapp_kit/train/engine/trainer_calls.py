@@ -44,7 +44,7 @@ class TrainerOrder:
     state: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the order as a JSON object, including keys."""
+        """Return the order as a JSON object, which contains the task app's API keys."""
         return {**asdict(self), "models": str(self.models)}
 
     @classmethod

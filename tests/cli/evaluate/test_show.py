@@ -323,7 +323,7 @@ def test_seeds_from_plays_what_show_lists(run: Run, tmp_path: Path) -> None:
         (("--worst", "2", FLAKY), "--failed and --worst need --seeds-from"),
         (("--seeds-from", "DIR", "--failed", "--seeds", "1"), "is determined by"),
         (("--seeds-from", "DIR", "--failed", "--worst", "1"), "one of --worst"),
-        (("DIR", "--seeds-from", "DIR", "--failed"), "--seeds-from cannot change"),
+        (("DIR", "--seeds-from", "DIR", "--failed"), "--seeds-from cannot be changed"),
     ],
 )
 def test_seeds_from_with_what_does_not_fit(
