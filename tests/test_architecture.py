@@ -597,7 +597,7 @@ CODE_LINES = {
     "cli": 7654,
     "client": 1097,
     "config": 376,
-    "declare": 2781,
+    "declare": 2780,
     "deploy": 3499,
     "doctor": 2408,
     "errors": 146,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import importlib.machinery
@@ -150,8 +149,10 @@ def missing_extra(app: str) -> str | None:
 
 
 def _summary(file: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return docstring.split("\n", 1)[0]
+    """Return the first line of the docstring with which a bundled app's file begins."""
+    # not `ast.parse`: if several threads parse at the same time, Python 3.11 may raise SystemError
+    with file.open(encoding="utf-8") as lines:
+        return lines.readline().strip().strip('"')
 
 
 def load_file(path: Path) -> ModuleType:
