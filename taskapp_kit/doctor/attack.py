@@ -1,11 +1,12 @@
 """Checks with policies that know the rules and cheat: replies without the right answer must not be paid.
 
 The replies are built from each row's right answer and from the form in which the app's example of good play replies. A reply
-that is wrong by construction, or that does not depend on the row, may earn at most half of what the right answer earns.
+that is wrong by construction, or that does not depend on the row, must earn less than half of what the right answer earns.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ def _of_another(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
 def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
     """Return the right answer with another number, or with another last letter."""
     value = _number(case.answer)
-    if value is not None:
+    if value is not None and math.isfinite(value):
         changed = value * 1.5 + 1
         return case.reply(f"{changed:g}" if changed != int(changed) else str(int(changed)))
     if not case.answer[-1:].isalpha():
@@ -90,13 +91,13 @@ def _with_other(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | N
 
 
 def _in_parts(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
-    """Return a probe whose text contains whole replies. {right} and {other} are replies, {answer} is the bare answer."""
+    """Return a probe whose text contains two whole replies, {right} and {other}."""
 
     def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases)
         if other is None:
             return None
-        return form.format(right=case.reply(case.answer), other=case.reply(other), answer=case.answer)
+        return form.format(right=case.reply(case.answer), other=case.reply(other))
 
     return reply
 
@@ -151,12 +152,16 @@ SPELLINGS = (
 
 @dataclass
 class Outcome:
-    """What a probe earned. paid: The cases with the reply and the rollout that was paid."""
+    """What a probe earned, with the row, the reply and the rollout of each try."""
 
     probe: Probe
-    played: int = 0
     paid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
     unpaid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
+
+    @property
+    def played(self) -> int:
+        """The number of rollouts."""
+        return len(self.paid) + len(self.unpaid)
 
 
 async def _play(subject: EnvironmentUnderTest, case: RowAnswer, text: str) -> Rollout | None:
@@ -179,10 +184,11 @@ async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]
     if GOLD in subject.attempts:
         await subject.more(GOLD, MOST_ROWS, subject.options.policy_seconds)
         cases = [case for rollout in subject.scored(GOLD) if (case := _case_of(subject, rollout)) is not None]
+        if not cases:
+            return [], "the policy gold does not reply in one action with a private value of the row"
         return cases, "the policy gold"
     for name in dict.fromkeys(name for name, _ in private_values(tasks, tasks.rows(episodes[0][0])[episodes[0][1]])):
-        for form in FORMS:
-            before, after = form
+        for before, after in FORMS:
             found = [_case_from_row(subject, split, seed, name, before, after) for split, seed in episodes]
             cases = [case for case in found if case is not None]
             rewards = []
@@ -191,7 +197,11 @@ async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]
                 rewards.append(0.0 if rollout is None or rollout.reward is None else rollout.reward)
             top = subject.spec.blend_for(subject.name)
             if rewards and min(rewards) >= top.outcome > 0:
-                return [replace(case, reward=min(rewards)) for case in cases], f"the private field {name!r}"
+                views = [await subject.first_view(case.split, case.seed) for case in cases]
+                return [
+                    replace(case, reward=min(rewards), prompt=text_of(view.observation))
+                    for case, view in zip(cases, views, strict=True)
+                ], f"the private field {name!r}"
     return [], "the app has no policy gold, and no private field earns full reward as the answer"
 
 
@@ -217,7 +227,7 @@ def _case_from_row(
 
 
 def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | None:
-    """Return the case of a rollout of gold, if gold's last action contains a private value of the row as text."""
+    """Return the case of a rollout of gold, if gold's only action contains a private value of the row as text."""
     steps = [step for step in rollout.trajectory.steps if step.refused is None and isinstance(step.args, dict)]
     if len(steps) != 1 or not rollout.reward or rollout.reward <= 0:
         return None
@@ -258,13 +268,12 @@ async def _attacked(
             rollout = None if text is None else await _play(subject, case, text)
             if text is None or rollout is None or rollout.reward is None:
                 continue
-            outcome.played += 1
             (outcome.paid if rollout.reward >= PAID * gold else outcome.unpaid).append((case, text, rollout))
     return outcomes, cases, source
 
 
 def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the probes that were paid on a tenth of the rows, the most often paid first."""
+    """Yield the probes that were paid on more rows than `Probe.on` allows, the most often paid first."""
     for outcome in sorted(outcomes, key=lambda item: -len(item.paid)):
         if outcome.paid and len(outcome.paid) >= outcome.probe.on * outcome.played:
             yield outcome
@@ -323,7 +332,7 @@ async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
     outcomes, cases, source = await _attacked(subject, SPELLINGS)
     if not cases:
         return skipped(f"Not checked, because the right answers are unknown: {source}.")
-    refused = [item for item in outcomes if item.unpaid and len(item.unpaid) > PAID * item.played]
+    refused = [item for item in outcomes if item.unpaid and len(item.unpaid) > HALF * item.played]
     if refused:
         case, text, _ = refused[0].unpaid[0]
         names = ", ".join(item.probe.name for item in refused)

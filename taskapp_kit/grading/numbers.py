@@ -115,7 +115,7 @@ def _without_unit(answer: str, sizes: Mapping[str, float]) -> tuple[str, float |
         return answer, None
     plain = normalize(_GROUP_SPACE.sub(",", answer), ignore_case=False).replace("\N{MINUS SIGN}", "-")
     sign, before, rest = re.match(r"([+-]?)([^\w\s.+-]?)(.*)", plain, re.DOTALL).groups()  # type: ignore[union-attr]  # fits any text
-    if before in sizes and unicodedata.category(before) == "Sc":
+    if before and before in sizes and unicodedata.category(before) == "Sc":
         return sign + rest.lstrip(), sizes[before]
     match = _FRACTION.match(plain) or _NUMBER.match(plain)
     accepted = {_plain_unit(unit): size for unit, size in sizes.items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 from taskapp_kit.grading.answers import read_json
 from taskapp_kit.grading.graders import right, wrong
+from taskapp_kit.records.json_schema import pointed_at
 from taskapp_kit.records.scorecard import Grade
 
 
@@ -48,10 +49,26 @@ def _difference(value: Any, expected: Any, location: str, tolerance: float) -> s
             return f"{location} has a different length"
         parts = [(one, other, f"{location}[{i}]") for i, (one, other) in enumerate(zip(value, expected, strict=True))]
     elif _kind(expected) == "number":
-        return None if value == expected or abs(value - expected) <= tolerance else f"{location} is different"
+        return None if value == expected or _within(value, expected, tolerance) else f"{location} is different"
     else:
         return None if value == expected else f"{location} is different"
     return next((found for part in parts if (found := _difference(*part, tolerance))), None)
+
+
+def _within(value: float, expected: float, tolerance: float) -> bool:
+    """Return whether the difference of two numbers is at most the tolerance."""
+    exact, other = _exact(value), _exact(expected)
+    return exact is not None and other is not None and abs(exact - other) <= tolerance
+
+
+def _exact(value: float) -> Fraction | None:
+    """Return a number as JSON notation states it, or None for infinity, to which JSON numbers such as 1e999 are rounded."""
+    # an integer of a thousand digits would raise OverflowError as a float
+    return (
+        Fraction(value if isinstance(value, int) else str(value))
+        if isinstance(value, int) or math.isfinite(value)
+        else None
+    )
 
 
 def _kind(value: Any) -> str:
@@ -106,11 +123,8 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any], Callable[[Any, Any], bool
     "exclusiveMaximum": ("number", lambda value: value, lambda value, limit: value < limit),
     "multipleOf": (
         "number",
-        lambda value: value,
-        lambda value, step: (
-            math.isfinite(value)
-            and Fraction(value if isinstance(value, int) else str(value)) % Fraction(str(step)) == 0
-        ),
+        _exact,
+        lambda value, step: value is not None and value % Fraction(str(step)) == 0,
     ),
     "minLength": ("string", len, lambda length, limit: length >= limit),
     "maxLength": ("string", len, lambda length, limit: length <= limit),
@@ -195,20 +209,23 @@ def _inside(value: Any, schema: Mapping[str, Any], location: str) -> Iterator[tu
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         for name, part in value.items():
-            yield part, properties.get(name, schema.get("additionalProperties", True)), f"{location}[{name!r}]"
-            yield name, schema.get("propertyNames", True), f"the field {name!r} of {location}"
+            yield part, properties.get(name, schema.get("additionalProperties", True)), f"{location}[{_short(name)}]"
+            yield name, schema.get("propertyNames", True), f"the field {_short(name)} of {location}"
     elif isinstance(value, list):
         first = schema.get("prefixItems", [])
         for index, part in enumerate(value):
             yield part, first[index] if index < len(first) else schema.get("items", True), f"{location}[{index}]"
 
 
+def _short(name: str) -> str:
+    """Return a field's name for a reason. The policy chose the name, which may have a million characters."""
+    return repr(name[:40])
+
+
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
     """Return the schema at a reference such as `#/$defs/name`. Raises ValueError if the schema does not contain it."""
-    target: Any = root
-    for name in reference.removeprefix("#").split("/")[1:]:
-        target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
-    if target is None or not reference.startswith("#"):
+    target = pointed_at(reference, root) if reference.startswith("#") else None
+    if target is None:
         raise ValueError(f"The JSON Schema does not contain the reference {reference!r}.")
     return target
 

@@ -145,11 +145,17 @@ def read_schema(schema: Any, root: Any = None, followed: tuple[str, ...] = ()) -
     return Schema({}, document, followed, recursive)
 
 
-def referenced(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the target of a reference such as `#/$defs/name` in the document, or an empty mapping if it does not exist."""
+def pointed_at(reference: str, root: Mapping[str, Any]) -> Any:
+    """Return the target of a reference such as `#/$defs/name` in the document, or None if it does not exist."""
     target: Any = root
     for name in reference.removeprefix("#").split("/")[1:]:
         target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+    return target
+
+
+def referenced(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema at a reference, or an empty mapping if the document has no such object."""
+    target = pointed_at(reference, root)
     return target if isinstance(target, Mapping) else {}
 
 

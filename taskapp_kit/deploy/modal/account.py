@@ -49,14 +49,27 @@ class Account:
     lacking: tuple[str, ...]
 
 
-def look(app_name: str, secrets: Sequence[str], required_keys: Sequence[str], *, environment: str = "") -> Account:
+def look(
+    app_name: str,
+    secrets: Sequence[str],
+    required_keys: Sequence[str],
+    *,
+    environment: str = "",
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Account:
     """Check who deployed an app with this name, and whether the Secrets exist.
 
     The last Secret in `secrets` is the app's own, which must contain `required_keys`. Raises ModalRefused if the query
     fails.
     """
     answer = _ask(
-        "look", environment, app=app_name, secrets=list(secrets), own=secrets[-1], required_keys=list(required_keys)
+        "look",
+        environment,
+        app=app_name,
+        secrets=list(secrets),
+        own=secrets[-1],
+        required_keys=list(required_keys),
+        connect_seconds=connect_seconds,
     )
     return Account(answer["owner"], answer["version"], tuple(answer["missing"]), tuple(answer["lacking"]))
 

@@ -11,6 +11,7 @@ from taskapp_kit.cli.output.eval_progress import EvalDisplay
 from taskapp_kit.evaluate.progress import Progress
 from taskapp_kit.records.protocols import RolloutRow
 from taskapp_kit.testing import Faults, MockModel
+from tests.cli.author.test_doctor import CARELESS
 from tests.cli.conftest import ADDER, CAPITALS, ROOT, Run, Served
 
 FLAKY = str(ROOT / "tests" / "evaluate" / "flaky.py")
@@ -80,23 +81,6 @@ def test_failures_are_apart_and_make_the_status_1(run: Run, tmp_path: Path) -> N
     )
     assert "20 rollouts were played before; 4 of them failed." in again.stderr
     assert (tmp_path / "r1" / "results.jsonl").read_bytes().count(b"\n") == 24
-
-
-CARELESS = """
-import random
-from taskapp_kit import Step, TaskApp, action
-app = TaskApp("careless")
-@app.environment("careless")
-class Careless:
-    '''Seeds the generator that every episode of the process shares.'''
-    def reset(self, seed: int) -> str:
-        random.seed(seed)
-        return str(random.random())
-    @action
-    def go(self) -> Step:
-        '''Go.'''
-        return Step("", terminated=True)
-"""
 
 
 def test_one_at_a_time_a_change_of_a_global_random_state_is_reported_once(run: Run, tmp_path: Path) -> None:
