@@ -22,7 +22,7 @@ class SandboxLimits:
         memory_bytes: The maximum address space of each process, and the maximum resident memory of all processes together.
         processes: The maximum number of concurrent processes and threads.
         file_bytes: The maximum size of one file, and of all files in the box together, including files of earlier runs.
-        files: The maximum number of files and directories.
+        files: The maximum number of files and directories in the box.
         output_bytes: The maximum number of stored bytes of stdout, and of stderr. Further output is discarded.
         flood_bytes: The maximum total output, including discarded output. A run with more output is killed.
         open_files: The maximum number of open files of each process.
@@ -60,12 +60,12 @@ class RunResult:
         signal: The number of the signal that ended the program, or None.
         stdout_bytes: The standard output, up to the limit `output_bytes`.
         stderr_bytes: The standard error, up to the limit `output_bytes`.
-        stdout_truncated: Whether the standard output was longer.
-        stderr_truncated: Whether the standard error was longer.
+        stdout_truncated: Whether the program wrote more to standard output than `output_bytes`.
+        stderr_truncated: Whether the program wrote more to standard error than `output_bytes`.
         wall_seconds: The time from start to end.
         cpu_seconds: The processor time of all processes of the run.
         killed_for: The limit that the run exceeded, or None if the run was not killed.
-        level: The sandbox level.
+        level: The sandbox level of the box.
     """
 
     exit_code: int | None

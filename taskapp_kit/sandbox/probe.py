@@ -132,7 +132,10 @@ _known_remote: dict[int, tuple[remote.Machines, Capabilities]] = {}
 
 
 def at_level(level: int) -> Capabilities:
-    """Return the cached report of a sandbox level. Raises SandboxTooWeak if the level does not work on this machine."""
+    """Return the report of a sandbox level. Raises SandboxTooWeak if the level does not work on this machine.
+
+    The first call for a level runs the probe. Later calls return the cached report.
+    """
     machines = remote.in_use()
     if level == remote.LEVEL and machines is not None:
         return _at_remote(machines)
@@ -186,7 +189,10 @@ def capabilities() -> Capabilities:
 
 
 def settle(level: int | None, allow_weak: bool | None) -> int:
-    """Return the level of a new box. Raises SandboxTooWeak if it does not work, or if it is weak and not allowed."""
+    """Return the level of a new box. Raises SandboxTooWeak if the level does not work.
+
+    Also raises SandboxTooWeak if the level is weak and weak levels are not allowed.
+    """
     report = capabilities() if level is None else at_level(level)
     if report.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
         return report.level
@@ -214,7 +220,7 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """Run the probe on a new remote machine. The probe tries TCP with an address that this process can reach."""
+    """Run the probe on a new remote machine. Its TCP attempt uses an address that this process can reach."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:

@@ -31,7 +31,7 @@ class AccessDenied(Exception):
 
 
 def tcp_out() -> None:
-    """Connect to a listener on the host, or from a remote machine to an address that the host can reach."""
+    """Connect to a listener on the host. On a remote machine, connect to an address that the host can reach."""
     host = targets.get("tcp_host", "127.0.0.1")
     socket.create_connection((host, targets["tcp_port"]), timeout=3 if "tcp_host" in targets else 1).close()
 
@@ -74,7 +74,7 @@ def write_outside() -> None:
 def others_environment() -> None:
     """Read the environment of a process on the host."""
     if b"TASKAPP_PROBE=" not in Path(f"/proc/{targets['pid']}/environ").read_bytes():
-        raise AccessDenied("the file does not contain the variables")
+        raise AccessDenied("/proc/PID/environ does not contain the variables")
 
 
 def signal_others() -> None:

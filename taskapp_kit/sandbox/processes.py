@@ -52,7 +52,7 @@ def of_uid(uid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and its descendants, except those whose parent has ended."""
+    """Return a process and its descendants, except descendants whose parent has ended."""
     pids, waiting = [], [pid]
     while waiting:
         pid = waiting.pop()
@@ -126,7 +126,9 @@ def acting_as(uid: int) -> Iterator[None]:
     """
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
-        raise SandboxError(f"Measuring another user's box requires root, and is unsupported on {platform.machine()}.")
+        raise SandboxError(
+            f"Measuring another user's box requires root on x86_64 or aarch64. This is {platform.machine()}."
+        )
     real, effective, saved = os.getresuid()
     group = os.getegid()
     parent_signal = ctypes.c_int(0)
@@ -190,7 +192,10 @@ def _alive(pid: int) -> bool:
 
 
 def _proportional(pid: int, else_bytes: int) -> int:
-    """Return the resident bytes of a process, with 1/n of each page that n processes share, or `else_bytes` if unreadable."""
+    """Return the resident bytes of a process, counting 1/n of each page that n processes share.
+
+    Return `else_bytes` if the kernel does not report this number.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -211,7 +216,7 @@ def _nameless(pid: int) -> int:
 
 
 def threads_of(uid: int) -> int:
-    """Return the number of threads of a user id, which RLIMIT_NPROC counts."""
+    """Return the number of threads of a user id. RLIMIT_NPROC limits this number."""
     total = 0
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if entry.name.isdigit():

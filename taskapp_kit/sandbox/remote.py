@@ -44,7 +44,7 @@ os.umask(0o077)
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command on the machine. `stdout` is at most as long as requested."""
+    """The result of a command on the machine. `stdout` has at most `most_bytes` bytes."""
 
     exit_code: int
     stdout: bytes

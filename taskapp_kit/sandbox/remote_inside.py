@@ -188,7 +188,7 @@ def feed(pipe: IO[bytes], data: bytes) -> None:
 
 
 def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[str | None, float]:
-    """Return the limit that all processes together exceed, or None, and the processor seconds so far."""
+    """Return (limit, processor seconds): the limit that all processes together exceed, or None if they exceed none."""
     memory, cpu, count = 0, 0.0, 0
     for pid in of_uid(folder.uid or 0):
         with contextlib.suppress(OSError, ValueError, IndexError):

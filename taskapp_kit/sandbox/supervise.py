@@ -113,7 +113,7 @@ class Run:
     def wait_at_program(self, seconds: float) -> bool:
         """Wait until the interpreter opens the FIFO for its program. Return whether it did within `seconds`.
 
-        Until then, only the interpreter's start-up code has run, and modules in the box that it imports.
+        Until then, only the interpreter's start-up code and the modules in the box that it imports have run.
         """
         deadline = time.monotonic() + seconds
         process = self._process
@@ -152,7 +152,7 @@ class Run:
         return True
 
     def discard(self) -> None:
-        """End an early interpreter that is not needed."""
+        """End a waiting interpreter to which no program will be passed."""
         if self._process.returncode is None:
             self._end("cancelled")
             self._reap()

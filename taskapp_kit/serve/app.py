@@ -146,15 +146,15 @@ def create_app(
 
     The `setup_worker` methods of all environments run before the server accepts requests, so a server that cannot run
     episodes does not start. The service is closed when the server stops. Routes that are added to the application with
-    `include_router` or `mount` require the same key.
+    `include_router` or `mount` also require an API key.
 
     Args:
         service: The service to serve.
         settings: The server's settings.
         protocols: Additional wire protocols that the server supports.
         exposure: With "local", `/docs` and `/openapi.json` do not require a key.
-        coordinator: Storage of the idempotency records of rollouts that are repeated or fetched later. Defaults to the
-            service's store.
+        coordinator: Store for the idempotency records, which allow clients to repeat a request or fetch its result later.
+            Defaults to the service's store.
 
     Raises:
         ConfigError: The key file cannot be read.

@@ -124,9 +124,9 @@ class Keys:
         return found
 
     def operator(self) -> bytes | None:
-        """Return the SHA-256 of the first key that a variable sets, or None if no variable sets a key.
+        """Return the SHA-256 of the first key that an environment variable sets, or None if no variable sets a key.
 
-        Such keys have access to all rollouts.
+        Keys in environment variables have access to all rollouts.
         """
         return self._fixed[0][0] if self._fixed else None
 
@@ -203,7 +203,7 @@ def note_holder(scope: Scope, holder: KeyHolder) -> None:
 
 
 def open_paths(documents: bool) -> Callable[[Scope], bool]:
-    """Return a function that checks whether a request needs no key.
+    """Return a function that returns whether a request is allowed without a key.
 
     `GET /` never needs a key. If `documents` is set, `/docs` and `/openapi.json` need no key either.
     """

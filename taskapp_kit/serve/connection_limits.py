@@ -51,8 +51,8 @@ class ConnectionLimits:
         max_connections: Maximum number of open connections. The limit is lower if the process cannot open enough file
             descriptors.
         stalled_seconds: Maximum time in which a client reads nothing of its response.
-        max_buffered_bytes: Maximum memory of all unsent responses. The same limit applies separately to all WebSocket
-            messages that are incomplete or wait for the application.
+        max_buffered_bytes: Maximum memory of all unsent responses. The same number separately limits
+            the memory of all WebSocket messages that are incomplete or wait for the application.
         head_seconds: Maximum time until a request's head is complete.
         idle_seconds: Maximum time between two requests on a connection.
     """
@@ -83,7 +83,7 @@ class TrackedConnection(Protocol):
     def stalled_seconds(self, now: float) -> float:
         """Return for how many seconds the client has read nothing.
 
-        Return 0 if it has read since the last call, or if no bytes are unsent.
+        Return 0 if the client has read since the last call of this method, or if no bytes are unsent.
         """
 
     def refuse(self) -> None:
@@ -153,7 +153,7 @@ class Connections:
         connection.abort()
 
     def received(self, connection: WebSocketConnection, size: int) -> None:
-        """Count `size` bytes that a WebSocket received. 0 means that the application has read all of them.
+        """Count `size` bytes that a WebSocket received. A size of 0 means that the application has read all of its bytes.
 
         If all WebSockets together exceed the limit, the WebSocket with the most unread bytes is aborted.
         """

@@ -15,7 +15,7 @@ ERRORS = ErrorWriter("The server", logging.getLogger("taskapp_kit.serve"), store
 
 
 def error_answer(error: BaseException, *, where: str = "") -> EncodedResponse:
-    """Return the response for any exception, and log the details for the operator. `where` is the route in the log."""
+    """Return the response for any exception, and log the details for the operator. `where` is the route to log."""
     # FastAPI validates only routes that authors add, and its messages would repeat the input
     if isinstance(error, RequestValidationError):
         error = RequestError("The request is invalid.", fields=problems_of(error.errors()))

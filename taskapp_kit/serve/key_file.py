@@ -10,8 +10,8 @@ Each line contains one key, with fields separated by spaces. Empty lines and lin
 
 `max_in_flight` and `admin` are also allowed after LABEL KEY.
 
-Several lines may have the same label while a key is rotated. The fields after their keys must be the same. Error
-messages never contain a key or a field that may be a key.
+Several lines may have the same label while a key is rotated. The fields after the key must be the same in all of them.
+Error messages never contain a key or a field that may be a key.
 """
 
 from __future__ import annotations

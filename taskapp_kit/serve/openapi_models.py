@@ -91,7 +91,7 @@ class TaskDescriptor(_Open):
 
 
 class DatasetInfo(_Open):
-    """The source of the tasks. `cardinality` is the number of seeds, `seeds` the range [start, stop] of each split."""
+    """The source of the tasks. `cardinality` is the number of seeds. `seeds` contains the range [start, stop] of each split."""
 
     id: str | None = None
     name: str | None = None
@@ -144,7 +144,7 @@ class LimitsInfo(_Open):
 
 
 class TaskInfo(_Open):
-    """One task: the description of the app. `task_metadata` contains the data of the seed."""
+    """A description of the app, with the data of one seed in `task_metadata`."""
 
     task: TaskDescriptor
     environment: str

@@ -27,7 +27,7 @@ from taskapp_kit.serve.errors import error_answer
 
 
 class EventStream(EventStreamResponse):
-    """Streams events until the rollout ends or the client disconnects, then removes the subscriber.
+    """Streams events until the rollout ends or the client disconnects, and then unsubscribes from the rollout.
 
     Args:
         first: Number of the first event to send.

@@ -363,7 +363,7 @@ def invalid_field(
 def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
     """Return the error for a body that does not match its model.
 
-    `body` is the parsed body, which distinguishes field names from tags of unions in error locations.
+    `body` is the parsed body. It is used to tell field names from tags of unions in pydantic's error locations.
     """
     fields = body_problems(error, body)
     # at most five, because every field of a body may be invalid

@@ -261,7 +261,7 @@ class BoundedHttp(HttpToolsProtocol):
     def stalled_seconds(self, now: float) -> float:
         """Return for how many seconds the client has read nothing.
 
-        Return 0 if it has read since the last call, or if no bytes are unsent.
+        Return 0 if the client has read since the last call of this method, or if no bytes are unsent.
         """
         # bytes that the client has read count as progress, unlike bytes that the server has written
         unsent = self.unsent()

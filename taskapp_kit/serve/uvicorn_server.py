@@ -106,7 +106,7 @@ def bind(host: str, port: int) -> socket.socket:
     With port 0, the operating system chooses a free port.
 
     Raises:
-        ConfigError: The host is not an address of this machine, or the port cannot be used.
+        ConfigError: The host cannot be resolved or is not an address of this machine, or the port cannot be used.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -115,7 +115,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigError(
-            f"Host {host!r} is not an address of this machine: {error.strerror}.", hint="Try --host 127.0.0.1."
+            f"Host {host!r} cannot be resolved to an address: {error.strerror}.", hint="Try --host 127.0.0.1."
         ) from error
     try:
         # so that a port can be reused immediately after a server has ended
@@ -133,12 +133,12 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bound_to_this_machine(host: str) -> bool:
-    """Return whether a server on this host is reachable only locally. Raises ConfigError for an unknown host."""
+    """Return whether a server on this host is reachable only locally. Raises ConfigError if the host cannot be resolved."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise ConfigError(
-            f"Host {host[:80]!r} is not an address of this machine.", hint="Try --host 127.0.0.1."
+            f"Host {host[:80]!r} cannot be resolved to an address.", hint="Try --host 127.0.0.1."
         ) from None
     return all(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_loopback for item in found)
 
@@ -241,7 +241,7 @@ class BackgroundServer:
 
     @property
     def failure(self) -> BaseException | None:
-        """Return the exception that ended the server, or that the app raised at startup or shutdown, or None."""
+        """Return the exception that ended the server or that the app raised at startup or shutdown. None if there was none."""
         return self._app.failure or self._failure
 
     def start(self, seconds: float = START_SECONDS, *, leave: threading.Event | None = None) -> None:
@@ -257,7 +257,7 @@ class BackgroundServer:
                 self.stop(0.0)
                 raise RuntimeError(
                     f"The server on port {self.port} did not start within {seconds:g} s, because "
-                    "the application is still starting."
+                    "the application has not finished its startup."
                 )
         if not self._server.started:
             self.stop()
@@ -271,7 +271,7 @@ class BackgroundServer:
         """Stop the server after running requests have finished or the grace period has ended. Further calls do nothing.
 
         Args:
-            seconds: After this time, the tasks on the server's event loop are cancelled. None means no limit.
+            seconds: After this time, the asyncio tasks on the server's event loop are cancelled. None means no limit.
 
         Returns:
             Whether the thread has ended. If it is False, some code blocks the thread, and the port remains in use.

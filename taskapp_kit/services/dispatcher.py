@@ -135,7 +135,7 @@ class Dispatcher:
         await asyncio.gather(*(handle.end() for handle in handles), return_exceptions=True)
 
     async def _begin(self, slot: ReplicaSlot) -> None:
-        """Start the slot's process, and repeat the calls that set its state. Raises ReplicaStartFailed if either fails."""
+        """Start the slot's process, and repeat the calls that set a replica's state. Raises ReplicaStartFailed on failure."""
 
         def has_ended(reason: str) -> None:
             if slot.handle is handle:
@@ -160,7 +160,7 @@ class Dispatcher:
         slot.state = "ready"
 
     def _ended(self, slot: ReplicaSlot, reason: str) -> None:
-        """Handle the end of a process that was ready. Before that, the code that starts the process handles its end."""
+        """Handle the end of a process that was ready. If a process ends earlier, the code that starts it handles its end."""
         if self.closed or slot.state != "ready":
             return
         log.warning("service %s: replica %d ended (%s) and will be restarted", self.name, slot.index, reason)
@@ -382,7 +382,7 @@ class Dispatcher:
         return session
 
     def _background(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Run `work` as a task. Closing the service cancels the task, but cancelling the caller does not."""
+        """Run `work` as an asyncio task. Closing the service cancels the task, but cancelling the caller does not."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -484,7 +484,7 @@ class ReplicaSession:
         await asyncio.shield(self._dispatch._background(self._close()))
 
     async def close_after(self, opening: asyncio.Future[bytes]) -> None:
-        """Wait until the instance is open, and close it. The caller was cancelled while opening the session."""
+        """Wait until the instance is open, and close it. Called if the caller was cancelled while opening the session."""
         await asyncio.wait((opening,))
         if not opening.cancelled() and opening.exception() is None:
             await self.aclose()

@@ -222,7 +222,10 @@ class EnvironmentActor(Actor, stateful=True):
         return self._session
 
     async def _played(self, work: Coroutine[Any, Any, Played]) -> Played:
-        """Await a call of the session and return its result. Raises RolloutFailed with the boundary in the message."""
+        """Await a call of the session and return its result.
+
+        If the call fails, RolloutFailed is raised with the boundary in its message.
+        """
         try:
             return await on_services_loop(work)
         except RolloutFailed as error:

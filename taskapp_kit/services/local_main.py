@@ -1,8 +1,8 @@
 """The program of a replica on this machine, `taskapp_kit.services.local_main FD`, which `local_replica.py` starts.
 
 FD is a socket that carries the frames of `rollout/executors/protocol.py`. A job is one operation of `ReplicaHost`, and
-the first job loads the class. Each job is a task on the main thread's event loop, on which asynchronous methods run
-directly.
+the first job loads the class. Each job is an asyncio task on the main thread's event loop, on which asynchronous methods
+run directly.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class _Inbox:
     """Callbacks that other threads post to one event loop.
 
     All callbacks that arrive before the loop runs them share one wake-up of the loop's thread. A wake-up costs
-    more than a call.
+    more than running a callback.
     """
 
     def __init__(self) -> None:

@@ -152,7 +152,7 @@ class SandboxedPythonCoder(Actor):
     async def _ran(self, code: Any, stdin: str, files: Mapping[str, str | bytes]) -> RunResult:
         source = getattr(code, "text", code)
         if not isinstance(source, str):
-            raise BadArgument(f"The program is a {type(code).__name__}. Pass the Python source as a string.")
+            raise BadArgument(f"The program has the type {type(code).__name__}. Pass the Python source as a string.")
         for name, data in files.items():
             await self._box.write(name, data)
         return await self._box.run(

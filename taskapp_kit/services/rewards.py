@@ -116,7 +116,7 @@ class RewardModel(RewardActor):
     Args:
         url: URL of the endpoint, such as `http://127.0.0.1:8000/classify`. Defaults to the replica's TASKAPP_REWARD_URL.
         model: Name of the model. Defaults to TASKAPP_REWARD_MODEL.
-        role: Role whose variables are read if `url` is not set.
+        role: Role of the model, which selects the variables if `url` is not set: `reward` selects TASKAPP_REWARD_URL.
         scale: Lowest and highest valid score. Any other score is an error.
         seconds: Time limit of one call, including retries.
 

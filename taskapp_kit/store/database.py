@@ -135,7 +135,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def is_locked(self, fault: Exception) -> bool:
-        """Return whether another process or session held a lock for longer than an attempt waits."""
+        """Return whether another process or session held a lock for longer than an attempt to write waits for it."""
 
     @abstractmethod
     def findings(self, connection: Connection) -> list[str]:

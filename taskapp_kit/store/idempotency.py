@@ -211,12 +211,15 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         return Claim(entry.ticket, state, await self._result(entry) if state == "settled" else None)
 
     def _is_current(self, ticket: IdempotencyRecord) -> bool:
-        """Return whether the record is younger than RECORD_SECONDS and not from the future, due to a wrong clock."""
+        """Return whether the record is younger than RECORD_SECONDS.
+
+        Return False if a wrong clock dated the record more than RECORD_SECONDS into the future.
+        """
         age_seconds = self._clock.now() - ticket.created_at
         return -RECORD_SECONDS <= age_seconds < RECORD_SECONDS
 
     def _lease_holds(self, until: float) -> bool:
-        """Return whether a lease is valid. A lease is invalid if it ends too late, because a clock was set back."""
+        """Return whether a lease has not expired. A lease that ends too far in the future, due to a wrong clock, is invalid."""
         now = self._clock.now()
         return now < until <= now + 2 * self._lease_seconds
 
@@ -237,7 +240,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
                 failing, idle = True, False
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task that continues if the caller is cancelled. `close` waits for the task."""
+        """Start an asyncio task that continues if the caller is cancelled. `close` waits for the task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -270,41 +273,43 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
     async def _put_if_absent(self, ticket: IdempotencyRecord, over: Entry | None) -> Entry | None:
         """Put the record and return None. If its key is taken, put nothing and return the entry that has the key.
 
-        If the caller is cancelled, no record remains. Raises StoreError, also if the rollout id exists (`_duplicate`).
+        If the caller is cancelled, no record remains. Raises StoreError if the rollout id exists (`_duplicate`) or if the
+        store cannot be written.
 
-        over: An entry from which the key may be taken, if the entry is unchanged. May be None.
+        over: The entry that may lose its key to this record if the entry has not changed since it was read. None if no
+        entry may lose its key.
         """
 
     @abstractmethod
     async def _read(self, rollout_id: str) -> Entry | None:
-        """Return the entry of this rollout, or None if it does not exist. Raises StoreError."""
+        """Return the entry of this rollout, or None if it does not exist. Raises StoreError if the store cannot be read."""
 
     @abstractmethod
     async def _result(self, entry: Entry) -> StoredResult:
-        """Return the result of a settled entry. Raises StoreError."""
+        """Return the result of a settled entry. Raises StoreError if the store cannot be read."""
 
     @abstractmethod
     async def _is_alive(self, entry: Entry) -> bool:
         """Return whether the entry's owner is known to be alive.
 
-        The owner is another object, or it is this object but no longer owns the entry.
+        Called only if the owner is another object, or if the owner is this object but no longer owns the entry.
         """
 
     @abstractmethod
     def _write_result(self, ticket: IdempotencyRecord, settled: StoredResult, free_key: bool) -> asyncio.Future[Any]:
-        """Write the result of an owned record, even if the caller is cancelled. Raises StoreError."""
+        """Write the result of an owned record, even if the caller is cancelled. Raises StoreError if this fails."""
 
     @abstractmethod
     async def _remove(self, rollout_id: str) -> None:
-        """Remove an owned record that has no result. Raises StoreError."""
+        """Remove an owned record that has no result. Raises StoreError if this fails."""
 
     @abstractmethod
     async def _renew(self) -> None:
-        """Renew the leases of all owned records. Raises StoreError."""
+        """Renew the leases of all owned records. Raises StoreError if this fails."""
 
     @abstractmethod
     async def _give_up(self, rollout_ids: list[str]) -> None:
-        """End the leases of these records, which this process owned until now. Raises StoreError."""
+        """End the leases of these records, which this process owned until now. Raises StoreError if this fails."""
 
     async def _close(self) -> None:
         """Release connections and memory."""

@@ -55,8 +55,8 @@ def apply_migrations(
         last = max(present, default="")
         if last > newest:
             raise StoreError(
-                f"A newer taskapp-kit wrote {place}, which has the schema change {last!r}. This release supports only "
-                f"changes up to {newest!r}. The store was not changed.",
+                f"The store {place} is too new: its newest schema change is {last!r}, and this release supports only changes "
+                f"up to {newest!r}. The store was not changed.",
                 hint="Upgrade taskapp-kit, or use another store.",
             )
         if oldest not in present:

@@ -26,8 +26,8 @@ def open_store(url: str, *, create: bool = True) -> Store:
         url: The store's address. `sqlite:///rel/path.db`, `sqlite:////abs/path.db` or a bare path is a SQLite file.
             `postgresql://…` is a database that any number of servers may share (extra `postgres`). `memory` is a store
             that is lost when the process ends. Other schemes are the names of installed plugins: entry points of the
-            group `taskapp_kit.stores`, which are functions of the address. `none` is rejected. In settings, it means that
-            there is no store. In code, pass None instead of a store.
+            group `taskapp_kit.stores`, which are functions that return the store at an address. `none` is rejected. In
+            settings, it means that there is no store. In code, pass None instead of a store.
         create: Whether to create a missing SQLite file. Pass False in programs that only read.
 
     Raises:

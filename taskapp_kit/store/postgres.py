@@ -243,7 +243,7 @@ def read_address(address: str) -> URL:
     If the password contains an unescaped `/`, `?`, `#` or `@`, the address is rejected. Parsers disagree about where the
     host begins in such an address, and a wrong parse would show a part of the password as the host.
 
-    Raises ConfigError, whose message contains no part of the address.
+    Raises ConfigError if the address is invalid. The message contains no part of the address.
     """
     _, _, rest = address.partition("://")
     authority = re.split("[/?#]", rest)[0]

@@ -1,4 +1,4 @@
-"""Convert a `StoredRollout` to a row of the table `rollouts` and back. Values that would change are rejected."""
+"""Convert a `StoredRollout` to a row of the table `rollouts` and back. Values that storing would change are rejected."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Row:
     Attributes:
         values: The values in the order of `COLUMNS`.
         blobs: The (sha256, bytes) of new images.
-        lacking: Hashes of images in the events whose bytes are not passed, so the store must already contain them.
+        lacking: Hashes of images that the events contain without their bytes. The store must already contain these images.
         size: The size of the events and the new images, in bytes.
     """
 
@@ -182,12 +182,12 @@ def _object(value: Any, name: str) -> str:
 
 
 def _word(value: Json) -> str | None:
-    """Return the value of a column for filters, or None if it is not a string. The JSON column contains every value."""
+    """Return a value for a column that only filters use, or None if it is not a string."""
     return value if isinstance(value, str) else None
 
 
 def packed(text: bytes) -> tuple[str, bytes]:
-    """Return the encoding (`json`, or `zlib` for long text) and the encoded bytes. Raises Inexact if there are too many."""
+    """Return the encoding (`json`, or `zlib` for long text) and the encoded bytes. Raises Inexact if the text is too long."""
     if len(text) > MOST_EVENT_BYTES:
         raise Inexact(f"events has {len(text)} bytes, but the store accepts at most {MOST_EVENT_BYTES}")
     if len(text) <= COMPRESS_ABOVE_BYTES:

@@ -38,7 +38,7 @@ def scores_values(scores: StoredScores) -> dict[str, Any]:
 def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
     """Write rows and return their number. A row replaces an earlier failure of the same rollout and scorer.
 
-    Raises StoreRefusal if the scorer has already scored a rollout.
+    Raises StoreRefusal if the scorer has already scored one of the rollouts.
     """
     for row in rows:
         same = (SCORES.c.rollout_id == row["rollout_id"]) & (SCORES.c.scorer == row["scorer"])
@@ -53,13 +53,13 @@ def write_scores(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
 
 
 def read_scores(connection: Connection, scorer: str) -> dict[str, StoredScores]:
-    """Return the scores of a version by rollout id, without the private column. Raises StoreError."""
+    """Return the scores of a version by rollout id, without the private column. Raises StoreError if they cannot be read."""
     rows = connection.execute(select(*_LISTED).where(SCORES.c.scorer == scorer))
     return {row.rollout_id: _scores(dict(row._mapping)) for row in rows}
 
 
 def read_one(connection: Connection, rollout_id: str, scorer: str) -> StoredScores | None:
-    """Return the scores of one rollout, or None if the version has not scored it. Raises StoreError."""
+    """Return the scores of one rollout, or None if the version has not scored it. Raises StoreError if they cannot be read."""
     statement = select(SCORES).where(SCORES.c.rollout_id == rollout_id, SCORES.c.scorer == scorer)
     row = connection.execute(statement).first()
     return None if row is None else _scores(dict(row._mapping))

@@ -140,7 +140,7 @@ class SqlStore:
         await self._writer.submit(partial(to_row, rollout))
 
     async def load(self, rollout_id: str) -> StoredRollout | None:
-        """Return the rollout without the bytes of its images, or None if it is not stored. Raises StoreError."""
+        """Return the rollout without the bytes of its images, or None if it is not stored. Raises StoreError on failure."""
 
         def read(connection: Connection) -> StoredRollout | None:
             row = connection.execute(_ROLLOUT, {"rollout_id": rollout_id}).first()
@@ -149,7 +149,7 @@ class SqlStore:
         return await self._read(read)
 
     async def blob(self, sha256: str) -> bytes | None:
-        """Return an image's PNG bytes, or None if the image is not stored. Raises StoreError."""
+        """Return an image's PNG bytes, or None if the image is not stored. Raises StoreError if the store cannot be read."""
 
         def read(connection: Connection) -> bytes | None:
             data: bytes | None = connection.execute(_BLOB, {"sha256": sha256}).scalar()
@@ -158,7 +158,10 @@ class SqlStore:
         return await self._read(read)
 
     async def recent(self, limit: int = 50, *, environment: str | None = None) -> list[StoredRollout]:
-        """Return the newest `limit` rollouts of one environment, or of all. Their `events` are empty. Raises StoreError."""
+        """Return the newest `limit` rollouts of one environment or of all environments. Their `events` are empty.
+
+        Raises StoreError if the store cannot be read.
+        """
         if limit < 0:
             raise StoreError(f"`limit` of recent() must be at least 0, not {limit}.")
 
@@ -173,7 +176,10 @@ class SqlStore:
         return await self._read(read)
 
     async def query(self, wanted: RolloutQuery) -> list[RolloutRow]:
-        """Return the matching rollouts, newest first. If times are equal, sort by descending id. Raises StoreError."""
+        """Return the matching rollouts, newest first. If times are equal, sort by descending id.
+
+        Raises StoreError if the store cannot be read.
+        """
         if wanted.limit < 1:
             raise StoreError(f"`limit` of query() must be at least 1, not {wanted.limit}.")
         statement = matching(SUMMARY, wanted)
@@ -184,7 +190,10 @@ class SqlStore:
         return await self._read(read)
 
     async def listed(self, wanted: RolloutQuery, order: RowOrder = "newest") -> list[RolloutRow]:
-        """Return the first `wanted.limit` matching rollouts in the given order, with their scores. Raises StoreError."""
+        """Return the first `wanted.limit` matching rollouts in the given order, with their scores.
+
+        Raises StoreError if the store cannot be read.
+        """
         statement = ordered_rows(wanted, order)
 
         return await self._read(lambda connection: [source_row(*row) for row in connection.execute(statement)])
@@ -199,15 +208,15 @@ class SqlStore:
         await self._write(lambda connection: write_scores(connection, rows))
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Return the scores of a version by rollout id. Their field `private` is empty. Raises StoreError."""
+        """Return the scores of a version by rollout id. Their field `private` is empty. Raises StoreError on failure."""
         return await self._read(lambda connection: read_scores(connection, scorer))
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Return the scores of one rollout, or None if the version has not scored it. Raises StoreError."""
+        """Return the scores of one rollout, or None if the version has not scored it. Raises StoreError on failure."""
         return await self._read(lambda connection: read_one(connection, rollout_id, scorer))
 
     async def scorers(self) -> list[ScorerVersion]:
-        """Return the scorer versions that have scores, newest first. Raises StoreError."""
+        """Return the scorer versions that have scores, newest first. Raises StoreError if the store cannot be read."""
         return await self._read(read_scorers)
 
     async def annotate(self, annotations: Sequence[Annotation]) -> None:
@@ -220,7 +229,7 @@ class SqlStore:
     async def annotations(
         self, *, rollout_id: str | None = None, app: str | None = None, key_label: str | None = None
     ) -> list[Annotation]:
-        """Return people's scores of the matching rollouts, oldest first. Raises StoreError."""
+        """Return people's scores of the matching rollouts, oldest first. Raises StoreError if the store cannot be read."""
         wanted = {"rollout_id": rollout_id, "app": app, "key_label": key_label}
         return await self._read(lambda connection: read_annotations(connection, wanted))
 
@@ -233,7 +242,7 @@ class SqlStore:
         Args:
             app: The app's name.
             before: Remove rollouts that began before this Unix time.
-            keep: Remove all but this number of the newest rollouts.
+            keep: Keep this number of the newest rollouts, and remove only older rollouts.
 
         Raises:
             StoreError: The store cannot be written.
@@ -258,12 +267,12 @@ class SqlStore:
         return removed
 
     async def prunable(self, app: str, *, before: float | None = None, keep: int | None = None) -> int:
-        """Return the number of rollouts that `prune` would remove now. Raises StoreError."""
+        """Return the number of rollouts that `prune` would remove now. Raises StoreError if the store cannot be read."""
         statement = select(func.count()).select_from(ROLLOUTS).where(*await self._doomed(app, before, keep))
         return await self._read(lambda connection: int(connection.execute(statement).scalar_one()))
 
     async def _doomed(self, app: str, before: float | None, keep: int | None) -> list[ColumnElement[bool]]:
-        """Return the conditions for rollouts to remove. Rollouts that are stored from now on never match them."""
+        """Return the conditions that select the rollouts to remove. Rollouts that are stored from now on never match them."""
         if keep is not None and keep < 1:
             raise StoreError(f"prune() must keep at least 1 rollout, not {keep}.")
         # Exclude rollouts whose request may be repeated with its key, because the response is read from the rollout.
@@ -280,12 +289,12 @@ class SqlStore:
         return doomed
 
     async def apps(self) -> list[str]:
-        """Return the names of the apps whose rollouts are stored. Raises StoreError."""
+        """Return the names of the apps whose rollouts are stored. Raises StoreError if the store cannot be read."""
         statement = select(ROLLOUTS.c.app).distinct().order_by(ROLLOUTS.c.app)
         return await self._read(lambda connection: [str(name) for name in connection.execute(statement).scalars()])
 
     async def usage(self) -> StoreUsage:
-        """Return the used space by environment and by kind of data. Slow for a large store. Raises StoreError."""
+        """Return the used space by environment and by kind of data. Slow for a large store. Raises StoreError on failure."""
         return await self._read(partial(usage_of, self._database))
 
     def coordinator(self, clock: Clock) -> SqlIdempotencyStore | None:
@@ -360,7 +369,7 @@ class SqlStore:
     # The following methods run in the writer's thread.
 
     def _write_rows(self, connection: Driver, rows: Sequence[Row]) -> list[StoreRefusal | None]:
-        """Write the rows. A row may already exist with the same content. Return None or the error of each row."""
+        """Write the rows. A row may already exist with the same content. Return one element per row: its error, or None."""
         refused: dict[int, StoreRefusal] = {}
         # One query for all rows.
         if lacking := {name for row in rows for name in row.lacking}:

@@ -149,7 +149,7 @@ class Database(SqlDatabase):
         return sum(file.stat().st_size for file in files if file.exists())
 
     def connect(self) -> Driver:
-        """Open a driver's connection for one thread. In memory, return the only connection of the engines."""
+        """Open a driver's connection for one thread. For a database in memory, return its only connection."""
         if self._path is None:
             only: Driver = self.writer.raw_connection().dbapi_connection  # type: ignore[assignment]
             return only
@@ -191,7 +191,7 @@ class Database(SqlDatabase):
         return func.json_each(ROLLOUTS.c.blob_hashes).table_valued("value")
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Return an expression for the size in bytes.
+        """Return an expression for the size of a column's string or bytes, in bytes.
 
         With SQLite 3.43 or newer, octet_length reads the size from the row's header.
         """

@@ -77,7 +77,7 @@ class StoreUsage:
 
 
 def usage_of(database: SqlDatabase, connection: Connection) -> StoreUsage:
-    """Measure the tables. Every row is read, but for events and images only their lengths."""
+    """Measure the tables. This reads every row, but only the lengths of events and images."""
 
     def octets(column: ColumnElement[object]) -> ColumnElement[int]:
         return func.coalesce(func.sum(database.octets(column)), literal(0))

@@ -128,7 +128,7 @@ class OwnedProcess(Generic[Ready]):
 
     @property
     def end(self) -> str:
-        """Describe how the process ended, with its last lines. The text is empty while the process is running."""
+        """Describe how the process ended, with its last lines of output. Empty while the process is running."""
         if self.status is None:
             return ""
         lines = " | ".join(self.lines[-QUOTED_LINES:])

@@ -24,7 +24,7 @@ def python_command(program: str | Path, *arguments: str) -> list[str]:
     environment.
 
     Args:
-        program: The name of a module, which runs like with `python -m`. Or the path of a file that needs only the standard
+        program: The name of a module, which runs as a main program. Or the path of a file that needs only the standard
             library, which runs without installed packages and without Python's environment variables.
         arguments: The arguments of the program.
     """
@@ -74,7 +74,7 @@ def _end_of_standard_library() -> int:
 
 
 def main() -> None:
-    """Run the module that the first argument names with the remaining arguments. A child process starts here."""
+    """Run the module that the first argument names, and pass it the remaining arguments. A child process starts here."""
     import runpy
 
     del sys.argv[0]

@@ -1,8 +1,8 @@
 """A program that runs another program until the parent process ends: `python die_with_parent.py PARENT_PID PROGRAM ARGUMENT…`.
 
 This is a separate program, so that no code of the kit runs between fork and exec in a process with threads. Only Linux has a
-parent-death signal. On other systems, the other program runs without it. The kernel sends the signal when the *thread* that
-started the program ends, so this thread must live as long as the program should run.
+parent-death signal. On other systems, PROGRAM keeps running when its parent ends. The kernel sends the signal when the
+*thread* that started the program ends, so this thread must live as long as the program should run.
 """
 
 from __future__ import annotations

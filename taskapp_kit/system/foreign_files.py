@@ -20,7 +20,10 @@ class ForeignFileRefused(OSError):
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the real path of a regular file in a directory. Raises ForeignFileRefused, and OSError if it is missing."""
+    """Return the real path of a regular file in a directory.
+
+    Raises ForeignFileRefused if the file is outside the directory or not a regular file, and OSError if it is missing.
+    """
     real = _inside(folder, name)
     if not stat.S_ISREG(real.stat().st_mode):
         raise ForeignFileRefused(errno.EINVAL, "is not a regular file", name)
@@ -30,7 +33,8 @@ def inside(folder: Path, name: str) -> Path:
 def read_inside(folder: Path, name: str, most_bytes: int) -> bytes:
     """Return the content of a file in a directory.
 
-    Raises ForeignFileRefused, also if the file has more than `most_bytes`, and OSError if it cannot be read.
+    Raises the errors of `inside`, ForeignFileRefused if the file has more than `most_bytes` or is replaced while it is
+    read, and OSError if it cannot be read.
     """
     real = inside(folder, name)
     with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123

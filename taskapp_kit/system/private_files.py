@@ -18,7 +18,10 @@ LOOK_SECONDS = 0.01
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a directory and its missing parents with mode 700. Existing directories are not changed. Raises OSError."""
+    """Create a directory and its missing parents with mode 700. Existing directories are not changed.
+
+    Raises OSError if the directory cannot be created.
+    """
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -32,7 +35,7 @@ def open_private(path: Path, flags: int = os.O_RDWR) -> int:
 
 
 def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) -> None:
-    """Replace the content of a file. Raises OSError."""
+    """Replace the content of a file. Raises OSError if this fails."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
         file.write(content)
         if flush_to_disk:
@@ -61,13 +64,13 @@ def replaced(path: Path) -> Generator[Path]:
 
 
 def write_durable(path: Path, content: bytes) -> None:
-    """Replace a file's content atomically and durably, with mode 600. Raises OSError."""
+    """Replace a file's content atomically and durably, with mode 600. Raises OSError if this fails."""
     with replaced(path) as new:
         new.write_bytes(content)
 
 
 def flush(path: Path) -> None:
-    """Flush the content of a file, or the entries of a directory, to disk. Raises OSError."""
+    """Flush the content of a file, or the entries of a directory, to disk. Raises OSError if this fails."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

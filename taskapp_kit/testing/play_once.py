@@ -56,8 +56,8 @@ def play(
     """Play and score one episode in this process: `assert play(app, seed=3, policy="gold").reward == 1.0`.
 
     Nothing is stored. The function may be called while an event loop is running. If the episode changes a global random
-    state, it issues a GlobalRandomnessWarning, once per environment. Random numbers that are drawn by an import do not
-    count.
+    state, the function issues a GlobalRandomnessWarning, once per environment. Random numbers that are drawn by an
+    import do not count.
 
     Args:
         app: The app, or its path, such as "adder.py".
@@ -70,8 +70,9 @@ def play(
             combined with other policies.
         ops: The number of turns, at least 1, or a list as in the field `ops` of a request.
         judges: With "skip", no judge is called, and the scores of judges and the reward are None. A function, such as
-            `testing.judge(0.7)`, replaces all judges. A mapping contains a function for each role. By default, judges
-            call the models that variables such as TASKAPP_JUDGE_URL name.
+            `testing.judge(0.7)`, replaces all judges. A mapping from role (`model=` of `@app.judge`) to function
+            replaces only the judges with these roles. By default, judges call the models that variables such as
+            TASKAPP_JUDGE_URL name.
 
     Returns:
         The rollout: its trajectory, its scorecard and its reward.
@@ -148,13 +149,13 @@ def _check_judges(judges: Any) -> None:
     if judges is not None and judges != "skip" and not all(callable(function) for function in functions):
         raise ConfigError(
             f"play does not accept judges={judges!r}.",
-            hint='Pass "skip", a function such as testing.judge(0.7), or a mapping from role to function.',
+            hint='Pass "skip", a function such as testing.judge(0.7), or a mapping from role (model= of the judge) to function.',
         )
 
 
 @contextlib.contextmanager
 def _settings(app: TaskApp, judges: Any) -> Iterator[Settings]:
-    """Yield the settings of the process, with a mock model for each role that `judges` replaces."""
+    """Yield the settings of the process, with a mock model for each judge role that `judges` replaces."""
     settings = load()
     if judges is None or judges == "skip":
         yield settings

@@ -30,7 +30,7 @@ def group_advantages(returns: Returns, scale: Scale = "none") -> dict[str, list[
     """
     every = [each for group in returns.values() for each in _survivors(group)]
     if not all(math.isfinite(each) for each in every):
-        raise ValueError("a return is not finite. Expected a finite number, or None for a failed rollout.")
+        raise ValueError("A return is not finite. Expected a finite number, or None for a failed rollout.")
     batch = _deviation(every) if scale == "batch" else 0.0
     advantages: dict[str, list[float | None]] = {}
     for name, group in returns.items():

@@ -49,8 +49,8 @@ class GroupMember(BaseModel):
 class GroupJudge(BaseModel):
     """The verdict of one judge.
 
-    `normalised` contains the scores, mapped from the judge's scale to 0 to 1. `orders` contains, for each sample, the
-    order in which the rollouts were shown to the model. `cost` is in US dollars.
+    `normalised` contains the scores, mapped from the judge's scale to 0 to 1. `orders` contains, for each call of
+    the judge's model, the order in which the rollouts were shown to the model. `cost` is in US dollars.
     """
 
     name: str

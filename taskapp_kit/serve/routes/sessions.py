@@ -91,7 +91,7 @@ class StepSession(_Strict):
 
 
 class FinishSession(_Strict):
-    """The id and the time limit of the call."""
+    """The id of this request and its time limit."""
 
     request_id: RequestId | None = None
     timeout_s: Seconds | None = None

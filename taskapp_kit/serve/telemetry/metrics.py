@@ -41,7 +41,10 @@ TOKENS = {
 
 @dataclass(slots=True)
 class EnvironmentMetrics:
-    """Sums over the rollouts of an environment. `durations` counts the rollouts in each bucket of SECONDS and above."""
+    """Sums over the rollouts of an environment. `durations` counts rollouts by duration.
+
+    SECONDS contains the upper bounds of its buckets. The last bucket counts all longer rollouts.
+    """
 
     durations: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     seconds: float = 0.0

@@ -104,7 +104,7 @@ def spans_of(
         result: The result of the rollout.
         content: Function that shortens observations, answers and arguments. If it is None, spans do not contain them.
             Private fields and the end state are never included.
-        most: Maximum number of spans. The attribute `taskapp.dropped_spans` counts the remaining spans.
+        most: Maximum number of spans. The attribute `taskapp.dropped_spans` counts the spans that were left out.
     """
     root = root_of(rollout, result)
     scoring = _scoring(result, root, content, most - 1)
@@ -121,7 +121,7 @@ def spans_of(
 
 
 class _Layout:
-    """Places the parts of an episode one after another between the beginning of the rollout and `over`."""
+    """Places the parts of an episode one after another, from the beginning of the rollout to `over`, the end of the episode."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _Layout:
         return _ns(inside + asked + closing)
 
     def _add(self, parent: Span | None, name: str, seconds: float, end: int | None = None) -> Span | None:
-        """Add the next part, which lasts `seconds` or until `end`. Return None if the limit on spans is reached."""
+        """Add and return the span of the next part, which lasts `seconds` or until `end`, or return None at the span limit."""
         start = self.cursor
         self.cursor = min(self.over, start + max(0, _ns(seconds))) if end is None else end
         # tracing backends do not accept thousands of spans in a trace
@@ -274,7 +274,10 @@ class _Layout:
 
 
 def _open_part(events: Sequence[Event], result: Rollout) -> Event | None:
-    """Return the event that began the part in which the episode failed or hung, or None. `started` begins the reset."""
+    """Return the event that began the part in which the episode failed or hung. `started` begins the reset.
+
+    Return None if the episode did not fail, or if it failed between two parts.
+    """
     failure = result.failure
     if failure is None or not events:
         return None

@@ -171,7 +171,7 @@ def _parent(rollout: RunningRollout) -> Context:
 
 
 def _set_provider() -> TracerProvider | None:
-    """Return the tracer provider that is set for this process, or None."""
+    """Return this process's tracer provider, or None if the process has not set a provider."""
     # not imported, because code that sets a provider has already imported the module
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
@@ -226,7 +226,7 @@ def _exporter(name: str, variables: Mapping[str, str]) -> Any:
 
 
 def _written(secret: str) -> tuple[str, str, str]:
-    """Return a secret as it appears in plain text, in ASCII-only JSON, and in JSON with non-ASCII characters."""
+    """Return three forms of a secret: plain text, ASCII-only JSON, and JSON with non-ASCII characters."""
     return secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
 
 

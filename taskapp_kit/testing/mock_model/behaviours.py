@@ -35,8 +35,8 @@ MISDEEDS = (
 def random_answers(parallel: int = 1) -> Behaviour:
     """Return a behaviour with random valid replies, which depend only on the seed and the conversation.
 
-    If the request has tools or a JSON schema, the reply contains matching tool calls or JSON. Otherwise, it is a short
-    text.
+    If the request has tools or a JSON schema, the reply contains matching tool calls or JSON. Otherwise, the reply is
+    a short text.
 
     Args:
         parallel: Maximum number of tool calls in a reply, if the request permits several.
@@ -96,7 +96,7 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
     """
     for name in misdeeds:
         if name not in MISDEEDS:
-            raise ConfigError(f"The kind {name!r} of misdeeds= does not exist.", hint=f"Use {', '.join(MISDEEDS)}.")
+            raise ConfigError(f"misdeeds= contains {name!r}, which does not exist.", hint=f"Use {', '.join(MISDEEDS)}.")
     well = random_answers()
 
     def answer(request: ChatRequest) -> Any:
@@ -134,7 +134,7 @@ def bad(share: float = 1.0, misdeeds: Sequence[str] = MISDEEDS) -> Behaviour:
 
 
 def scripted(answers: Sequence[Any]) -> Behaviour:
-    """Return a behaviour that replies to each turn with the next of these answers. The last answer is repeated.
+    """Return a behaviour that replies to each turn with the next answer in a list. The last answer is repeated.
 
     The number of the turn is determined from the conversation, so that many conversations can run at the same time.
 

@@ -72,7 +72,7 @@ class ChatRequest:
 
     @property
     def named_tool(self) -> str | None:
-        """The name of the function that `tool_choice` requires, or None."""
+        """The name of the function that `tool_choice` requires, or None if it requires no particular function."""
         choice = self.body.get("tool_choice")
         return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
 
@@ -88,7 +88,7 @@ class ChatRequest:
 
     @property
     def cid(self) -> str | None:
-        """The correlation id in the query string, or None."""
+        """The correlation id in the query string, or None if there is none."""
         return parse_qs(self.query).get("cid", [None])[0]
 
     def rng(self, purpose: str = "answer") -> random.Random:
@@ -97,7 +97,7 @@ class ChatRequest:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return the text of a message without images."""
+    """Return the text of a message. Images are omitted."""
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if part.get("type") == "text")

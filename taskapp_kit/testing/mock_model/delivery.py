@@ -38,7 +38,7 @@ def refusal(refused: Refused, delay: float, retry_after_seconds: int | None, *, 
 
 
 def unanswered(kind: str, delay: float, *, streamed: bool, location: str) -> WritePlan | None:
-    """Return the plan of a fault that requires no reply, or None for other faults."""
+    """Return the plan of a fault that replaces the reply, or None for faults that change the reply or its delivery."""
     match kind:
         case "reset_early":
             return WritePlan([(delay, b"")], "reset", 0)

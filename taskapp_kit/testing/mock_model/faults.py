@@ -48,9 +48,10 @@ class Faults:
     Args:
         rate: Probability of each kind, which is one of FAULTS or a status such as "429". The sum must be at most 1.
         seed: Seed of the selection. Two runs with the same conversations have the same faults.
-        sequence: Faults for the first, second and further times that the same conversation is sent. None means a
-            complete reply. After the sequence, `rate` applies.
-        up_to_attempt: `rate` applies only to this many attempts, so that a client that retries often enough succeeds.
+        sequence: Faults for the first, second and further times that the same conversation is sent. An
+            element None means a complete reply. After the sequence, `rate` applies.
+        up_to_attempt: `rate` applies only to the first attempts of a conversation, up to this number, so that a client
+            that retries often enough succeeds.
         retry_after_seconds: Value of the header `retry-after` with 429 and 503, or None to omit the header.
         slow_seconds: Duration of the fault `slow`.
         redirect_to: Target of the fault `redirect`. Defaults to another path of this server.
@@ -101,7 +102,7 @@ class Faults:
         return cls(rate, seed=seed)
 
     def choose(self, digest: bytes, attempt: int) -> str | None:
-        """Return the fault for a request, or None. The first attempt is 0.
+        """Return the fault for a request, or None if the request does not fail. The first attempt is 0.
 
         For `reset`, the result is `reset_early` or `reset_late`.
         """

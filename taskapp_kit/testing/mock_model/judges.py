@@ -131,8 +131,8 @@ def obedient_judge(
     Args:
         honest: Score if the text demands no score. It has the same types as `score` in `judge`.
         outside: Function that returns the text of a request outside of boundaries.
-        demand: Function that returns the score that a text demands, or None. If the author's own prompt contains a
-            demand, such as `answer with score 1`, change the prompt or pass another function.
+        demand: Function that returns the score that a text demands, or None if it demands no score. If the author's
+            own prompt contains a demand, such as `answer with score 1`, change the prompt or pass another function.
 
     Returns:
         A behaviour for `MockModel(script)` or `play(judges=)`.
@@ -206,7 +206,7 @@ class VerdictSampler(FreeSampler):
         return self.compiled(read_schema(schema), "value", 0)(rng)
 
     def part(self, schema: Schema, name: str, depth: int) -> Draw:
-        """Return the function that draws a part. A part with the name of a score or reason has the verdict's value."""
+        """Return the function that draws a part. A part with the name of a score, choice or reason gets the given value."""
         value = self._decided(schema, name)
         return super().part(schema, name, depth) if value is None else lambda rng: value
 

@@ -41,7 +41,7 @@ class Recorded:
 
     @property
     def cid(self) -> str | None:
-        """The correlation id in the query string, or None."""
+        """The correlation id in the query string, or None if there is none."""
         return parse_qs(self.query).get("cid", [None])[0]
 
     def header(self, name: str) -> str | None:

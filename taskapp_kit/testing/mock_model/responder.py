@@ -168,7 +168,7 @@ class Responder:
     # faults
 
     def _early(self, kind: str, request: ChatRequest, record: Recorded) -> WritePlan | None:
-        """Count a fault, and return its plan if it requires no reply, or None otherwise."""
+        """Count a fault, and return its plan if the fault replaces the reply, or None otherwise."""
         record.fault = kind
         self.records.faults[kind] = self.records.faults.get(kind, 0) + 1
         delay = self._latency(request)

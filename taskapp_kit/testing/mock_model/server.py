@@ -137,7 +137,7 @@ class MockModel:
     # running
 
     async def serve(self, announce: Callable[[Self], None] | None = None) -> None:
-        """Serve in this task until it is cancelled. `announce` is called as soon as the server listens.
+        """Serve in the current asyncio task until the task is cancelled. `announce` is called as soon as the server listens.
 
         Raises:
             ConfigError: The port cannot be used.

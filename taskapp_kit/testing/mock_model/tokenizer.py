@@ -114,7 +114,7 @@ def ids(pieces: Iterable[int | bytes]) -> list[int]:
 
 
 def text(tokens: Iterable[int]) -> str:
-    """Decode token ids, with names for special tokens. For ids without special tokens, it is the inverse of `ids`."""
+    """Decode token ids, with names for special tokens. For ids without special tokens, `text` is the inverse of `ids`."""
     found = bytearray()
     for token in tokens:
         found += token.to_bytes(1, "big") if token < 256 else NAMES[token].encode()

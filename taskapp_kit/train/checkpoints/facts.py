@@ -50,7 +50,7 @@ class TrainedModelName:
 
     @classmethod
     def of(cls, base: str, job: str, checkpoint: str, kind: Kind = "rl") -> Self:
-        """Return the name of a checkpoint of a job that started from `base`. Raises BadArgument if a name is invalid."""
+        """Return the name of a checkpoint of a job that started from `base`. Raises BadArgument if a part is invalid."""
         return cls(_FOREIGN.sub("-", base).lstrip("._-")[:128], job, checkpoint, kind)
 
     @classmethod
@@ -141,8 +141,8 @@ class CheckpointFacts:
         weights_version: The number of updates of the weights.
         origin: The model from which the job started.
         config: The job's complete config.
-        seeds: The lists `train` and `evaluation`, or None for the task app's ranges. `environments` lists the
-            environments of fine-tuning.
+        seeds: `train` and `evaluation` are the lists of seeds, or None for the task app's ranges. `environments` lists
+            the environments of fine-tuning.
         score: The result of evaluating these weights (higher is better), or None if they were not evaluated.
         kind: The kind of the job.
         versions: The result of `installed_versions`.

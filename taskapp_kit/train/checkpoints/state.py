@@ -22,7 +22,7 @@ FORMAT = {"format": "pt"}
 
 
 def state_parts(model: Any, optimizer: torch.optim.AdamW) -> dict[str, CheckpointPart]:
-    """Return the files of a checkpoint with the model's weights and the optimizer's state.
+    """Return the checkpoint files that contain the model's weights and the optimizer's state.
 
     Only parameters that require a gradient are stored. The parameters must not change until the files are saved.
     """

@@ -133,7 +133,7 @@ def checkpoint_folders(root: Path) -> dict[Path, CheckpointFacts]:
 
 
 def latest_checkpoint(root: Path) -> StoredCheckpoint | None:
-    """Return a job's last complete checkpoint, or None. Logs a warning for each damaged checkpoint.
+    """Return a job's last complete checkpoint, or None if it has none. Logs a warning for each damaged checkpoint.
 
     Raises OSError if `root` cannot be listed.
     """
