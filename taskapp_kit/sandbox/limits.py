@@ -23,8 +23,9 @@ class SandboxLimits:
         processes: The maximum number of concurrent processes and threads.
         file_bytes: The maximum size of one file, and of all files in the box together, including files of earlier runs.
         files: The maximum number of files and directories in the box.
-        output_bytes: The maximum number of stored bytes of stdout, and of stderr. Further output is discarded.
-        flood_bytes: The maximum total output, including discarded output. A run with more output is killed.
+        output_bytes: The maximum number of bytes that are stored from stdout, and separately from stderr. Further output
+            is discarded.
+        flood_bytes: The maximum total of stdout and stderr, including discarded output. A run with more output is killed.
         open_files: The maximum number of open files of each process.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Determines which sandbox level works on this machine: a probe tries to break out. Version numbers are not used.
+"""Determines which sandbox levels work on this machine, with a probe that tries to break out of a box.
 
 `probe_inside.py` runs in a box and attempts everything that the level should deny, against targets that this module creates.
 A level works if it denies all the attempts that it promises to deny. Each process probes a level once.
@@ -84,7 +84,7 @@ _LIMITS = SandboxLimits(wall_seconds=20, cpu_seconds=10, memory_bytes=256 * MB, 
 
 @dataclass(frozen=True, slots=True)
 class ProbedCapability:
-    """One capability: whether the probe's attempt was denied, and by which mechanism (`detail`)."""
+    """One attempt of the probe: whether it was denied, and by which mechanism (`detail`)."""
 
     name: str
     meaning: str
@@ -189,9 +189,9 @@ def capabilities() -> Capabilities:
 
 
 def settle(level: int | None, allow_weak: bool | None) -> int:
-    """Return the level of a new box. Raises SandboxTooWeak if the level does not work.
+    """Return the sandbox level of a new box: `level`, or the strongest level that works if `level` is None.
 
-    Also raises SandboxTooWeak if the level is weak and weak levels are not allowed.
+    Raises SandboxTooWeak if the level does not work, or if it is weak and weak levels are not allowed.
     """
     report = capabilities() if level is None else at_level(level)
     if report.safe or (from_environment().allow_weak_sandbox if allow_weak is None else allow_weak):
@@ -200,7 +200,7 @@ def settle(level: int | None, allow_weak: bool | None) -> int:
     raise SandboxTooWeak(
         "Untrusted code cannot run safely on this machine: sandbox level "
         f"{report.level} ({report.name}) does not confine files, network and processes. {reasons}".strip(),
-        hint="Fix one of these problems. If you trust the code, set TASKAPP_ALLOW_WEAK_SANDBOX=1 instead.",
+        hint="Make a stronger level work on this machine, or, if you trust the code, set TASKAPP_ALLOW_WEAK_SANDBOX=1.",
     )
 
 

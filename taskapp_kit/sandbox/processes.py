@@ -104,7 +104,7 @@ def kill_uid(uid: int) -> None:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Send SIGKILL to each process that is still running."""
+    """Send SIGKILL to each of these processes, and ignore processes that have ended."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -127,7 +127,8 @@ def acting_as(uid: int) -> Iterator[None]:
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
         raise SandboxError(
-            f"Measuring another user's box requires root on x86_64 or aarch64. This is {platform.machine()}."
+            f"Measuring another user's box requires root, and a processor of type x86_64 or aarch64 "
+            f"(this processor: {platform.machine()})."
         )
     real, effective, saved = os.getresuid()
     group = os.getegid()

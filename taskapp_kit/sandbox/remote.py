@@ -1,4 +1,4 @@
-"""Level 4: each box is on its own remote machine. A provider of machines implements two protocols.
+"""Level 4: each box is on its own remote machine. A provider of machines implements `Machines` and `Machine`.
 
 The machine is the outer boundary. It has no network, no files of the host and no secrets, and is removed when the box is
 closed. On the machine, `remote_inside.py` runs each program under a separate user id and measures it. As at other levels, the
@@ -57,7 +57,7 @@ class Machine(Protocol):
         """Run a command as root and block until it has ended.
 
         Raises:
-            SandboxError: The machine is unreachable, the command took too long, or it printed too much.
+            SandboxError: The machine is unreachable, the command took too long, or it printed more than `most_bytes`.
         """
         ...
 

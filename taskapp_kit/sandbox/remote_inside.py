@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class RemoteFolder(Folder):
-    """The directory of the box on this machine, which persists between calls."""
+    """The box's directory on this machine. The directory persists between calls."""
 
     def __init__(self, path: Path, uid: int) -> None:
         self.uid = uid

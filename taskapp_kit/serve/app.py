@@ -57,7 +57,7 @@ class GatedApp(FastAPI):
 
     Attributes:
         gate: Application that handles each request first.
-        direct: Routes by method and path that are called directly. All other requests use FastAPI's routing.
+        direct: Routes that are called directly, by method and path. All other requests use FastAPI's routing.
     """
 
     gate: ASGIApp | None = None

@@ -1,6 +1,6 @@
 """The valid API keys of a task app, and the authentication of requests.
 
-The label and the rights of a request's key are stored in its ASGI scope. Keys are stored as SHA-256 digests, compared
+The label and the rights of a request's key are stored in the request's ASGI scope. Keys are stored as SHA-256 digests, compared
 in constant time, and reloaded when the key file (`key_file.py`) changes. Logs and stored rollouts contain the label of
 a key, never the key.
 """
@@ -163,7 +163,7 @@ def _known(path: Path) -> Known:
 def authenticator(keys: Keys) -> Callable[[Scope], RequestRefused | None]:
     """Return the check that `ApiKeyMiddleware` calls for each request.
 
-    The check stores the label of a valid key in the scope and returns None. For an invalid key, it returns the error.
+    The check stores the label of a valid key in the scope and returns None. For a missing or invalid key, it returns the error.
     """
 
     def authenticate(scope: Scope) -> RequestRefused | None:

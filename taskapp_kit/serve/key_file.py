@@ -168,7 +168,8 @@ def add(
         another: Whether the label may already exist. If it exists, its quota and admin flag also apply to the new key.
 
     Raises:
-        KeyFileError: The label exists, its quota or admin flag differs, or the file cannot be written.
+        KeyFileError: The label exists and `another` is false, its quota or admin flag differs, or the file cannot be
+            written.
         ConfigError: The label, the quota or the file is invalid.
     """
     if not is_label(label) or is_own_label(label):

@@ -125,7 +125,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise ConfigError(
             f"Port {port} on {host} cannot be used: {error.strerror}.",
-            hint="Stop the server that uses this port, or pass another --port. --port 0 chooses a free port.",
+            hint="If another server uses this port, stop it, or pass another --port. --port 0 chooses a free port.",
         ) from error
     # with `--reload`, a child process serves on this socket
     bound.set_inheritable(True)

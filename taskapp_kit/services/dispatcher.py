@@ -1,6 +1,6 @@
 """The replicas of one service and the calls to them, on the event loop of services. `service.py` defines the handle.
 
-`route` makes one call on a ready replica. If that replica ends, the call is made on another replica if that is safe.
+`route` makes one call on a ready replica. If that replica ends, the call is repeated on another replica if the method is idempotent.
 `fanout` makes one call on every ready replica concurrently. A session uses one replica as long as it is open. A replica
 that ends is restarted. Before it is ready again, it executes the last fanouts that set the replicas' state.
 """

@@ -72,7 +72,7 @@ def _daemon_loop() -> DaemonLoop:
 async def on_services_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work` on the loop of services and return its result. Cancelling this call cancels the work.
 
-    It does the same as `asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))`, but concurrent calls cost half as
+    The function does the same as `asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))`, but concurrent calls cost half as
     much.
     """
     services, here = services_loop(), asyncio.get_running_loop()

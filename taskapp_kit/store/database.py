@@ -245,8 +245,8 @@ class BatchThread(Generic[Work]):
     ) -> asyncio.Future[Any]:
         """Queue a job and return a future for its result.
 
-        `prepare` creates the job in the thread, without the write lock. The job runs even if the caller is cancelled. If it
-        fails, the future's exception is a StoreError. Raises StoreError if the thread was stopped.
+        `prepare` creates the job in the thread, without the write lock. The job runs even if the caller is cancelled. If the
+        job fails, the future's exception is a StoreError. Raises StoreError if the thread was stopped.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)

@@ -69,7 +69,7 @@ class RequestPreferences:
 
     @property
     def plain(self) -> bool:
-        """Return whether only this request receives the result, at the end of the rollout."""
+        """Return whether the result is sent only as the response to this request, at the end of the rollout."""
         return not (self.respond_async or self.event_stream or self.idempotency_key)
 
 

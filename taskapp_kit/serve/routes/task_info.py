@@ -22,7 +22,7 @@ INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 async def task_info(context: RouteContext, request: Request) -> EncodedResponse:
-    """Return `{"taskset": …}` without a seed, a TaskInfo for one seed, or a list of TaskInfo for several seeds.
+    """Return `{"taskset": …}` if no seed is requested, a TaskInfo for one seed, or a list of TaskInfo for several seeds.
 
     The seeds in `seed` precede the seeds in `seeds`. `environment` or `env_name` selects an environment, by default the
     first. `split` selects the split if the environment has rows.
@@ -92,7 +92,7 @@ def _instance(context: RouteContext, environment: EnvironmentSpec, split: str | 
 
 
 def _seed(name: str, text: str, ranges: str) -> int:
-    """Return the seed. Raises RequestError if no split can contain it. `Service.instance` checks the app's splits."""
+    """Return the seed. Raises RequestError if it is not a valid seed in any app. `Service.instance` checks this app's splits."""
     if not INTEGER.fullmatch(text):
         raise _wrong(name, f"is not an integer. The seeds are {ranges}", "int_parsing")
     if len(text) > 20 or int(text) >= SEED_LIMIT or text.startswith("-"):

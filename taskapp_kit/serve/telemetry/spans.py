@@ -47,7 +47,7 @@ class Span:
     Attributes:
         start_ns: Start, in Unix nanoseconds.
         end_ns: End, in Unix nanoseconds.
-        failed: Code of the failure in this part, or None.
+        failed: Code of the failure in this part, or None if the part did not fail.
     """
 
     name: str
