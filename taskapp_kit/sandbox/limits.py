@@ -58,7 +58,7 @@ class RunResult:
     Attributes:
         exit_code: The program's exit code, or None if a signal ended the program. Under bubblewrap, exit codes from 129
             to 192 cannot be distinguished from signals and are reported as signals.
-        signal: The number of the signal that ended the program, or None.
+        signal: The number of the signal that ended the program, or None if no signal ended it.
         stdout_bytes: The standard output, up to the limit `output_bytes`.
         stderr_bytes: The standard error, up to the limit `output_bytes`.
         stdout_truncated: Whether the program wrote more to standard output than `output_bytes`.

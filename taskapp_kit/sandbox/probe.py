@@ -220,7 +220,7 @@ def _probe(level: int) -> Capabilities:
 
 
 def _probe_remote(machines: remote.Machines) -> Capabilities:
-    """Run the probe on a new remote machine. Its TCP attempt uses an address that this process can reach."""
+    """Run the probe on a new remote machine. The TCP attempt uses an address that this process can reach."""
     stop = Stop()
     box = remote.RemoteBox(machines, _LIMITS)
     try:

@@ -1,7 +1,7 @@
 """A program that tries to break out of its box. Every attempt is real, but harmless if it succeeds.
 
 Run it as `python probe_inside.py`. Standard input is a JSON object with the targets. Standard output is a JSON object that
-maps each attempt to "open" or "denied: why". The program does not import the kit.
+maps each attempt to "open" or "denied: REASON". The program does not import the kit.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Usage:
 
 
 def of_uid(uid: int) -> list[int]:
-    """Return the running processes of a user id."""
+    """Return the ids of the running processes of a user."""
     pids = []
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():

@@ -206,7 +206,7 @@ def look(folder: RemoteFolder, limits: dict[str, Any], before: float) -> tuple[s
 
 
 def of_uid(uid: int) -> list[int]:
-    """Return the running processes of a user id."""
+    """Return the ids of the running processes of a user."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""Supervises one run from outside: writes the input, reads the output, measures usage, and kills the run at a limit.
+"""Supervises one run from outside: writes the input, reads the output, measures usage, and kills the run if it exceeds a limit.
 
 All of this happens in one thread, which must live as long as the run, because the kernel kills a box when its parent thread
 ends.

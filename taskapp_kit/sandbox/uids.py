@@ -37,7 +37,7 @@ class Lease:
 
 
 def lease(uids: Sequence[int]) -> Lease:
-    """Lease a free id and kill processes that a dead owner may have left. Raises SandboxError if no id is free."""
+    """Lease a free id, and kill processes with this id that a dead owner left behind. Raises SandboxError if no id is free."""
     global _next
     with _lock:
         for turn in range(len(uids)):

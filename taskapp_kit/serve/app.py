@@ -99,7 +99,7 @@ class Runtime:
             service.watchers.append(self._tracing)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Stop accepting rollouts, and wait for the running rollouts to end, at most `grace_seconds`."""
+        """Stop accepting rollouts, and wait at most `grace_seconds` for the running rollouts to end."""
         await self.service.drain(grace_seconds)
         # the result of an ended rollout may not be stored yet for the requests that share it
         await self.shared_rollouts.settled()

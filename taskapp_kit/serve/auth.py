@@ -1,8 +1,8 @@
 """The valid API keys of a task app, and the authentication of requests.
 
-The label and the rights of a request's key are stored in the request's ASGI scope. Keys are stored as SHA-256 digests, compared
-in constant time, and reloaded when the key file (`key_file.py`) changes. Logs and stored rollouts contain the label of
-a key, never the key.
+The label and the rights of a request's key are stored in the request's ASGI scope. Keys are stored as SHA-256 digests,
+compared in constant time, and reloaded when the key file (`key_file.py`) changes. Logs and stored rollouts contain the
+label of a key, never the key.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class ConnectionLimits:
         max_connections: Maximum number of open connections. The limit is lower if the process cannot open enough file
             descriptors.
         stalled_seconds: Maximum time in which a client reads nothing of its response.
-        max_buffered_bytes: Maximum memory of all unsent responses. The same number separately limits
-            the memory of all WebSocket messages that are incomplete or wait for the application.
+        max_buffered_bytes: Maximum memory of all unsent responses. The same number separately limits the memory of
+            all WebSocket messages that are incomplete or wait for the application.
         head_seconds: Maximum time until a request's head is complete.
         idle_seconds: Maximum time between two requests on a connection.
     """

@@ -106,7 +106,7 @@ def digests_of(key: str) -> tuple[bytes, ...]:
 
 
 def key_line(holder: KeyHolder, key: str) -> str:
-    """Return the line that stores a key, which contains only its digest."""
+    """Return the line that stores a key. The line contains only the digest of the key."""
     quota = "" if holder.max_in_flight is None else f" {_QUOTA}{holder.max_in_flight}"
     admin = f" {_ADMIN}" if holder.admin else ""
     return f"{holder.label} sha256:{hashlib.sha256(key.encode()).hexdigest()}{quota}{admin}"
@@ -192,7 +192,7 @@ def add(
                 )
             if max_in_flight not in (None, known.max_in_flight):
                 raise KeyFileError(
-                    f"The label {label} in {path} has a different quota ({known.max_in_flight or 'none'}).",
+                    f"The label {label} in {path} already has a different quota ({known.max_in_flight or 'none'}).",
                     hint="All keys of a label have the same quota. Omit --max-in-flight, or revoke the label first.",
                 )
             if admin and not known.admin:

@@ -376,7 +376,7 @@ def invalid_request(error: pydantic.ValidationError, body: Any) -> RequestError:
 
 
 def parsed(model: type[M], body: Any) -> M:
-    """Return the body as an instance of `model`. Raises RequestError if it does not match."""
+    """Return the body as an instance of `model`. Raises RequestError if the body does not match the model."""
     try:
         return model.model_validate(body)
     except pydantic.ValidationError as error:

@@ -40,7 +40,9 @@ class TooManyQueued(Exception):
 
 
 class LingeringTransport:
-    """A transport that joins the writes of each event loop iteration, and that can linger when it is closed.
+    """A transport that joins the writes of each event loop iteration.
+
+    It can also linger when it is closed: it then drops incoming bytes for a time before it closes the connection.
 
     Attributes:
         lingers: Whether `close` lingers. It must be set if the client may still be sending.

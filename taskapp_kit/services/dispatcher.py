@@ -1,8 +1,9 @@
 """The replicas of one service and the calls to them, on the event loop of services. `service.py` defines the handle.
 
-`route` makes one call on a ready replica. If that replica ends, the call is repeated on another replica if the method is idempotent.
-`fanout` makes one call on every ready replica concurrently. A session uses one replica as long as it is open. A replica
-that ends is restarted. Before it is ready again, it executes the last fanouts that set the replicas' state.
+`route` makes one call on a ready replica. If that replica ends, the call is repeated on another replica if the method
+is idempotent. `fanout` makes one call on every ready replica concurrently. A session uses one replica as long as the
+session is open. A replica that ends is restarted. Before it is ready again, it executes the last
+fanouts that set the replicas' state.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Dispatcher:
     # -- start and end ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all replicas, or wait for a start in progress. If one fails, stop all and raise ReplicaStartFailed."""
+        """Start all replicas, or wait for a start in progress. If a replica fails, stop all and raise ReplicaStartFailed."""
         if self.closed:
             raise ServiceError(f"The service {self.name} is closed.", hint="Create a new service with as_service().")
         if self._started:

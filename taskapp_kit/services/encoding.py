@@ -141,7 +141,7 @@ def _read(value: Any, imports: bool) -> Any:
         return cls(**members)
     except TypeError as error:
         raise ServiceError(
-            f"A received {cls.__name__} cannot be created from its received fields ({', '.join(members)}): {error}."
+            f"A received {cls.__name__} cannot be created from its fields ({', '.join(members)}): {error}."
         ) from error
 
 

@@ -51,7 +51,7 @@ def endpoint(
 
 
 def endpoints_of(cls: type, *, stateful: bool) -> dict[str, EndpointMark]:
-    """Return the options of a class's endpoints by the methods' names, including inherited endpoints.
+    """Return a mapping from method name to options for all endpoints of a class, including inherited endpoints.
 
     Raises:
         BadArgument: The class has no endpoint, or an endpoint has a reserved name.

@@ -83,7 +83,7 @@ class EpisodeResult:
 
     Attributes:
         rollout_id: Id of the episode.
-        status: terminated or truncated.
+        status: `terminated` or `truncated`.
         stop_reason: Why the episode ended.
         reward: The same reward as in `POST /rollout`. None means undefined.
         episode_return: Sum of the environment's rewards.

@@ -23,16 +23,16 @@ class Execution:
 
     Attributes:
         stdout: Standard output.
-        stderr: Standard error, with the reason of a failure as in the result of `execute`.
+        stderr: Standard error. If the program failed, the last line is the reason, as in the result of `execute`.
         exit_code: Exit code, or None if a signal ended the program.
-        signal: Number of the signal that ended the program, or None.
+        signal: Number of the signal that ended the program, or None if no signal ended it.
         killed_for: Limit that the program exceeded, or None if it was not killed.
         seconds: Wall time in seconds.
         cpu_seconds: Processor time of all the program's processes.
         level: Sandbox level.
         files: Names of the files in the program's working directory.
         artefacts: Contents of the requested files.
-        problems: Why requested files are missing, by name.
+        problems: For each requested file that is missing, the reason, by the file's name.
     """
 
     stdout: str
@@ -214,7 +214,7 @@ _KILLED = {
 
 
 def _standard_error(ran: RunResult, limits: SandboxLimits) -> str:
-    """Return the program's standard error. If the program failed, its last line is the reason."""
+    """Return the program's standard error. If the program failed, the last line of the text is the reason."""
     if ran.killed_for is not None:
         why = f"killed: {_KILLED[ran.killed_for].format(limits=limits)}"
     elif ran.signal is not None:

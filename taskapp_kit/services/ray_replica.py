@@ -174,7 +174,7 @@ class RayReplica:
 
 
 def ray_replicas(spec: ReplicaSpec) -> Callable[[int, HasEnded], ReplicaHandle]:
-    """Return a function that creates a replica. It ignores the replica's index, because Ray chooses the node and the GPU."""
+    """Return a function that creates a replica. The function ignores the index, because Ray chooses the node and the GPU."""
     return lambda index, has_ended: RayReplica(spec, has_ended)
 
 

@@ -63,7 +63,7 @@ class HostedInstance:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on the thread. Cancelling waits until started `work` has ended, because threads cannot be stopped."""
+        """Run `work` on the thread. If cancelled, wait until `work` has ended if it has started, because threads cannot stop."""
 
         def outcome() -> tuple[Result, None] | tuple[None, BaseException]:
             try:

@@ -236,7 +236,7 @@ class ReplicaStats:
     Attributes:
         index: The replica's index in the service.
         place: Where the replica runs.
-        state: starting, ready or ended.
+        state: `starting`, `ready` or `ended`.
         in_flight: Number of running calls.
         calls: Number of calls that were sent to the replica.
         failures: Number of these calls that raised an exception or were lost.

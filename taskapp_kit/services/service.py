@@ -60,7 +60,9 @@ class ServiceEndpoint:
         return decode(wait_on_services_loop(self._dispatch.route(self.name, data, self._session)))
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the method on all replicas concurrently, and return the results in order. The result of a failed call is None.
+        """Call the method on all replicas concurrently, and return the results in the order of the replicas.
+
+        The result of a failed call is None.
 
         Raises:
             ServiceError: The call failed on all replicas. The first failure is raised.

@@ -124,7 +124,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def explain(self, fault: Exception, doing: str) -> StoreError:
-        """Return a StoreError for an exception, whose `__cause__` contains no secrets.
+        """Return a StoreError for an exception. The StoreError's `__cause__` contains no secrets.
 
         doing: What failed: open, read or write.
         """
@@ -139,7 +139,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def findings(self, connection: Connection) -> list[str]:
-        """Run the database's own integrity check on `connection`, which may take long, and return its findings."""
+        """Run the database's own integrity check on `connection`, and return the findings. The check may take long."""
 
     @abstractmethod
     def listed_pictures(self) -> TableValuedAlias:

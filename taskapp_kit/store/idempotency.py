@@ -92,7 +92,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
     # -- the protocol ----------------------------------------------------------------------------------------------
 
     async def claim(self, ticket: IdempotencyRecord, *, keep_lost: bool = False) -> Claim | None:
-        """See `IdempotencyStore`. If the caller is cancelled, it owns no record."""
+        """See `IdempotencyStore`. If the caller is cancelled, this process does not own the record."""
         self._check_open()
         if ticket.rollout_id in self._owned:
             raise self._duplicate(ticket.rollout_id)
@@ -126,7 +126,8 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         ticket = self._owned.get(rollout_id)
         if ticket is None or rollout_id in self._being_settled:
             raise StoreError(
-                f"Rollout {rollout_id!r} cannot be settled, because this process owns no unsettled record of it in {self._place}."
+                f"Rollout {rollout_id!r} cannot be settled, because this process owns no unsettled record of this rollout in "
+                f"{self._place}."
             )
         if not self._is_current(ticket):
             del self._owned[rollout_id]

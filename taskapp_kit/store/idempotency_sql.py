@@ -136,7 +136,7 @@ def statements(dialect: SqlDialect) -> IdempotencyStatements:
 
 
 class SqlIdempotencyStore(LeasedIdempotencyStore[SqlEntry]):
-    """An `IdempotencyStore` in `database`. An object must be used on one event loop, but several may share a database.
+    """An `IdempotencyStore` in `database`. Use each object on one event loop. Several objects may share a database.
 
     `StoredResult.events` are not stored, because the table `rollouts` contains them.
 

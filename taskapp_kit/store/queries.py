@@ -1,4 +1,4 @@
-"""The statements that list stored rollouts, with filters, an order and an index for each."""
+"""The statements that list stored rollouts with filters and an order. They are written to use an index."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ SOURCE_COLUMNS = tuple(
 
 
 def source_row(*values: Any) -> RolloutRow:
-    """Return the entry of a list for the values of `SOURCE_COLUMNS`. Raises StoreError if the values cannot be read."""
+    """Return the `RolloutRow` for the values of `SOURCE_COLUMNS`. Raises StoreError if the values cannot be read."""
     row = dict(zip(SOURCE_COLUMNS, values, strict=True))
     try:
         policy = orjson.loads(row["policy"])

@@ -24,8 +24,8 @@ def python_command(program: str | Path, *arguments: str) -> list[str]:
     environment.
 
     Args:
-        program: The name of a module, which runs as a main program. Or the path of a file that needs only the standard
-            library, which runs without installed packages and without Python's environment variables.
+        program: The name of a module, which runs as with `python -m`. Or the path of a file that needs only the standard
+            library. Such a file runs without installed packages and without Python's environment variables.
         arguments: The arguments of the program.
     """
     hide_memory()

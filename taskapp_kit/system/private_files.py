@@ -45,7 +45,9 @@ def write_private(path: Path, content: bytes, *, flush_to_disk: bool = False) ->
 
 @contextmanager
 def replaced(path: Path) -> Generator[Path]:
-    """Yield the path of a new file with mode 600 in the same directory. At the end of the block, it replaces `path`.
+    """Yield the path of a new file with mode 600 in the directory of `path`.
+
+    At the end of the block, the new file replaces `path`.
 
     Readers see either the old or the new content, even after a power failure. If the block raises an exception, the new file
     is removed. Raises OSError if the file cannot be written.

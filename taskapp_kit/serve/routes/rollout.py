@@ -53,10 +53,11 @@ class RequestPreferences:
 
     Attributes:
         respond_async: Whether `Prefer` contains `respond-async` (RFC 7240).
-        wait_seconds: The value of `wait` in `Prefer` (RFC 7240), or None.
+        wait_seconds: The value of `wait` in `Prefer` (RFC 7240), or None if it is missing.
         event_stream: Whether `Accept` contains `text/event-stream`.
-        idempotency_key: The value of `Idempotency-Key`, or None.
-        first_event: Number of the first event that the client has not received, which is `Last-Event-ID` plus 1.
+        idempotency_key: The value of `Idempotency-Key`, or None if the header is missing.
+        first_event: Number of the first event that the client has not received: `Last-Event-ID` plus 1, or 0 if the
+            header is missing.
     """
 
     respond_async: bool = False
@@ -238,9 +239,10 @@ async def rollout_by_id(context: RouteContext, request: Request) -> EncodedRespo
     """Return the result or the failure of a rollout, as `POST /rollout` does, or 202 while the rollout is running.
 
     For 24 hours, the result of a rollout that was repeated, streamed or requested asynchronously is returned unchanged.
-    All other results are built from the store, as with `record.trajectories`. Fields that are not stored are null. With
-    `?events=1`, the response also contains the events and the stored calls of judges and auxiliary models. Only an
-    admin's key can access rollouts of other labels; for other keys, the response is 404.
+    All other results are built from the store: they equal the response of `POST /rollout` with `record.trajectories`,
+    except that fields that are not stored are null. With `?events=1`, the response also contains the events and the
+    stored calls of judges and auxiliary models. Only an admin's key can access rollouts of other labels; for other keys,
+    the response is 404.
 
     `Prefer: wait=20` waits up to 20 s for the end of the rollout. With `Accept: text/event-stream`, the response
     streams the events after `Last-Event-ID`, followed by the result.
@@ -294,7 +296,7 @@ def _joined(body: bytes, lines: list[bytes], calls: dict[str, Json]) -> bytes:
 
     For a failure, `trace` is next to the error.
 
-    `calls` contains `judge_calls` and `auxiliary_calls`, if there are any, which are also added to `trace`.
+    `calls` contains `judge_calls` and `auxiliary_calls` if there are any. They are also added to `trace`.
     """
     members = orjson.loads(body)
     trace = members["trajectories"][0]["trace"] if "trajectories" in members else members.setdefault("trace", {})

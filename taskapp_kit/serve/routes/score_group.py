@@ -79,7 +79,7 @@ class ScoreGroupResponse(BaseModel):
 async def score_group(context: RouteContext, request: Request) -> EncodedResponse:
     """Rank stored rollouts, which must have the same environment, split, seed and config.
 
-    If the rollouts differ, the error names the difference. The scores are on the judges' scales. They are not stored.
+    If they differ in one of these, the error names the difference. The scores are on the judges' scales. They are not stored.
     """
     scope = request.scope
     body = await read_json(scope, request.receive, context.settings.max_body_bytes)

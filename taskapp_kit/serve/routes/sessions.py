@@ -133,9 +133,10 @@ class SessionEpisode(BaseModel):
 
 
 class SessionResult(BaseModel):
-    """One action in a step. `reward` is the environment's reward. If the action was rejected, `refused` is the reason.
+    """The result of one action in a step. `reward` is the environment's reward.
 
-    `observation` is null for the last action, whose observation is the observation of the step.
+    If the action was rejected, `refused` is the reason. `observation` is null for the last action, whose observation is
+    the observation of the step.
     """
 
     tool: str
@@ -402,7 +403,7 @@ DESCRIBED: dict[str, Any] = {"response_model": SessionState, "failures": (404,),
 
 
 def _played(request: type[BaseModel], response: type[BaseModel], *, body_required: bool = False) -> dict[str, Any]:
-    """Return the documentation of a call that plays an episode."""
+    """Return the arguments of `RouteSpec` that document a route that plays an episode."""
     models = {"request_model": request, "body_required": body_required, "response_model": response}
     return {**models, "failures": PLAYING, "parameters": PARAMETERS}
 

@@ -208,7 +208,7 @@ def _asked_provider(variables: Mapping[str, str], service_name: str) -> TracerPr
 def _exporter(name: str, variables: Mapping[str, str]) -> Any:
     """Return the exporter with this name from the installed entry points.
 
-    If the exporter is not installed or raises, log a warning and return None.
+    If the exporter is not installed or raises an exception, log a warning and return None.
     """
     protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), "http/protobuf").strip()
     wanted = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}.get(protocol) if name == "otlp" else name

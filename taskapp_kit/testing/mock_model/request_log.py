@@ -24,7 +24,7 @@ class Recorded:
             keys were sent. They are not part of the repr.
         body: The parsed body, or its bytes if the request was rejected before parsing.
         at: Time of arrival, in Unix seconds.
-        fault: The injected fault, or None.
+        fault: The injected fault, or None if no fault was injected.
         attempt: How often the same conversation was sent before.
         status: HTTP status of the response, or 0 if there was no response.
     """
@@ -45,7 +45,7 @@ class Recorded:
         return parse_qs(self.query).get("cid", [None])[0]
 
     def header(self, name: str) -> str | None:
-        """Return the value of the first header with this name, or None. The case of the name is ignored."""
+        """Return the value of the first header with this name, or None if there is none. The case of the name is ignored."""
         return next((value for key, value in self.headers if key == name.lower()), None)
 
 

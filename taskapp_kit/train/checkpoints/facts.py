@@ -50,7 +50,10 @@ class TrainedModelName:
 
     @classmethod
     def of(cls, base: str, job: str, checkpoint: str, kind: Kind = "rl") -> Self:
-        """Return the name of a checkpoint of a job that started from `base`. Raises BadArgument if a part is invalid."""
+        """Return the name of a checkpoint of a job that started from `base`.
+
+        Raises BadArgument if a part of the name is invalid.
+        """
         return cls(_FOREIGN.sub("-", base).lstrip("._-")[:128], job, checkpoint, kind)
 
     @classmethod
@@ -97,7 +100,7 @@ class JobPosition:
     Attributes:
         iteration: The number of finished iterations.
         incarnation: How often the job was resumed.
-        done: The places of finished rollouts that belong to later iterations.
+        done: The finished rollouts that belong to later iterations.
     """
 
     iteration: int
