@@ -41,7 +41,7 @@ ADMIN = "taskapp_kit.key_admin"
 
 
 class Keys:
-    """All valid keys. The repr shows whether any are configured, never a key."""
+    """All valid keys. The repr shows whether any keys are configured, but never a key."""
 
     def __init__(self, keys: Iterable[tuple[str, str]] = (), file: Path | None = None) -> None:
         """Read the key file.

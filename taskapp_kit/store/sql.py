@@ -430,7 +430,7 @@ def _expired_keys() -> Delete:
 
 
 def _inserting(table: Table, mark: str) -> str:
-    """Return an INSERT statement for the driver. SQLAlchemy would process each value of each row again."""
+    """Return an INSERT statement that the driver executes directly, because SQLAlchemy would process each value again."""
     names = _names(table)
     marks = ", ".join(mark for _ in table.columns)
     return f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - our own names

@@ -1,6 +1,6 @@
 """An HTTP/1.1 connection of the mock model, which reads requests and executes a write plan for each request.
 
-The connection is a plain asyncio protocol with httptools, because benchmarks would count the mock's CPU time as the
+The connection is a plain asyncio protocol with httptools to save CPU time, which benchmarks would count as the
 client's. A write plan specifies which bytes are written at what time, and how the connection ends.
 """
 
