@@ -126,10 +126,7 @@ def acting_as(uid: int) -> Iterator[None]:
     """
     number = _SETRESUID.get(platform.machine())
     if number is None or os.geteuid() != 0:
-        raise SandboxError(
-            f"Measuring another user's box requires root, and a processor of type x86_64 or aarch64 "
-            f"(this processor: {platform.machine()})."
-        )
+        raise SandboxError(f"Only root on x86_64 or aarch64 can measure others' boxes (here: {platform.machine()}).")
     real, effective, saved = os.getresuid()
     group = os.getegid()
     parent_signal = ctypes.c_int(0)

@@ -126,8 +126,7 @@ class LeasedIdempotencyStore(ABC, Generic[Entry]):
         ticket = self._owned.get(rollout_id)
         if ticket is None or rollout_id in self._being_settled:
             raise StoreError(
-                f"Rollout {rollout_id!r} cannot be settled, because this process owns no unsettled record of this rollout in "
-                f"{self._place}."
+                f"Rollout {rollout_id!r} cannot be settled, because this process owns no unsettled record of it in {self._place}."
             )
         if not self._is_current(ticket):
             del self._owned[rollout_id]
