@@ -19,12 +19,12 @@ def write(path: Path, values: Mapping[str, str]) -> None:
     """Set variables in an env file without changing its other lines.
 
     The file is replaced atomically and always has mode 600. Symbolic links are followed. Raises ConfigError if a value
-    contains a quote or a control character, or if the file cannot be written. Messages never contain values.
+    contains a single quote or a control character, or if the file cannot be written. Messages never contain values.
     """
     for name, value in values.items():
         if "'" in value or any(ord(character) < 32 or ord(character) == 127 for character in value):
             raise ConfigError(
-                f"The value of {name} contains a quote or a control character, so an env file cannot store it.",
+                f"The value of {name} contains a single quote or a control character, so an env file cannot store it.",
                 hint="Choose a value without single quotes, line breaks and other control characters.",
             )
     target = path.expanduser().resolve()

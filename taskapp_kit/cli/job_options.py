@@ -30,7 +30,7 @@ class JobSettings:
 
     @property
     def keys(self) -> tuple[str | None, str | None]:
-        """Return both keys, which must never be printed."""
+        """Return the backend's key and the task app's key. They must never be printed."""
         return self.backend_key, self.task_app_key
 
     def needed_backend(self) -> str:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def open_app(reference: str, settings: Settings) -> TaskApp:
-    """Import the app that an APP argument names. Its code can read the settings, and only its log is printed on stderr.
+    """Import the app that an APP argument names.
+
+    The app's code can read the settings from environment variables. Only the app's log is printed on stderr, not
+    taskapp-kit's log.
 
     Raises DiscoveryError if the app is not found or its import fails.
     """
@@ -50,7 +53,10 @@ def app_named(option: str | None, directory: str, config: Mapping[str, Any]) -> 
 
 
 def store_of(url: str | None) -> Store | None:
-    """Open the store at an address, or return None if the address is None or `none`. Raises ConfigError, StoreError."""
+    """Open the store at an address, or return None if the address is None or `none`.
+
+    Raises ConfigError for an invalid address, and StoreError if the store cannot be opened.
+    """
     return None if url is None or url == "none" else open_store(url)
 
 
@@ -64,7 +70,7 @@ async def local_service(
     concurrency: int = 1,
     **more: Any,
 ) -> AsyncIterator[Service]:
-    """Run a service that plays or scores `concurrency` rollouts at a time, with the models of the settings.
+    """Run a service that plays or scores up to `concurrency` rollouts at a time. Judges use the models in the settings.
 
     The store at the address `store` is opened, and closed together with the service. `more` contains other fields of
     ServiceSettings. Raises ConfigError and StoreError if the store cannot be opened, and Unavailable if a judge has no
@@ -82,7 +88,10 @@ async def local_service(
 
 @contextlib.contextmanager
 def failure_shown() -> Iterator[None]:
-    """If a rollout fails in the block, print the author's traceback, and add the boundary and ids to the error."""
+    """If a rollout fails in the block, print the author's traceback and raise a more detailed RolloutFailed.
+
+    Its message contains the boundary where the rollout failed, and its hint contains the ids of the rollout and error.
+    """
     try:
         yield
     except RolloutFailed as failed:

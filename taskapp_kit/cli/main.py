@@ -50,7 +50,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "rescore": "Score stored rollouts again with the current rubrics and judges.",
         "replay": "Replay stored rollouts and report every difference from the originals.",
         "export": "Write stored rollouts to a file for other programs.",
-        "generate": "Generate a package of an app for another library.",
+        "generate": "Generate a package that makes an app available to another library.",
         "store": "Measure, check and prune a store of rollouts.",
     },
     "Train and deploy": {

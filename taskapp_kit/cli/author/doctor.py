@@ -66,8 +66,8 @@ def command(
     scored by the app's judges. With --load, requests without a key and with invalid bodies are also sent, and 20 rollouts
     are played twice, first one by one and then concurrently.
 
-    The keys are read from ENVIRONMENT_API_KEY and SYNTH_API_KEY, in the environment or in an env file. The exit status is
-    1 if a finding is WRONG. Warnings don't change the exit status.
+    The task app's key is read from ENVIRONMENT_API_KEY and the backend's key from SYNTH_API_KEY. Both can be set in the
+    environment or in an env file. The exit status is 1 if a finding is WRONG. Warnings don't change the exit status.
     """
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
@@ -95,7 +95,10 @@ def command(
 async def _running(
     url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
 ) -> list[doctor_finding.DoctorFinding]:
-    """Return the findings about a server. load: whether to run the load test. Raises ConfigError for options of an APP."""
+    """Return the findings about a server.
+
+    load: whether to run the load test. Raises ConfigError if options apply only to an APP.
+    """
     if options.quick or options.judges or options.environment is not None or options.allow:
         raise ConfigError(
             "--quick, --env, --allow and --judges apply only to an APP.", hint="Omit these options for a URL."

@@ -148,7 +148,7 @@ def _print_clients(lines: list[dict[str, Any]], app: str) -> None:
 
 
 def _print_prompt(first: dict[str, Any]) -> None:
-    """Print the episode, the messages, then the other fields of the request."""
+    """Print the episode, then the fields of its first model request: messages, tools and the rest."""
 
     def as_json(value: Any) -> str:
         return clean(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
@@ -173,7 +173,7 @@ def _print_prompt(first: dict[str, Any]) -> None:
 
 
 def _described(reference: str, settings: Settings, environment_name: str | None) -> dict[str, Any]:
-    """Return the declarations of an APP, or of one environment.
+    """Return the declarations of an APP. If `environment_name` is set, only this environment is included.
 
     Raises DiscoveryError or DeclarationError if the app cannot be loaded, and RequestError for an unknown environment.
     """
@@ -219,7 +219,7 @@ def _described(reference: str, settings: Settings, environment_name: str | None)
 
 
 def _described_by_server(url: str, key: str | None, environment_name: str | None) -> dict[str, Any]:
-    """Return the declarations of a running server's app, or of one environment.
+    """Return the declarations of a running server's app, with all environments or only `environment_name`.
 
     Raises TaskAppError if the request fails, and ConfigError if the response does not describe a task app.
     """
@@ -275,7 +275,10 @@ def _first_prompt(
     config: dict[str, Any],
     output_mode: policy_choices.OutputMode,
 ) -> dict[str, Any]:
-    """Reset an episode, and return it with its first request to a language model. Raises the errors of `_described`."""
+    """Reset an episode, and return it with its first request to a language model.
+
+    Raises the same errors as `_described`, and RolloutFailed if the reset fails.
+    """
     export(settings)
     app = find_app(reference)
     spec = app.freeze()

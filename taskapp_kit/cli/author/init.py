@@ -31,7 +31,7 @@ LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cach
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template. Its summary is the first line of its app's docstring."""
+    """A template. `folder` is its directory, and `summary` describes it in one line."""
 
     name: str
     folder: Path
@@ -68,7 +68,7 @@ def identifier(title: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", title):
         raise RequestError(
             f"{title[:80]!r} is not a valid project name.",
-            hint="Use at most 64 of the characters a-z, A-Z, 0-9, '-' and '_', and begin with a letter.",
+            hint="Use 1 to 64 characters: a-z, A-Z, 0-9, '-' and '_'. The first one must be a letter.",
         )
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).replace("-", "_").lower()
     if keyword.iskeyword(name) or name in ("test", "tests", "app"):

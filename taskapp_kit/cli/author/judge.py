@@ -74,11 +74,11 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Let the judges of APP score labeled answers, and measure how well they agree with the labels.
 
-    Each line of the file is a JSON object such as {"seed": 0, "answer": "…", "label": 0.5}. The answer is the text (or the
-    action) to play with this seed. The label is a number on the judge's scale, or one of the judge's choices. To label a
-    stored rollout, write {"rollout_id": "…", "label": …}. For a judge of groups, write "answers" or "rollout_ids", and
-    "labels". If the app has several judges, add "judge" with the judge's name. "environment", "split" and "config" are
-    optional and mean the same as in a rollout request.
+    Each line of the --labels file is a JSON object such as {"seed": 0, "answer": "…", "label": 0.5}. The answer is the
+    text (or the action) to play with this seed. The label is a number on the judge's scale, or one of the judge's
+    choices. To label a stored rollout, write {"rollout_id": "…", "label": …}. For a judge of groups, write "answers" or
+    "rollout_ids", and "labels". If the app has several judges, add "judge" with the judge's name. "environment",
+    "split" and "config" are optional and mean the same as in a rollout request.
     """
     if (labels is None) == (annotations is None):
         raise click.UsageError("Pass exactly one of --labels and --annotations.")
@@ -131,7 +131,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
 async def _judged(
     app: TaskApp, labels: tuple[str, bytes] | None, settings: Settings, **more: int
 ) -> list[calibration.CaseResult]:
-    """Score each labeled answer. labels: a file's name and content, or None to read the annotations in the store."""
+    """Score each labeled answer. labels: the --labels file's name and content, or None for the store's annotations."""
     store = local_app.store_of(settings.store) if labels is not None else open_store(str(settings.store), create=False)
     try:
         if labels is None:

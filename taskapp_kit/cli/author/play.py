@@ -279,7 +279,7 @@ def _from_json(line: str, tools: Mapping[str, Tool]) -> Decision:
         return Decision([ToolCall(name, {} if args is None else args) for name, args in parsed.items()])
     if len(tools) == 1:
         return Decision([ToolCall(next(iter(tools)), parsed)])
-    raise NotUnderstood('Expected {"tool": {arguments}}. The tools are: ' + ", ".join(tools) + ".")
+    raise NotUnderstood('Expected {"TOOL": {ARGUMENTS}}. The tools are: ' + ", ".join(tools) + ".")
 
 
 def _call(tool: Tool, rest: str) -> Decision:
@@ -289,7 +289,7 @@ def _call(tool: Tool, rest: str) -> Decision:
 
 
 def _arguments(tool: Tool, rest: str) -> dict[str, Any]:
-    """Parse the text after a tool's name as the tool's arguments. Raises NotUnderstood."""
+    """Parse the text after a tool's name as the tool's arguments. Raises NotUnderstood if that is not possible."""
     fields = read_schema(tool.parameters).members
     if not rest:
         return {}
@@ -319,5 +319,5 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise NotUnderstood(f"Invalid JSON: {error}.") from None
     if not isinstance(parsed, dict):
-        raise NotUnderstood("The line is valid JSON but not a JSON object.")
+        raise NotUnderstood('The line is valid JSON but not a JSON object, such as {"TOOL": {ARGUMENTS}}.')
     return parsed

@@ -64,7 +64,8 @@ def command(
     confidence interval of the difference is computed over seeds. Failed rollouts and undefined rewards are counted
     separately and do not affect any mean.
 
-    Exit status: 0 if policies were compared, 2 if nothing can be compared or the declarations differ.
+    Exit status: 0 if policies were compared, 2 if nothing can be compared, or if the rollouts come from
+    different declarations of the app and --force is not set.
     """
     settings, how = load({}, env_files=env_files), comparisons.ComparisonSettings(**statistics)
 

@@ -91,7 +91,7 @@ def command(ctx: click.Context, /, app: str | None, **options: Any) -> None:
 
 
 def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
-    """Run the command and return its exit status. Raises UsageError, ConfigError."""
+    """Run the command and return its exit status. Raises UsageError or ConfigError for an invalid command line."""
     env_files, note = options.pop("env_files"), ""
     if app is not None and continued.is_evaluation(app):
         path, config = Path(app), directory.read_config(Path(app))
@@ -137,13 +137,16 @@ def _run(ctx: click.Context, app: str | None, options: dict[str, Any]) -> int:
 
 
 def _evaluation(options: dict[str, Any], **more: Any) -> EvalOptions:
-    """Return the evaluation's options, from the command's options and `more`."""
+    """Return the evaluation's options. Fields that are not options of the command are passed in `more`."""
     names = (*STORED_OPTIONS, "out", "resume", "retry_failed", "as_json")
     return EvalOptions(**({name: options[name] for name in names} | more))
 
 
 def _new(ctx: click.Context, app: str | None, settings: Settings, options: dict[str, Any]) -> tuple[EvalOptions, str]:
-    """Return the options of a new evaluation, and a note for the user about the policy. Raises UsageError."""
+    """Return the options of a new evaluation, and a note for the user about the policy.
+
+    Raises UsageError if options are missing or contradict each other.
+    """
     source, failed, worst = (options[name] for name in ("seeds_from", "failed", "worst"))
     again = None
     if source is not None:
@@ -213,7 +216,8 @@ def _flags_for_directory(ctx: click.Context, path: str, *, own: bool) -> set[str
     for name, flag in flags.items():
         if name in OF_THE_PLAN and (own or name != "inference_urls"):
             raise click.UsageError(
-                f"{flag} cannot be changed for the evaluation in {path}. Omit it, or start a new one with APP and --out."
+                f"{flag} cannot be changed for the evaluation in {path}. "
+                "Omit it, or start a new evaluation with APP and --out."
             )
     return set(flags)
 
@@ -227,7 +231,9 @@ def _confirmed(path: Path, config: dict[str, Any], options: dict[str, Any]) -> d
     stored, app, urls = dict(config.get("options", {})), options["app_id"], options["inference_urls"]
     addresses = own_directories.model_addresses(config)
     if not set(urls) <= set(addresses):
-        raise click.UsageError(f"The evaluation in {path} uses a different --inference-url. Omit it.")
+        raise click.UsageError(
+            f"The evaluation in {path} does not use this --inference-url. Pass only URLs that it uses."
+        )
     missing = [word for url in addresses if url not in urls for word in ("--inference-url", url)]
     if stored.get("store") not in (None, ELSEWHERE) and options["store"] is None:
         missing += ["--store", str(stored["store"])]

@@ -89,7 +89,10 @@ class Session:
         self.without_app = is_url(evaluation.app) and evaluation.local is None
 
     def run(self) -> dict[str, Any]:
-        """Play the rollouts and return the summary. After an early end at a limit, the summary covers the played rollouts."""
+        """Play the rollouts and return the summary.
+
+        If a limit ends the run early, the summary covers the rollouts that were played.
+        """
         return asyncio.run(self._run())
 
     async def _run(self) -> dict[str, Any]:
@@ -124,7 +127,7 @@ class Session:
         )
 
     def _named(self, app: TaskApp) -> TaskApp:
-        """Store the app's import reference for the configuration, and return the app."""
+        """Remember the app's import reference, which the directory's configuration will contain, and return the app."""
         with suppress(DiscoveryError):  # the app is not a global variable of a module
             self._app_reference = reference_of(app)
         return app
@@ -196,7 +199,10 @@ class Session:
         )
 
     async def _rows(self, player: LocalRunner | RemoteRunner, plan: EvalPlan, directory: Directory) -> dict[int, Any]:
-        """Return the rows' fields by seed, if results are grouped by a field. Results of earlier releases do not contain them."""
+        """Return fields of rows by seed, for results that were stored by earlier releases and lack these fields.
+
+        The result is empty if the summary does not group results by a field of the row.
+        """
         if all(by == "seed" for by in self._evaluation.by):
             return {}
         seeds = sorted({result.seed for result in directory.results() if not result.row})
@@ -313,7 +319,7 @@ class PlayedAgain:
         only: The (seed, sample) pairs to play. If it is empty, sample 0 of each seed is played.
         policies: Each `policy.config` by name, with its key, or None if the command line chooses the policies.
         models: Names of models in models.toml, by the policy's name.
-        options: Values of the evaluation for other options that the command line does not set, by the option's name.
+        options: The evaluation's values of other options, by option name. Options on the command line are omitted.
     """
 
     app: str | None
@@ -353,7 +359,7 @@ def played_again(ctx: click.Context, path: Path, settings: Settings, *, failed: 
     if not names_policy:
         policies = policies_again(dict(config), lambda name: chosen_model(settings, name, None))
         if len(policies) > 1:
-            raise click.UsageError(f"{path} contains several policies ({', '.join(policies)}). Pass --policy.")
+            raise click.UsageError(f"{path} contains several policies ({', '.join(policies)}). Pass --policy NAME.")
     return PlayedAgain(
         app=stored.get("url") or config.get("app_reference"),
         environment=asked.get("environment"),

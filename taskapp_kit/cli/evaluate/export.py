@@ -71,7 +71,7 @@ class ExportGroup(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Return the context of the subcommand that the first argument names, or of this command if it names none."""
+        """Return the context of the subcommand that the first argument names, or of this command otherwise."""
         below = self.commands.get(args[0]) if args else None
         if below is not None:
             return below.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)

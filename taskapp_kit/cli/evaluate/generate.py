@@ -15,7 +15,7 @@ from taskapp_kit.deploy.packaging import verifiers_package
 
 @click.group(epilog=example("taskapp generate verifiers examples/adder.py --out taskapp-adder"))
 def command() -> None:
-    """Generate a package of an app for another library."""
+    """Generate a package that makes an app available to another library."""
 
 
 @command.command(
@@ -34,10 +34,10 @@ def command() -> None:
 def verifiers(
     app: str, out: Path, data_files: tuple[str, ...], packages: tuple[str, ...], env_files: tuple[str, ...]
 ) -> None:
-    """Generate an installable package for verifiers, with load_environment (up to 0.3.1) and a taskset (from 0.4).
+    """Generate an installable package with load_environment for verifiers up to 0.3.1 and a taskset from 0.4.
 
-    The app's file is copied, with the modules in the same directory that it imports. A bundled app is not copied, because
-    the package requires taskapp-kit, which contains the app.
+    The package contains the app's file and the modules that this file imports from its directory. A bundled app is not
+    copied, because the package requires taskapp-kit, which contains the app.
     """
     target = local_app.open_app(app, load(env_files=env_files))
     package = verifiers_package.write_verifiers_package(

@@ -106,7 +106,7 @@ def command(
 
 
 def _by_flag(error: RequestError) -> RequestError:
-    """Replace fields with flags in a `replay_differs` error. Return any other error unchanged."""
+    """Replace request fields with command-line flags in a `replay_differs` error. Return other errors unchanged."""
     if error.code != "replay_differs":
         return error
     flags = [f"{FLAGS.get(str(field.loc[-1]), f'--config {field.loc[-1]}')} {field.message}" for field in error.fields]
@@ -165,7 +165,8 @@ async def _replayed(
     If `rollout_id` is given and the rollout fails, its traceback is printed, unless `show` is None. `selected` contains
     values that the stored rollout must match.
 
-    Raises RequestError (`replay_differs`) if they do not match, StoreError, ConfigError and UsageError.
+    Raises RequestError (`replay_differs`) if the values do not match, UsageError if `target` is the same store as
+    `source`, and ConfigError or StoreError if a store cannot be opened.
     """
 
     def traced(failed: RolloutFailed) -> None:

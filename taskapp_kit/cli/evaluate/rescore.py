@@ -95,8 +95,9 @@ async def _rescored(
 ) -> tuple[rescoring.RescoreReport, comparisons.Comparison | None]:
     """Score the matching rollouts of a directory or store. Return the report and, unless dry_run, a comparison.
 
-    Raises UsageError if no app is known, DiscoveryError or DeclarationError if the app cannot be loaded, ConfigError,
-    StoreError if the store cannot be read or written, and Unavailable if a judge has no model.
+    Raises UsageError if no app is known, DiscoveryError or DeclarationError if the app cannot be loaded, ConfigError
+    for an invalid source or setting, StoreError if the store cannot be read or written, and Unavailable if a judge has
+    no model.
     """
     skip, scored = judges == "skip", 0
     source = sources.open_source(reference)

@@ -117,7 +117,7 @@ def command(
 def _show_list(
     rows: list[RolloutRow], source: str, chosen: Selection, *, full: bool, width: int | None, as_json: bool
 ) -> None:
-    """Print rows. `rows` contains one row more than the limit if there are more."""
+    """Print the rows up to the limit. One row beyond the limit means that more rollouts exist."""
     shown, most = shown_source(source), chosen.limit or LIMIT
     more, rows = len(rows) > most, rows[:most]
     if as_json:
@@ -168,7 +168,10 @@ async def _rollout(source: rollout_source.RolloutSource, rollout_id: str, *, ima
 
 
 def _again(details: rollout_details.RolloutDetails, source: rollout_source.RolloutSource) -> str | None:
-    """Return the command that plays a rollout again, or None if it is not known. If a model played, it is a replay."""
+    """Return the command that plays a rollout again, or None if it is not known.
+
+    If a model played the rollout and the source is an evaluation's directory, the command is `taskapp replay`.
+    """
     if isinstance(source, sources.DirectorySource) and not own_directories.is_own(Path(source.place), source.config):
         return None  # the printed command would import an app that another user chose
     line = show_output.rollout_line(details, source.config)

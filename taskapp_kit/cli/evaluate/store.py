@@ -148,7 +148,7 @@ def prune(
     """Remove old rollouts, and images that no remaining rollout shows.
 
     Rollouts with an idempotency record from the last 24 hours are kept. Running servers can use the store at the same
-    time. The file does not shrink, but its free space is reused.
+    time. A SQLite file does not shrink, but its free space is reused.
     """
     if dry_run == yes:
         raise click.UsageError("Pass either --dry-run to count the rollouts, or --yes to remove them.")
@@ -160,7 +160,7 @@ def prune(
         if app is not None and app not in names:
             raise ConfigError(
                 f"The store contains no rollouts of the app {app[:80]!r}.",
-                hint=f"The store contains rollouts of: {', '.join(names) or 'no app'}.",
+                hint=f"The apps in this store are: {', '.join(names) or '(none, the store is empty)'}.",
             )
         work: Callable[..., Awaitable[int]] = opened.prunable if dry_run else opened.prune
         return {name: await work(name, **which) for name in ([app] if app is not None else names)}
@@ -181,7 +181,8 @@ def _with_store(place: str, use: Callable[[sql.SqlStore], Awaitable[Result]]) ->
 
     place: The store's address, or an evaluation's directory.
 
-    Raises ConfigError, StoreError, and Unavailable if a plugin provides the store.
+    Raises ConfigError for an invalid address, StoreError if the store cannot be opened, and Unavailable if a plugin
+    provides the store.
     """
 
     async def run() -> Result:

@@ -65,7 +65,11 @@ def command(ctx: click.Context, /, source: str, app: str | None, port: int) -> N
 
 
 def _serve(reference: str, app: str | None, port: int) -> None:
-    """Serve the pages of a source until Ctrl-C. Raises ConfigError, StoreError, DiscoveryError, DeclarationError."""
+    """Serve the pages of a source until Ctrl-C.
+
+    Raises ConfigError or StoreError if the source cannot be opened, and DiscoveryError or DeclarationError if the app
+    cannot be loaded.
+    """
     settings = load()
     spec = None if app is None else local_app.open_app(app, settings).freeze()
     rollouts, directory = sources.open_source(reference), Path(reference)
