@@ -1,8 +1,8 @@
 """`taskapp`: the commands in their groups, and how errors are printed.
 
-Each command in GROUPS is a module in one of the PACKAGES. Its `command` attribute is a click command. A module is imported
-only when its command is used. Dependencies that only a run needs are imported as modules (`from taskapp_kit.evaluate import
-source`), so that `--help` doesn't load them.
+Each command in GROUPS is a module in one of the PACKAGES. Its `command` attribute is a click command. A module is
+imported only when its command is used. Dependencies that `--help` does not need are imported as modules (`from
+taskapp_kit.evaluate import source`), so that they are loaded only when the command runs.
 
 The exit status is 0 for success, 1 if the command failed, 2 if the command line, a setting or the request is wrong, and 3 if
 the operating system is not supported.

@@ -68,7 +68,8 @@ class ChosenPolicies:
 
     Attributes:
         configs: Each `policy.config` by a unique name.
-        in_models_file: For models chosen by name, the name in models.toml or on a backend, by the name in `configs`.
+        in_models_file: For each model that was chosen by name: its name in `configs`, mapped to its name in models.toml
+            or on a backend.
         note: A note for the user about the choice, which may be empty.
     """
 
@@ -89,7 +90,8 @@ def chosen_policies(
 ) -> ChosenPolicies:
     """Return every policy and model on the command line. A single address applies to all models.
 
-    Raises the errors of `chosen_policy`, and UsageError if addresses or names do not match.
+    Raises the same errors as `chosen_policy`. Also raises UsageError if the number of addresses differs from the number
+    of models, or if two policies have the same name.
     """
 
     def config_for(policy: str | None, model: str | None, url: str | None, action: Any = None) -> dict[str, Any]:
@@ -196,7 +198,10 @@ def is_here(settings: Settings, model: str) -> bool:
 
 
 def served_here(settings: Settings, model: str) -> dict[str, Any]:
-    """Serve a model until the command ends, and return its fields of `policy.config`. Raises ConfigError, Unavailable."""
+    """Serve a model until the command ends, and return its fields of `policy.config`.
+
+    Raises ConfigError if the model cannot be served, and Unavailable if a package is not installed.
+    """
     context = click.get_current_context()
     processes: dict[str, ServingProcess] = context.meta.setdefault(SERVED, {})
     process = processes.get(model)

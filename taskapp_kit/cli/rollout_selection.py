@@ -76,7 +76,10 @@ def selection(
 
 
 async def whole_id(source: RolloutSource, prefix: str) -> str:
-    """Return the id that begins with `prefix`. Raises ConfigError if no id or several ids begin with it."""
+    """Return the id that begins with `prefix`.
+
+    Raises ConfigError if it is too short, or if no id or several ids match.
+    """
     if ROLLOUT_ID.fullmatch(prefix):
         return prefix
     if len(prefix) < SHORTEST_PREFIX:

@@ -217,7 +217,7 @@ async def trial_rollout(
 ) -> dict[str, Any]:
     """Run a rollout of at most five turns that is not stored, and return the response. Raises TaskAppError if it fails.
 
-    If `environment` is not a name, the task app's first environment is used.
+    If `environment` is not a string, the task app's first environment is used.
     """
     run_id = f"check-{uuid.uuid4().hex[:12]}"
     request = {

@@ -167,7 +167,11 @@ class RolloutCall:
         )
 
     async def _poll(self, accepted: HttpResponse) -> HttpResponse:
-        """Poll until the rollout ends. Raises NoAnswer, ForeignRedirect, OutOfHops, _TooLong."""
+        """Poll until the rollout ends, and return the final response.
+
+        Raises NoAnswer if the server does not respond, ForeignRedirect if a redirect leaves the server, OutOfHops after
+        too many redirects, and _TooLong if the time limit has passed.
+        """
         self._running = address = self._result_url(accepted)
         attempts = Attempts(BACKOFF, retries=self.retries * POLL_PATIENCE, rng=self.rng)
         while True:

@@ -55,7 +55,9 @@ def read_keys_for(value: Any) -> tuple[str, ...]:
                 "a comma-separated list of HOST=VARIABLE, where VARIABLE is the name of an environment variable, not a key"
             )
         if variable.startswith(SERVER_ONLY):
-            raise UnusableValue("HOST=VARIABLE with a provider's key, because this server's own keys are never sent")
+            raise UnusableValue(
+                "HOST=VARIABLE, where VARIABLE contains a model provider's key. This server's own keys are never sent"
+            )
     return entries
 
 
@@ -79,7 +81,7 @@ def read_store_keep(value: Any) -> str:
     text = str(value).strip().lower() if not isinstance(value, bool) else ""
     number = text.removesuffix("d")
     if not number.isascii() or not number.isdigit() or len(number) > 9 or int(number) < 1:
-        raise UnusableValue("a number of days such as 30d, or a number of rollouts to keep, at least 1")
+        raise UnusableValue("a number of days such as 30d, or a number of rollouts such as 1000")
     return text
 
 

@@ -317,8 +317,8 @@ class TaskApp(Declarations):
             scale: Lowest and highest score. Scores are normalized as for a rubric.
             samples: Number of requests to the model of each role.
             group: Whether the judge compares rollouts. The function then has the parameter `trajectories` and returns
-                one string for each trajectory. Group judges score only requests to `POST /score_group`, never a single
-                rollout.
+                one string for each trajectory. Group judges are called only by `POST /score_group`, never for a
+                single rollout.
             model: Role of the model to call, or several roles.
             combine: How several scores are combined into one.
             choices: Labels from which the model chooses instead of returning a number, from worst to best.

@@ -114,7 +114,8 @@ def taken_names(
 ) -> tuple[str, ...]:
     """Return the names of the parameters that the kit passes to the function.
 
-    A parameter that is not in `allowed` is excluded if it has a default, and reported with the fix `otherwise` if not.
+    A parameter that is not in `allowed` is excluded if it has a default. If it has no default, it is reported as a
+    problem whose fix is `otherwise`.
     """
     if not callable(declared.target):
         problems.add(place, f"{declared.kind} {declared.name!r} is {declared.target!r}", "a function", "use a function")
@@ -129,7 +130,10 @@ def taken_names(
 
 
 def readable_names(function: Any, place: str, what: str, problems: Problems) -> tuple[str, ...]:
-    """Return the names of a function's parameters. `what` names the function in a problem report."""
+    """Return the names of a function's parameters.
+
+    If its signature is not readable, report a problem that names `what`.
+    """
     try:
         return names_of(function)
     except (TypeError, ValueError) as error:

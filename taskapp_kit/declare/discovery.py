@@ -125,7 +125,7 @@ def bundled_file(file: Path) -> bool:
 
 
 def missing_packages(app: str) -> list[str]:
-    """Return the packages that are not installed from the extra of an app or template, which has the same name."""
+    """Return the packages of an extra that are not installed. The extra has the same name as the app or template."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:  # the kit runs from a checkout and is not installed
@@ -143,7 +143,7 @@ def missing_packages(app: str) -> list[str]:
 
 
 def missing_extra(app: str) -> str | None:
-    """Return a message that names the missing packages of an app and how to install them, or None."""
+    """Return a message with an app's missing packages and the command that installs them, or None if none is missing."""
     packages = missing_packages(app)
     return f"{', '.join(packages)} not installed. Run: pip install '{DISTRIBUTION}[{app}]'" if packages else None
 

@@ -22,7 +22,10 @@ ignored with a warning.
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """The identity of an episode, without its `config`. `task` is the row with private fields, or None without rows."""
+    """The identity of an episode, without its `config`.
+
+    `task` is the row with private fields, or None if there are no rows.
+    """
 
     environment: EnvironmentSpec
     split: str
@@ -150,7 +153,10 @@ class ReadConfig:
 
 
 def read_config(spec: EnvironmentSpec, config: Mapping[str, Json]) -> ReadConfig:
-    """Parse `env.config` for the constructor. Raises RequestError if a field is invalid, and lists the valid names."""
+    """Parse `env.config` for the constructor.
+
+    Raises RequestError, which lists the valid fields, if a field is invalid.
+    """
     given = dict(config)
     split = given.pop("split", None)
     index = given.pop("index", None)

@@ -106,7 +106,7 @@ def is_role(name: object) -> bool:
 
 
 def wrong_choices(choices: object) -> str | None:
-    """Return a description of valid choices if these are invalid, or None if they are valid or empty."""
+    """Return a description of valid choices if `choices` is invalid, or None if it is valid or empty."""
     if isinstance(choices, (list, tuple)):
         labels = [label for label in choices if isinstance(label, str) and label.strip()]
         if not choices or (len(choices) >= 2 and len(labels) == len(choices) == len(set(labels))):

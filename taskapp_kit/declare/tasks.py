@@ -48,7 +48,7 @@ class TaskSource:
 
     @property
     def files(self) -> list[Path]:
-        """The JSONL files among the sources. A deploy uploads them."""
+        """The JSONL files among the sources. `taskapp deploy` uploads them."""
         sources = (self.shared, *self.sources.values())
         return [self._path(source) for source in sources if isinstance(source, (str, Path))]
 

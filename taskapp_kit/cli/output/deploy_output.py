@@ -94,16 +94,16 @@ def show_plan(plan: DeployPlan) -> None:
 
 
 def _model_words(plan: DeployPlan) -> list[str]:
-    """Return lines about optional variables for models in the Secret."""
+    """Return lines about optional variables in the Secret that set the models of judges and environments."""
     optional = plan.rehearsal.optional if plan.rehearsal is not None else ()
     lines = [f"the Secret may also contain {', '.join(optional)}"] if optional else []
     return [line for line in (*lines, _undeclared_roles(plan)) if line]
 
 
 def _undeclared_roles(plan: DeployPlan) -> str:
-    """Explain the variables of roles that an environment's code uses but does not declare.
+    """Return a note on the variables for model roles that an environment may use without declaring them.
 
-    The text is empty if no environment calls a model.
+    The note is empty if no environment can do this.
     """
     # Without a rehearsal, the app's environments and judges are unknown.
     if plan.rehearsal is not None and not plan.rehearsal.context:

@@ -68,7 +68,7 @@ def _course(details: RolloutDetails | None) -> Text:
 
 
 def _answer(turn: TurnDetails) -> str:
-    """Return the model's text, or its calls if it wrote no text."""
+    """Return the model's text, or its tool calls if it wrote no text."""
     calls = " ".join(action_words(call.tool, call.args) for call in turn.calls)
     return _text(turn.words) or _text(calls) or "(nothing)"
 

@@ -60,7 +60,7 @@ def print_summary(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def _add_numbers(facts: Table, summary: Numbers) -> None:
-    """Add the rows of an evaluation of one policy."""
+    """Add the figures of an evaluation with one policy to the table `facts`."""
     count = summary["rollouts"]
     facts.add_row(
         "reward", _mean(summary["reward"], of=count["done"]) + f"   {clean(summary['reward_formula'])}", style="bold"
@@ -241,7 +241,7 @@ def _mean(column: Mapping[str, Any], *, of: int | None = None) -> str:
 
 
 def _print_metrics(policies: Mapping[str, Numbers]) -> None:
-    """Print the metrics of the environment and the app. Print only the number of metrics whose mean is 0."""
+    """Print the means of the environment's and the app's metrics. Metrics with the mean 0 are only counted."""
     names = dict.fromkeys(name for metrics in policies.values() for name in metrics if name not in KIT_METRICS)
     shown = [name for name in names if any(metrics.get(name, {}).get("mean") for metrics in policies.values())]
     _print_columns(

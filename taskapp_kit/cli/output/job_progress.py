@@ -273,7 +273,7 @@ def cause_of(last: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[None]:
-    """Print that the job continues if Ctrl-C or a JobTimeout ends the block. Ctrl-C ends the command with status 1."""
+    """If Ctrl-C or a JobTimeout ends the block, print that the job continues. Ctrl-C ends the command with status 1."""
     try:
         yield
     except KeyboardInterrupt:

@@ -24,7 +24,10 @@ LINES_OF_A_CELL = 20
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """The printed line of a step without its number. Consecutive equal lines are printed once, with their number."""
+    """The printed line of a step, without the step's index.
+
+    If consecutive lines are equal, the first line is printed, followed by the number of repetitions.
+    """
 
     action: str
     observation: str

@@ -104,7 +104,10 @@ def one_line(text: str, width: int) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a score or a reward with at most six significant digits. None is `-`, and other values are short text."""
+    """Format a score or a reward with at most six significant digits.
+
+    None is shown as `-`, and any other value as text of at most 60 characters.
+    """
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float | int) else one_line(str(value), 60)
 
 

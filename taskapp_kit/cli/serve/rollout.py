@@ -167,8 +167,11 @@ def _local(
     """Play a rollout in this process and return its response body.
 
     `listener` is called with each event, in the environment's thread. `policy_note` is not empty if a default policy was
-    chosen. If the default policy cannot play, the error suggests --policy. Raises DiscoveryError and DeclarationError if
-    the app cannot be loaded, RequestError, RolloutFailed, Unavailable and StoreError.
+    chosen. If the default policy cannot play, the error suggests --policy.
+
+    Raises DiscoveryError and DeclarationError if the app cannot be loaded, RequestError if the request is invalid,
+    RolloutFailed if the rollout fails, Unavailable if a judge has no model, and StoreError if the store cannot be
+    opened.
     """
     target, request = local_app.open_app(app, settings), wire.RolloutRequest.model_validate(body)
 

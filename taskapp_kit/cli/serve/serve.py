@@ -138,8 +138,8 @@ def _show(settings: Settings) -> None:
 def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, reload: bool, log_level: str) -> None:
     """Serve the app until Ctrl-C. minted: the key that was created for this run, or None if a key is configured.
 
-    Raises DiscoveryError or DeclarationError if the app cannot be loaded, Unavailable, StoreError, and ConfigError if the
-    address is in use.
+    Raises DiscoveryError or DeclarationError if the app cannot be loaded, Unavailable if a package is missing,
+    StoreError if the store cannot be opened, and ConfigError if the address is in use.
     """
     uvicorn_server.log_to_stderr(log_level, settings.log_format)
     exposure: Any = "local" if local else "public"
@@ -199,9 +199,11 @@ def reload_factory() -> FastAPI:
 
 
 def _with_key(settings: Settings) -> tuple[Settings, str | None, bool]:
-    """Return settings with a key, the key if it was created here (otherwise None), and whether only this machine can call.
+    """Return the settings with a key, the key if this function created it, and whether the server is local.
 
-    Raises ConfigError if other machines can call and no key is configured.
+    The second value is None if a key was already configured. A local server listens on a loopback address.
+
+    Raises ConfigError if other machines can reach the server and no key is configured.
     """
     local = uvicorn_server.bound_to_this_machine(settings.host)
     if auth.Keys.of(settings).configured():

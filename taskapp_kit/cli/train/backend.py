@@ -154,9 +154,9 @@ def serve(
 
 
 def _keys(settings: Settings, host: str, *, local: bool) -> tuple[list[str], str | None]:
-    """Return the configured keys and None, or no keys and a new key.
+    """Return (the configured keys, None). If no key is configured, return (an empty list, a new key).
 
-    Raises ConfigError if no key is configured and other machines can call.
+    Raises ConfigError if no key is configured and other machines can reach the backend.
     """
     keys = [key for key in (settings.variable(KEY) or "").split(",") if key.strip()]
     if keys:
@@ -178,7 +178,7 @@ def _engine(name: str, settings: Settings, gateway: gateways.GatewayOptions) -> 
     """
     if name == rollouts_engine.RolloutsEngine.name:
         if gateway != gateways.GatewayOptions():
-            raise ConfigError("The engine rollouts has no gateway.", hint="Pass --engine local, or omit --gateway-*.")
+            raise ConfigError("The engine `rollouts` has no gateway.", hint="Pass --engine local, or omit --gateway-*.")
         yield rollouts_engine.RolloutsEngine()
         return
     local_engine.check_installed()

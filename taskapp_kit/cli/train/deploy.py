@@ -245,7 +245,7 @@ def _secrets(
     missing = own in account.missing
     if missing and not flags["create_secret"]:
         raise modal_account.ModalRefused(
-            f"The Secret {own!r} with {', '.join(plan.required_keys)} does not exist on Modal.",
+            f"The Secret {own!r}, which must contain {', '.join(plan.required_keys)}, does not exist on Modal.",
             hint="Pass --create-secret to create it from .env or --env-file FILE, with a new key if they contain none.",
         )
     if missing or flags["update_secret"]:

@@ -173,5 +173,5 @@ def _show(jobs: list[dict[str, Any]]) -> None:
 
 
 def _moment(job: Mapping[str, Any]) -> str:
-    """Return when the job was submitted, to the second, or `-` if it is unknown. The backend reports ISO 8601."""
+    """Return the time at which the job was submitted, without fractions of a second, or `-` if it is unknown."""
     return str(job.get("created_at") or "-").partition(".")[0].replace("T", " ")

@@ -35,7 +35,7 @@ IMPORT_EXAMPLE = "taskapp models import lever.tar"
 
 
 def _here(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --models, whose value (or the setting) is passed as the directory `models`, and --json."""
+    """Add the options --models, --env-file and --json. The directory of models is passed to the command as `models`."""
 
     @functools.wraps(command)
     def with_folder(*args: Any, models: Path | None, env_files: Sequence[str], as_json: bool, **others: Any) -> None:

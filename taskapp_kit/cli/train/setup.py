@@ -124,8 +124,9 @@ def _typed_address(text: str) -> str | None:
 def _discovered(environment: str, interactive: bool) -> str:
     apps = deployed_apps(environment)
     if not apps:
+        where = f"the Modal environment {environment!r}" if environment else "Modal's default environment"
         raise ConfigError(
-            "No task app is deployed in this Modal environment.",
+            f"No task app is deployed in {where}.",
             hint="Deploy an app with `taskapp deploy APP --name NAME`.",
         )
     for number, app in enumerate(apps, start=1):

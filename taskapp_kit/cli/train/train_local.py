@@ -133,16 +133,18 @@ class LocalServers:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Return both keys, which must never be printed."""
+        """Return the backend's key and the task apps' key. They must never be printed."""
         return self.key, self.task_app_key
 
 
 def train(training: LocalTraining, ctx: click.Context) -> LocalResult:
     """Run the job to its end, and write the files about the job.
 
-    Ctrl-C stops the job and the servers, and ends the command with status 1. Raises Unavailable if a package is missing,
-    DiscoveryError and DeclarationError if a task app cannot be loaded, ConfigError, StoreError, TaskAppError and
-    BackendError.
+    Ctrl-C stops the job and the servers, and ends the command with status 1.
+
+    Raises Unavailable if a package is missing, DiscoveryError or DeclarationError if a task app cannot be loaded,
+    ConfigError for an invalid setting, StoreError if a store cannot be opened, and TaskAppError or BackendError if a
+    request to the task app or the backend fails.
     """
     servers: LocalServers | None = None
     try:
@@ -234,7 +236,9 @@ def _calls_others(config: RlConfig) -> bool:
 async def left_job(
     training: LocalTraining, jobs: Jobs, task_app_url: str, urls: Mapping[str, str] | None = None
 ) -> tuple[str, str | None]:
-    """Return the idempotency key of a new job, and the id of the unfinished job to continue, or None.
+    """Return the idempotency key of a new job, and the id of the unfinished job to continue.
+
+    The id is None if no job is unfinished, or if `fresh` is set, which cancels the unfinished job.
 
     The task apps' addresses in the unfinished job are updated.
     """

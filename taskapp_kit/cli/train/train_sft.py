@@ -71,7 +71,9 @@ def train(
 ) -> tuple[SftResult, JobFiles]:
     """Run the job to its end, and write the files about the job. Ctrl-C ends the command with status 1.
 
-    Raises Unavailable if a package is missing, ConfigError, JobError and TrainingError.
+    Raises Unavailable if a package is missing, ConfigError if the model or the conversations cannot be used, JobError
+    if the available memory or disk space is too small, TrainingError if an update fails, and CheckpointError if a
+    checkpoint cannot be read or saved.
     """
     check_installed("`taskapp train --type sft`", also=DRAWING)
     # Fine-tuning plays no rollouts and needs no task app, keys or gateway, so it isn't a job of the backend: it runs in this

@@ -52,7 +52,10 @@ class AppSource:
 
     @property
     def ours(self) -> bool:
-        """Whether the app is a TaskApp, whose key is in the settings. Other apps may use a variable."""
+        """Whether the app is a TaskApp.
+
+        A TaskApp reads its API key from the settings; other apps read it on their own.
+        """
         return isinstance(self.app, TaskApp)
 
     def asgi(self, settings: Settings, exposure: Exposure) -> ASGIApp:
@@ -147,7 +150,8 @@ def _foreign(module: ModuleType, attribute: str | None, error: DiscoveryError) -
     if attribute:
         raise error
     raise DiscoveryError(
-        f"{module.__file__} defines no task app. Expected a TaskApp, an ASGI application named `app`, or build_config().",
+        f"{module.__file__} defines no task app. "
+        "Expected a TaskApp, an ASGI application named `app`, or a function named `build_config`.",
         hint='Write: app = TaskApp("name", version="1.0.0")',
     )
 

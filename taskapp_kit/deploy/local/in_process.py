@@ -56,7 +56,8 @@ class InProcessTaskApp:
         config_factory: A function that returns a config of Synth's package.
         task_app_path: A file, such as `adder.py` or `adder.py:app`, or the name of a bundled app.
         port: Port to listen on, or 0 for any free port.
-        host: Address to listen on. With an address that means all interfaces, other machines can reach the app.
+        host: Address to listen on. With 0.0.0.0 or another address for all interfaces, other machines can reach the
+            app.
         tunnel_mode: Kind of tunnel: "auto", "local", "quick", "named" or "preconfigured". See
             `deploy/tunnel/tunnel_settings.py`.
         preconfigured_url: An existing public address at which this app is reachable.
@@ -69,8 +70,8 @@ class InProcessTaskApp:
         skip_tunnel_verification: Whether to use the tunnel without testing it.
         on_start: Function that is called with this object when the app is ready. It may be async in `async with`. If it
             raises, everything is closed and the exception propagates.
-        on_stop: Function that is called with this object before the app is stopped. An exception propagates, unless the
-            block itself has raised; it is then logged.
+        on_stop: Function that is called with this object before the app is stopped. An exception that it raises
+            propagates. If the block itself has raised, the exception of `on_stop` is logged instead.
         backend_url: Address of the backend. With `tunnel_mode="auto"`, it determines whether a tunnel is needed.
         tunnel_hostname: Host name of a named tunnel.
         tunnel_token: Token of a named tunnel.
@@ -218,7 +219,10 @@ class InProcessTaskApp:
             self._close()
 
     async def start_async(self) -> None:
-        """Do the same as `start` without blocking the event loop. If cancelled, close everything first."""
+        """Do the same as `start` without blocking the event loop.
+
+        If the call is cancelled, everything that was opened is closed before CancelledError is raised.
+        """
         self._hold()
         try:
             source = self._source()  # in this thread, as some imports require
@@ -352,7 +356,10 @@ class InProcessTaskApp:
             await result
 
     async def _elsewhere(self, work: Callable[[], None]) -> None:
-        """Run `work` in another thread. If the waiting task is cancelled, signal `work` to stop and wait for it."""
+        """Run `work` in another thread.
+
+        If the calling asyncio task is cancelled, signal `work` to stop and wait for its end.
+        """
         running = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             await asyncio.shield(running)

@@ -182,7 +182,8 @@ async def _run(
         elif served.key_was_minted and upload_key is None:
             raise BadArgument(
                 f"No API key is set, and the backend at {backend} does not have the key that was created for this run.",
-                hint="Set ENVIRONMENT_API_KEY to the backend's key, or pass upload_key=True to replace that key.",
+                hint="Set ENVIRONMENT_API_KEY to the task app's key that was uploaded to the backend, "
+                "or pass upload_key=True to replace the uploaded key.",
             )
         elif served.key_was_minted:
             log.warning(

@@ -57,7 +57,9 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
             log.info("port %d on %s is in use, so the task app listens on port %d", port, host, candidate)
         return bound
     if last > port:
-        raise ConfigError(f"No port between {port} and {last} on {host} is free.", hint="Pass 0 for any free port.")
+        raise ConfigError(
+            f"No port between {port} and {last} on {host} is free.", hint="Pass port=0 to use any free port."
+        )
     raise ConfigError(
         f"Port {port} on {host} is in use by another program.",
         hint="Stop that program, pass another port, or pass auto_find_port=True to use the next free port.",
@@ -67,7 +69,7 @@ def take_port(host: str, port: int, *, search: bool) -> socket.socket:
 def start_server(
     app: ASGIApp, bound: socket.socket, *, name: str, host: str, seconds: float, leave: threading.Event
 ) -> BackgroundServer:
-    """Start the server. Raises the startup error of the app, which is a TaskAppError unless it is another KitError."""
+    """Start the server. If the app fails to start, raise its KitError, or a TaskAppError for any other exception."""
     from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     server = BackgroundServer(app, host=host, bound=bound, grace_seconds=GRACE_SECONDS)

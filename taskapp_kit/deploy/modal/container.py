@@ -103,7 +103,8 @@ def serve(
 ) -> FastAPI:
     """Return the FastAPI app of a container.
 
-    Outside of a container, as with `web.local()`, idempotency records are stored in memory and boxes run locally.
+    Outside of a container, as with `web.local()`, idempotency records are stored in memory, and the boxes of
+    `taskapp_kit.sandbox` run locally.
 
     Args:
         target: See `load_task_app`.

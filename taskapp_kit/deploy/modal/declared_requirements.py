@@ -119,7 +119,8 @@ def python_version(requires: str, installed: tuple[int, int]) -> str:
     """Return the Python version of the container.
 
     This is the version of the deploying Python if `requires` allows it, and the oldest allowed version otherwise. The
-    image pins the versions of packages that are installed on this machine, which exist for the deploying Python.
+    deploying Python is preferred because the image pins the package versions that are installed on this machine, and
+    these versions support the deploying Python.
 
     Raises:
         ConfigError: Modal has no Python that `requires` allows.

@@ -128,7 +128,10 @@ class ModalIdempotencyStore(LeasedIdempotencyStore[DictRecord]):
         await self._entries.remove(f"holder/{self.owner}")
 
     async def _put(self, ticket: IdempotencyRecord, over: DictRecord | None) -> DictRecord | None:
-        """Put the record, then put its link at the end of the chain. Return the current record if the key is taken."""
+        """Put the record, then put its link at the end of the chain.
+
+        Return None, or the current record if the key is taken.
+        """
         while True:
             place, there = (None, None) if ticket.key is None else await self._end_of(f"key/{ticket.key}", over)
             if there is not None:

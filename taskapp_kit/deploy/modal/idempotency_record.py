@@ -95,7 +95,7 @@ class DictRecord:
         ticket: The idempotency record.
         claim: The id of this write, with which the writer recognizes its own record.
         owner: The container that owns the record (`holder` in JSON).
-        beat: The owner's beat at the time of the claim.
+        beat: How often the owner had renewed its lease at the time of the claim.
         freed: Whether the key can be claimed again.
         failure: The failure of the rollout, or None.
         answer: The number of parts of the answer, or None if no answer is stored.
@@ -232,7 +232,7 @@ def _compressed(text: bytes | None) -> bytes | None:
 
 
 def damaged(rollout_id: str, fault: Exception) -> StoreError:
-    """Return the error for an entry of a rollout that cannot be decoded."""
+    """Return the error for a rollout's entry that cannot be decoded."""
     return StoreError(
         f"the result of rollout {rollout_id!r} in the modal.Dict cannot be read: {type(fault).__name__}.",
         hint="Send the request again with a new Idempotency-Key.",

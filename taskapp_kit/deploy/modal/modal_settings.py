@@ -197,7 +197,7 @@ class ModalSettings:
         return whole
 
     def all_required_keys(self) -> tuple[str, ...]:
-        """Return the variables that the Secret must contain: `required_keys` and, for a Postgres store, its address."""
+        """Return the variables that the Secret must contain, including TASKAPP_STORE for a Postgres store."""
         more = (STORE_KEY,) if self.store == "postgres-secret" else ()
         return tuple(dict.fromkeys((*(self.required_keys or ()), *more)))
 

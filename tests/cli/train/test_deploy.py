@@ -244,7 +244,7 @@ def test_a_deploy_that_is_stopped_stops_modals_and_leaves_nothing(own: Path, num
 @pytest.mark.parametrize(
     ("secrets", "apps", "arguments", "status", "words"),
     [
-        ({}, {}, (), 1, "The Secret 'capitals-env' with ENVIRONMENT_API_KEY does not exist on Modal"),
+        ({}, {}, (), 1, "The Secret 'capitals-env', which must contain ENVIRONMENT_API_KEY, does not exist on Modal"),
         (
             {"capitals-env": {"OTHER"}},
             {},
