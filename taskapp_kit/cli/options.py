@@ -48,7 +48,7 @@ class JsonObject(ValueKind):
 
 
 class ActionValue(ValueKind):
-    """An action: `{"tool": {args}}`, a list of them, or plain text (with or without JSON quotes)."""
+    """An action: `{"tool": {args}}`, a list of such objects, or plain text (with or without JSON quotes)."""
 
     name = "JSON"
 

@@ -38,7 +38,7 @@ def chosen_policy(
     *,
     app: str = "",
 ) -> tuple[dict[str, Any], str]:
-    """Return `policy.config`, and a note for the user about the choice, which may be empty.
+    """Return `policy.config`, and a note for the user about the chosen policy. The note may be empty.
 
     If APP is a server on another machine, a warning states that the server will receive the model's key. The backend's key
     is never sent to such a server.
@@ -70,7 +70,7 @@ class ChosenPolicies:
         configs: Each `policy.config` by a unique name.
         in_models_file: For each model that was chosen by name: its name in `configs`, mapped to its name in models.toml
             or on a backend.
-        note: A note for the user about the choice, which may be empty.
+        note: A note for the user about the chosen policy. It may be empty.
     """
 
     configs: dict[str, dict[str, Any]] = field(repr=False)

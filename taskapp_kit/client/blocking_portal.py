@@ -1,4 +1,4 @@
-"""Blocking versions of the asynchronous clients' calls, which also work inside a running event loop.
+"""Blocking versions of the asynchronous clients' calls. They also work inside a running event loop.
 
 For example, the guides call `job.submit()` inside `async def main()`. The coroutine then runs in an event loop on
 another thread, and the caller blocks until the coroutine has finished.
@@ -27,10 +27,10 @@ AHEAD = 64
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine and return its result. Ctrl-C, or cancelling the calling task, first cancels the coroutine.
+    """Run a coroutine and return its result.
 
-    Inside a running event loop, this function blocks the loop, and the coroutine and its callbacks run on another
-    thread.
+    Ctrl-C, or cancelling the calling asyncio task, first cancels the coroutine. Inside a running event loop, this
+    function blocks the loop, and the coroutine and its callbacks run on another thread.
     """
     try:
         asyncio.get_running_loop()
@@ -89,7 +89,10 @@ class LoopThread:
         self._portal = portal
 
     def call(self, function: Callable[[], Awaitable[Result]]) -> Result:
-        """Run a coroutine function and return its result. Ctrl-C, or cancelling the calling task, ends the wait."""
+        """Run a coroutine function and return its result.
+
+        Ctrl-C, or cancelling the calling asyncio task, ends the wait.
+        """
         return _CallingTask().wait(self._portal.start_task_soon(function))
 
     def entered(self, context: AbstractAsyncContextManager[Item]) -> AbstractContextManager[Item]:
@@ -116,7 +119,7 @@ class DaemonLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine and return its result. An exception in the calling thread (Ctrl-C) cancels the coroutine."""
+        """Run a coroutine and return its result. An exception in the calling thread, such as Ctrl-C, cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -147,7 +150,7 @@ class _CallingTask:
             raise asyncio.CancelledError
 
     def wait(self, future: Future[Result]) -> Result:
-        """Wait for the future and return its result. Raises CancelledError if the calling task is cancelled."""
+        """Wait for the future and return its result. Raises CancelledError if the calling asyncio task is cancelled."""
         while True:
             try:
                 return future.result(POLL_SECONDS)

@@ -49,7 +49,8 @@ class TaskAppClient:
         hop_seconds: Time limit for the response to one redirect or poll. The POST itself may take as long as the
             rollout, because a server without a gateway responds only when the rollout has ended.
         headers: Additional headers for every request, such as `Modal-Key` and `Modal-Secret`.
-        refuse: Function that receives the IP address of each connection and returns the reason to reject it, or None.
+        refuse: Function that receives the IP address of each connection and returns the reason to reject the
+            connection, or None to accept it.
 
     Raises:
         ConfigError: The address, the key or the time limit is invalid.
@@ -140,7 +141,7 @@ class TaskAppClient:
             if error.status != 202:
                 raise
             message = f"The rollout {rollout_id} at {self.url} is still running."
-            raise TaskAppError(message, status=202, code="running", hint="Call this again later.") from None
+            raise TaskAppError(message, status=202, code="running", hint="Call this method again later.") from None
 
     async def recorded_rollout(self, rollout_id: str) -> dict[str, Any]:
         """Send `GET /rollouts/{rollout_id}?events=1` and return the response of a rollout that was scored or failed.

@@ -46,7 +46,10 @@ def read_list(value: Any) -> tuple[str, ...]:
 
 
 def read_keys_for(value: Any) -> tuple[str, ...]:
-    """Parse a list of HOST=VARIABLE, which states which host receives the key in which variable."""
+    """Parse a list of HOST=VARIABLE.
+
+    Calls to HOST receive the API key that the environment variable VARIABLE contains.
+    """
     entries = read_list(value)
     for entry in entries:
         host, _, variable = entry.rpartition("=")
@@ -62,7 +65,7 @@ def read_keys_for(value: Any) -> tuple[str, ...]:
 
 
 def read_aliases(value: Any) -> tuple[str, ...]:
-    """Parse a list of NAME=MODEL, which contains local models by alias."""
+    """Parse a list of NAME=MODEL, in which NAME is an alias of the local model MODEL."""
     entries = read_list(value)
     if any(not name or not model for name, _, model in (entry.partition("=") for entry in entries)):
         raise UnusableValue("a comma-separated list of NAME=MODEL, such as Qwen/Qwen3-0.6B=tiny")

@@ -320,7 +320,7 @@ class TaskApp(Declarations):
                 one string for each trajectory. Group judges are called only by `POST /score_group`, never for a
                 single rollout.
             model: Role of the model to call, or several roles.
-            combine: How several scores are combined into one.
+            combine: How the scores from several model calls are combined into one score.
             choices: Labels from which the model chooses instead of returning a number, from worst to best.
             kind: "reward_model" calls an endpoint that returns only a number. A str is sent as `input`, and a list of
                 messages as `messages`. A dict is sent unchanged.

@@ -96,7 +96,7 @@ def is_host_and_port(reference: str) -> bool:
 
 
 def bundled_root(kind: Literal["environments", "templates"]) -> Path:
-    """Return the directory of the bundled environments or templates, which is `_bundled` in the wheel."""
+    """Return the directory of the bundled environments or templates. In an installed package, it is in `_bundled`."""
     package = Path(__file__).resolve().parent.parent
     for root in (package / "_bundled" / kind, package.parent / kind):
         if root.is_dir():
@@ -233,7 +233,7 @@ def _import_failed(what: str, error: BaseException) -> DiscoveryError:
 
 
 def _named_like_a_standard_module(name: str | None, frames: Sequence[traceback.FrameSummary]) -> Path | None:
-    """Return the author's file that has the same name as the imported standard module, or None."""
+    """Return the author's file that hides the standard module `name`, or None if no such file exists."""
     top = (name or "").partition(".")[0]
     if top not in sys.stdlib_module_names or not frames:
         return None

@@ -63,7 +63,8 @@ def find_instance(
         spec: The environment.
         split: Name of the split. Defaults to the split that contains the seed, or to the first split if the environment
             has rows or `seed` is None.
-        seed: The seed, which is the index in the split if the environment has rows. If it is None, `rng` draws a seed.
+        seed: The seed. If the environment has rows, the seed is a row's index in the split. If it is None, `rng` draws
+            a seed.
         rng: Random generator that draws the seed.
         selection: Required values of the row's `difficulty` and `tags`.
 

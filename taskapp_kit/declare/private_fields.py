@@ -158,7 +158,7 @@ class PublicRows:
     def _model(self, value: Any, declared: list[Any]) -> Any:
         """Return a copy of a pydantic model or a dataclass without private fields.
 
-        `declared` contains the arguments of a generic dataclass, which its instances do not store.
+        `declared` contains the type arguments of a generic dataclass, because its instances do not store them.
         """
         kind = type(value)
         kinds = [

@@ -269,7 +269,7 @@ def _parse(path: Path, place: str, app: str) -> Any:
 
 
 def _without_aliases() -> Any:
-    """Return PyYAML's safe loader without aliases, which can expand a few hundred bytes to terabytes."""
+    """Return PyYAML's safe loader, which rejects aliases, because they can expand a few hundred bytes to terabytes."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -272,7 +272,7 @@ def _members(read: Any) -> Mapping[str, Any] | None:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Return the schema without the titles that pydantic generates, which repeat the names and cost tokens."""
+    """Return the schema without the titles that pydantic generates. They repeat the names and cost tokens."""
     if isinstance(schema, dict):
         return {
             key: (

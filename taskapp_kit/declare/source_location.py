@@ -34,7 +34,7 @@ def calling_line(depth: int) -> str:
 
 
 def line_of(target: Any, fallback: str) -> str:
-    """Return `file:line` of a function, or `fallback` for a class or callable object, which has no source line."""
+    """Return `file:line` of a function, or `fallback` if the value is not a function but a class or callable object."""
     code: CodeType | None = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
     if code is not None and not code.co_filename.startswith("<"):  # the generated __init__ of a dataclass has no file
         return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"

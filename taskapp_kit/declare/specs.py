@@ -198,7 +198,7 @@ class JudgeSpec(ScopedSpec):
         group: Whether the judge compares the rollouts of one seed instead of scoring single rollouts.
         function: Returns the content to score. If it is None, as for rubric files, the transcript is scored.
         models: Roles of the models. Each model is called `samples` times.
-        combine: How several scores are combined into one.
+        combine: How the scores from several model calls are combined into one score.
         choices: Labels from which the model chooses instead of returning a number, from worst to best. Their scores are
             spread evenly over the scale.
         kind: "reward_model" if the endpoint returns only a number.

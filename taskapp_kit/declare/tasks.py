@@ -115,7 +115,7 @@ class TaskSource:
         return []
 
     def public(self, row: Any) -> dict[str, Json]:
-        """Return the row as JSON without private fields, which also excludes private fields of nested models."""
+        """Return the row as JSON. Private fields of the row and of nested models are omitted."""
         public = self.without_private(row)
         if public is not row and hasattr(public, "model_dump"):  # a nested union would warn about missing fields
             public = public.model_dump(mode="json", warnings=False)

@@ -115,6 +115,6 @@ async def _running(
 async def _declared(
     app: str, env_files: Sequence[str], options: doctor_options.DoctorOptions
 ) -> list[doctor_finding.DoctorFinding]:
-    """Import an app, play it in this process and return the findings."""
+    """Import an app, play its environments in this process and return the findings."""
     settings = load_settings(env_files=env_files)
     return [finding async for finding in examine.examine(local_app.open_app(app, settings), options, settings)]

@@ -210,7 +210,7 @@ class _Terminal:
                 self._out.print(f"reward {number(step.reward)}", style="bold" if step.reward else "dim")
 
     def _check(self, answer: Decision) -> None:
-        """Check the arguments before they are played, so that a typo costs no step.
+        """Check the arguments before the action is played, so that a typo does not cost a step.
 
         Raises NotUnderstood if the arguments do not match the tool's schema.
         """

@@ -210,7 +210,8 @@ def _flags_for_directory(ctx: click.Context, path: str, *, own: bool) -> set[str
 
     Raises UsageError if an option would change the directory's plan.
 
-    own: Whether the directory belongs to this user. If not, --inference-url is allowed, because it confirms the addresses.
+    own: Whether the directory belongs to this user. If not, --inference-url is allowed, because it confirms the model's
+    address.
     """
     flags = typed(ctx)
     for name, flag in flags.items():

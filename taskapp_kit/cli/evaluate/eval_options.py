@@ -127,7 +127,7 @@ class EvalOptions:
         app: The app's reference, or the URL of a server.
         local: For a URL, the app that computes the aggregates.
         models: Names of models in models.toml, by the policy's name.
-        plan: All fields of EvalPlan except `seeds`. The policies include their keys.
+        plan: All fields of EvalPlan except `seeds`. The policies include the API keys of their models.
         seeds: The seeds from the command line or from a stored plan.
         selected: Whether the seeds are final. If not, the split, the difficulty and the tags still filter them.
     """

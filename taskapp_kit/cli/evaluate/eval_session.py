@@ -317,7 +317,8 @@ class PlayedAgain:
         app: The reference or URL of the evaluation's app, or None if the evaluation does not name it.
         seeds: The seeds, in the format of --seeds.
         only: The (seed, sample) pairs to play. If it is empty, sample 0 of each seed is played.
-        policies: Each `policy.config` by name, with its key, or None if the command line chooses the policies.
+        policies: Each `policy.config` by name, with the model's API key, or None if the command line chooses the
+            policies.
         models: Names of models in models.toml, by the policy's name.
         options: The evaluation's values of other options, by option name. Options on the command line are omitted.
     """

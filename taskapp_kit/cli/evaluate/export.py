@@ -65,7 +65,7 @@ LEARNED = options(
 class ExportGroup(click.Group):
     """A command with a SOURCE argument that also has subcommands.
 
-    To export a directory whose name is the name of a subcommand, write `./tasks`.
+    A directory with the same name as a subcommand, such as `tasks`, must be written as `./tasks`.
     """
 
     def make_context(

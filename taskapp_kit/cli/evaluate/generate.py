@@ -1,4 +1,4 @@
-"""`taskapp generate`: generate a package of an app for another library."""
+"""`taskapp generate`: generate a package that makes an app available to another library."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _print(compared: replays.Compared) -> None:
 
 
 def _source_of(source: str, app: str | None) -> tuple[str, str | None]:
-    """Return the address of the store, and the app, which is by default the evaluation's app.
+    """Return the address of the store, and the app's reference. If `app` is None, use the evaluation's app.
 
     Raises ConfigError if an evaluation's directory contains no store.
     """

@@ -144,7 +144,10 @@ class _Rollout:
 async def _read(
     reference: str, key: str | None, scorer: str | None, rollout_id: str | None, chosen: Selection, *, images: bool
 ) -> tuple[list[RolloutRow], _Rollout | None]:
-    """Return the rows (one more than requested if there are more) and, if a single rollout is selected, the rollout."""
+    """Return the selected rows, or an empty list and the rollout if a single rollout is selected.
+
+    The list has one row beyond the limit if more rollouts exist.
+    """
     source = sources.open_source(reference, key=key)
     try:
         if scorer is not None:

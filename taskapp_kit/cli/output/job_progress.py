@@ -212,7 +212,10 @@ def sentence(event: Mapping[str, Any]) -> str:
 
 
 def evaluation_words(rewards: Mapping[int, float | None]) -> str:
-    """Return the mean rewards of the first and the last few evaluations, as text."""
+    """Return the mean rewards of the evaluations as text.
+
+    From a long list, only the first and the last few are shown.
+    """
     words = [f"{number(rewards[step])} after step {step}" for step in sorted(rewards)]
     shown = words if len(words) <= SHOWN_EVALUATIONS else [words[0], "…", *words[1 - SHOWN_EVALUATIONS :]]
     return f"evaluations: {', '.join(shown)}"

@@ -173,7 +173,7 @@ def _serve(app: str, settings: Settings, *, minted: str | None, local: bool, rel
 
 
 def _hide_handed_keys() -> None:
-    """Protect the keys, which this process passes to the serving child, from processes that run an author's code."""
+    """Hide the serving child's keys from processes that run an author's code."""
     # The resource tracker of `multiprocessing` would start together with the child and inherit the environment, which every
     # process of the user can read. So start the tracker now, without the keys.
     with hidden_from_authors():

@@ -275,7 +275,10 @@ def _secrets(
 def after(
     plan: modal_plans.DeployPlan, how: modal_run.DeployOptions, key: str | None, *, wait: bool, as_json: bool
 ) -> None:
-    """Print the app's address and the next command. With `wait`, first wait until the app responds. Raises ModalRefused."""
+    """Print the app's address and the next command. With `wait`, first wait until the app responds.
+
+    Raises ModalRefused if Modal does not return the address, the app does not respond, or its first rollout fails.
+    """
     url = modal_account.address(plan.app_name, modal_settings.WEB_FUNCTION, environment=how.environment)
     deployed: dict[str, Any] = {"app_name": plan.app_name, "url": url, "environment": how.environment}
     if wait:
@@ -344,7 +347,8 @@ def secret_values(plan: modal_plans.DeployPlan, env_files: Sequence[str], *, min
     """Return the values for the Secret from the env files, or from `.env` if `env_files` is empty.
 
     If `mint` is true and neither the files nor the process environment set ENVIRONMENT_API_KEY, a key is created and
-    written to the last env file, which then has mode 600, because Modal never shows the key again. The key is not printed.
+    written to the last env file, because Modal never shows the key again. The file then has mode 600. The key is not
+    printed.
 
     Raises ConfigError if an env file cannot be read or written, or if TASKAPP_STORE is not a Postgres address.
     """

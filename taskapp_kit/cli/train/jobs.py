@@ -28,7 +28,7 @@ MAX_LISTED = 1000
 
 
 def _at_a_backend(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options --env-file and --backend-url, whose values are passed as `settings`, and --json."""
+    """Add the options --env-file, --backend-url and --json. The first two set the command's argument `settings`."""
 
     @functools.wraps(command)
     def with_settings(

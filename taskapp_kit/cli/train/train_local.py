@@ -372,7 +372,8 @@ def _by_step(result: LocalResult, name: str) -> Mapping[int, float]:
 def _next(training: LocalTraining, model: str) -> list[str]:
     """Return the command that plays the evaluations' episodes with the trained model and the same sampling.
 
-    If the job has several environments, whose seeds and configs differ, the command names only the app and the model.
+    If the job has several environments, the command names only the app and the model, because the environments may have
+    different seeds and configs.
     """
     document, command = training.config.document, ["taskapp", "eval", training.task_app]
     rollout, evaluation, policy = (document.get(name) or {} for name in ("rollout", "evaluation", "policy"))

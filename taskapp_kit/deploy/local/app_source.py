@@ -227,7 +227,7 @@ def _file_of(reference: str) -> tuple[Path | None, str | None]:
 
 
 def _loaded(file: Path) -> ModuleType | None:
-    """Return the module that was imported from this file, or None."""
+    """Return the module that `load_file` imported from this file, or None if the file was not imported."""
     path = str((file / "app.py" if file.is_dir() else file).resolve())
     return next(
         (

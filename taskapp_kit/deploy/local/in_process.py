@@ -46,7 +46,7 @@ Callback = Callable[["InProcessTaskApp"], Any]
 
 
 class InProcessTaskApp:
-    """A server for a task app, which runs during a `with` block.
+    """A server that serves a task app during a `with` block.
 
     Pass exactly one of app, config, config_factory and task_app_path.
 

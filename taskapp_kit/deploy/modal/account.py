@@ -59,8 +59,8 @@ def look(
 ) -> Account:
     """Check who deployed an app with this name, and whether the Secrets exist.
 
-    The last Secret in `secrets` is the app's own, which must contain `required_keys`. Raises ModalRefused if the query
-    fails.
+    The last Secret in `secrets` is the app's own Secret, and it must contain `required_keys`. Raises ModalRefused if
+    the query fails.
     """
     answer = _ask(
         "look",
@@ -188,7 +188,10 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connect(seconds: float) -> None:
-    """Create Modal's client, which later calls use. After `seconds`, report a timeout and exit the process."""
+    """Create Modal's client, which later calls use.
+
+    If connecting takes longer than `seconds`, report a ConnectionError and exit the process.
+    """
     import modal
 
     def too_long() -> None:

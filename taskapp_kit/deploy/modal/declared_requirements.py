@@ -90,7 +90,7 @@ class DeclaredRequirements:
 
 
 def read_needs(target: Target, *, beside: Path) -> DeclaredRequirements:
-    """Return the declared requirements of `target`, which are empty for a bundled environment.
+    """Return the requirements that `target` declares. A bundled environment declares none.
 
     Raises:
         ConfigError: A declaration is invalid. The message lists every problem.
@@ -231,7 +231,10 @@ def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_kit(lines: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the requirements without the kit, which is installed from a wheel, and the required extras of the kit."""
+    """Return the requirements except the one on the kit, and the kit's extras that they require.
+
+    The kit itself is installed from a wheel.
+    """
     kept, extras = [], []
     for line in lines:
         requirement = parse_requirement(line)

@@ -57,7 +57,8 @@ class Deployment:
     Args:
         target: `my_app.py`, `my_app.py:app`, a directory with an `app.py`, `package.module:app`, or a bundled name.
         said: Settings that override the app's `[tool.taskapp.modal]`.
-        beside: `__file__` of the calling module. A relative path in `target` starts in its directory.
+        beside: `__file__` of the calling module. A relative path in `target` starts in this module's
+            directory.
         rehearsal: The result of an import check of the same app. By default, the check is run.
 
     Raises:

@@ -192,7 +192,7 @@ def _insist(process: OwnedProcess[None]) -> None:
 
 
 def address_in(line: str, before: str) -> str | None:
-    """Return the address of the web function if `line` contains it and the previous line reports its creation.
+    """Return the web function's address if `line` contains it and the previous line reports that it was created.
 
     Other addresses, such as those that are printed while an image is built, must not match, because a key is sent to
     the returned address.
