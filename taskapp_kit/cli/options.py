@@ -27,7 +27,7 @@ class Seed(ValueKind):
     name = "seed"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the seed. Fails if the value is not an integer in the range."""
+        """Return the seed. Fails if the value is not an integer from 0 to 2⁶³−1."""
         text = str(value)
         if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < SEED_LIMIT):
             self.fail(f"{text[:80]!r} is not a valid seed. Expected an integer from 0 to {SEED_LIMIT - 1}.", param, ctx)

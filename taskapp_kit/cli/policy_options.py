@@ -123,7 +123,7 @@ def chosen_policies(
 
 
 def chosen_model(settings: Settings, model: str | None, url: str | None, *, app: str = "") -> dict[str, Any]:
-    """Return the fields of `policy.config` for a model at an address, or for a model by name.
+    """Return the fields of `policy.config` for the model at the address `url` or with the name `model`.
 
     A name is looked up first in models.toml, then among the models on this machine. If it begins with `ft:` or `rl:`, it is
     then looked up on the backend. A model on this machine is served until the command ends, if APP can reach it.
@@ -172,7 +172,8 @@ def _of_the_backend(settings: Settings, model: str) -> dict[str, Any]:
         raise ConfigError(
             f"The model {model!r} is not on this machine, and no backend is configured.",
             hint="`taskapp models list` shows the models on this machine. For a model on a backend, set "
-            f"{BACKEND_VARIABLES[0]} and {SYNTH_KEY}. For any other model, pass --inference-url or edit models.toml.",
+            f"{BACKEND_VARIABLES[0]} and {SYNTH_KEY}. For any other model, pass --inference-url, or add it to "
+            "models.toml.",
         )
     key = settings.variable(SYNTH_KEY)
     return {

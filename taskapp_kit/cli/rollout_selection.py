@@ -41,7 +41,10 @@ FILTERS = options(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A selection of stored rollouts. If `order` is None, it is the order of the source. If `limit` is None, all are selected."""
+    """A selection of stored rollouts.
+
+    If `order` is None, they are in the source's order. If `limit` is None, all are selected.
+    """
 
     query: RolloutQuery = field(default_factory=RolloutQuery)
     order: RowOrder | None = None

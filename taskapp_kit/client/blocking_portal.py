@@ -49,7 +49,10 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def iterate(open_stream: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
-    """Yield the items of an asynchronous iterator in blocking code. Leaving the loop early closes the iterator."""
+    """Yield the items of an asynchronous iterator in blocking code.
+
+    Leaving the `for` loop early closes the iterator.
+    """
     items: queue.Queue[tuple[Item] | None] = queue.Queue()
     free = threading.Semaphore(AHEAD)
 

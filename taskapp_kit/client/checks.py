@@ -46,7 +46,7 @@ WHAT_TO_DO = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The result of one request: either the response (`answer`), or the reason why none arrived (`lost`)."""
+    """The result of one request: either the response (`answer`), or the reason why no response arrived (`lost`)."""
 
     answer: HttpResponse | None = None
     lost: NoAnswer | None = None
@@ -69,7 +69,7 @@ class ProbeResult:
 
     @property
     def words(self) -> str:
-        """A description of the response, such as `404` or `200 with a web page`, or the reason why none arrived."""
+        """A description of the response, such as `200 with a web page`, or the reason why no response arrived."""
         if self.answer is None:
             return self.lost.why if self.lost is not None else "nothing"
         kind = self.answer.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -159,7 +159,7 @@ class Finding:
 
 
 async def check_task_app(url: str, key: str | None, *, timeout_seconds: float = SECONDS) -> list[Finding]:
-    """Check the address, task app, key and contract, in this order. After a failure, skip the checks that depend on it.
+    """Check the address, task app, key and contract, in this order. If one fails, skip the checks that depend on it.
 
     Args:
         url: The task app's address.

@@ -188,8 +188,8 @@ class TaskAppClient:
                 connection breaks, and the task app still runs only one episode.
             submit: Whether to request a `202` response and poll for the result, so that no connection has to stay open.
                 If the caller gives up, the rollout is cancelled unless it has an idempotency key.
-            once: Whether to never repeat a POST that was sent, even with a key. A task app that was restarted would run
-                a second episode.
+            once: If true, a POST that was sent is never repeated, even with a key, because a task app that was
+                restarted in the meantime would run a second episode.
 
         Returns:
             The response of `POST /rollout`, a JSON object that is not validated further.

@@ -77,8 +77,8 @@ class Settings:
         debug_env: Whether `GET /debug/env` is served.
         cors_origins: The origins of web pages that may call the server.
         max_body_bytes: The maximum size of a request body.
-        gold: Whether callers may request the policy `gold`. If not set, `gold` is rejected with exposure `public` if it
-            reads the task's row.
+        gold: Whether callers may request the policy `gold`. If not set, a policy `gold` that reads the task's row is
+            rejected with exposure `public`.
         ui: Whether the viewer is served at `/ui`. If not set, the viewer is served only with exposure `local`.
         hosts: Host names that requests may use, in addition to the address that the server is bound to and, with exposure
             `local`, loopback names. If not set, every name is accepted with exposure `public`.
@@ -258,7 +258,7 @@ def process_variable(name: str, environ: Mapping[str, str] | None = None) -> str
 
 
 def export(settings: Settings) -> list[str]:
-    """Add variables of the env files that are missing in the process environment, and return their sorted names.
+    """Copy variables from the env files to the process environment, unless they are set there. Return their names.
 
     This is necessary because authors' environments and their libraries read variables from the process environment.
     """
@@ -428,7 +428,10 @@ def _config_file(path: Path) -> Mapping[str, Any]:
 
 
 def _text_of(path: Path, unreadable: str, not_utf8: str) -> str:
-    """Return the text of a file. Raises ConfigError, with one of the two hints, if it cannot be read or is not UTF-8."""
+    """Return the text of a file.
+
+    Raises ConfigError with the hint `unreadable` if the file cannot be read, or `not_utf8` if it is not UTF-8.
+    """
     try:
         return path.read_text("utf-8-sig")  # Windows editors may write a byte order mark
     except OSError as error:

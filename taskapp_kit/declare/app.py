@@ -145,7 +145,7 @@ class TaskApp(Declarations):
             baselines: Highest acceptable mean reward of each policy, such as `{"random": 0.2}`.
             accept: Checks of `taskapp doctor` whose findings are intended, each with a reason for the reports.
             version: Version of the environment, stored with each rollout.
-            tags: Labels for lists of environments.
+            tags: Labels of the environment, which `/info` and the viewer show.
 
         Returns:
             A decorator that returns the class unchanged.
@@ -208,7 +208,7 @@ class TaskApp(Declarations):
             models: Roles of the models that the environment calls.
             accept: Checks of `taskapp doctor` whose findings are intended, each with the reason.
             version: Version of the environment, stored with each rollout.
-            tags: Labels for lists of environments.
+            tags: Labels of the environment, which `/info` and the viewer show.
             further: The splits, by name. The value of each split is a list of rows, the path of a JSONL file relative
                 to the author's file, or a callable that returns rows.
         """

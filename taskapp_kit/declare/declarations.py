@@ -156,7 +156,10 @@ def check_keywords(
 
 
 def check_splits(shown: str, splits: Any, place: str, problems: Problems) -> bool:
-    """Return whether `splits` is None or a mapping; report any other value. `shown` is its name in the message."""
+    """Return whether `splits` is None or a mapping; report any other value.
+
+    `shown` is the argument's name in the message.
+    """
     if splits is None or isinstance(splits, Mapping):
         return True
     problems.add(

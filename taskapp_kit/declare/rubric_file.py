@@ -162,7 +162,7 @@ def _scale(entry: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _unknown_keys(table: dict[str, Any], known: set[str], where: str) -> list[Problem]:
-    """Return a list with the problem of the first unknown key, or an empty list."""
+    """Return a list with the problem of the first unknown key, or an empty list if all keys are known."""
     return [
         Problem(where, f"has the unknown key {name!r}", ", ".join(sorted(known)), "rename or remove it")
         for name in sorted(map(str, set(table) - known))[:1]

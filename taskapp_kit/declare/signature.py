@@ -223,7 +223,10 @@ def _replaced(values: Any, path: tuple[str | int, ...], new: Any) -> Any:
 
 
 def _conversions(raw: Any, read: Any, path: tuple[str | int, ...]) -> int:
-    """Return how many values parsing converted. Raises BadArguments if it converted a bool to a number or a str."""
+    """Return how many values were converted during parsing.
+
+    Raises BadArguments if a bool was converted to a number or a str.
+    """
     kind = type(raw)
     if kind is list:
         return _list_conversions(raw, read, path)

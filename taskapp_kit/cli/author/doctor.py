@@ -57,14 +57,14 @@ def command(
 ) -> None:
     """Check an app or a running task app, and with --backend also a backend.
 
-    For an APP, every problem in its declarations is reported. If none is found, policies that need no model play rollouts
-    in each environment, in this process, and one line is printed for each check. Among other things, the checks
-    find episodes that differ although the seed is the same, rewards and rubrics that cannot be trusted, private fields
-    that the policy can see, and state that leaks into the next episode. Nothing is stored.
+    For an APP, every problem in its declarations is reported. If no problem is found, policies that need no model play
+    rollouts in each environment, in this process, and one line is printed for each check. Among other things, the
+    checks find episodes that differ although the seed is the same, rewards and rubrics that cannot be trusted, private
+    fields that the policy can see, and state that leaks into the next episode. Nothing is stored.
 
-    For a URL, the address, the key and the HTTP contract are checked. Then one rollout of at most five turns is played and
-    scored by the app's judges. With --load, requests without a key and with invalid bodies are also sent, and 20 rollouts
-    are played twice, first one by one and then concurrently.
+    For a URL, the address, the key and the HTTP contract are checked. Then one rollout of at most five turns is played,
+    and the app's judges score it. With --load, requests without a key and requests with invalid bodies are also sent,
+    and 20 rollouts are played twice, first one by one and then concurrently.
 
     The task app's key is read from ENVIRONMENT_API_KEY and the backend's key from SYNTH_API_KEY. Both can be set in the
     environment or in an env file. The exit status is 1 if a finding is WRONG. Warnings don't change the exit status.

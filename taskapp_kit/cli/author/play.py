@@ -120,7 +120,8 @@ def play(
     """Play one episode and return its rollout.
 
     `answer` is called at each turn of the person, in the calling thread, which reads the terminal. If the user presses
-    Ctrl-C while the environment computes, the episode ends at the next turn. Raises the errors of `Service.rollout`.
+    Ctrl-C while the environment carries out an action, the episode ends at the next turn. Raises the same errors as
+    `Service.rollout`.
     """
     person = InteractivePolicy()
     outcome: list[rollout_results.Rollout | BaseException] = []

@@ -268,7 +268,10 @@ def _settings_again(
 
 
 def _again(path: Path, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> EvalOptions:
-    """Return the options of a stored evaluation, with its app and keys. Raises ConfigError if the app or a key is unknown."""
+    """Return the options of a stored evaluation, with its app and API keys.
+
+    Raises ConfigError if the app is not known, or if a model or its API key cannot be found.
+    """
     stored = config.get("options", {})
     app, local = stored.get("url") or config.get("app_reference"), None
     if options["app_id"] not in (None, app):

@@ -228,7 +228,7 @@ class Session:
         return plan
 
     def _stored_options(self) -> dict[str, Any]:
-        """Return the options, without keys, that `taskapp eval DIR` needs to continue without flags."""
+        """Return the options, except API keys, that `taskapp eval DIR` needs to continue without flags."""
         evaluation, plan, settings = self._evaluation, self._evaluation.plan, self._settings
         stored = {name: getattr(evaluation, name) for name in STORED_OPTIONS}
         stored |= policies_to_store(dict(zip(plan["names"], plan["policies"], strict=True)), evaluation.models)
@@ -311,7 +311,7 @@ def _store_to_store(url: str) -> str:
 
 @dataclass(frozen=True)
 class PlayedAgain:
-    """Rollouts of an evaluation to play again.
+    """The rollouts that another evaluation plays again.
 
     Attributes:
         app: The reference or URL of the evaluation's app, or None if the evaluation does not name it.

@@ -34,7 +34,7 @@ def command() -> None:
 def verifiers(
     app: str, out: Path, data_files: tuple[str, ...], packages: tuple[str, ...], env_files: tuple[str, ...]
 ) -> None:
-    """Generate an installable package with load_environment for verifiers up to 0.3.1 and a taskset from 0.4.
+    """Generate an installable package with load_environment (for verifiers up to 0.3.1) and a taskset (from 0.4).
 
     The package contains the app's file and the modules that this file imports from its directory. A bundled app is not
     copied, because the package requires taskapp-kit, which contains the app.

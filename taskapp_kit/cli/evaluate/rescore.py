@@ -126,7 +126,10 @@ async def _rescored(
 
 
 def _print_report(report: rescoring.RescoreReport, compared: comparisons.Comparison | None, changes: int) -> None:
-    """Print how many rollouts were scored, which were not, and what changed. changes: how many rollouts to list at most."""
+    """Print how many rollouts were scored, which were not, and which scores changed.
+
+    changes: how many rollouts to list at most.
+    """
     out = console()
     before = sum(rollout.scores is not None and not rollout.new for rollout in report.rollouts)
     if report.dry:

@@ -33,7 +33,7 @@ def summary(findings: Sequence[DoctorFinding]) -> str:
 def show(findings: Sequence[DoctorFinding], out: Console, keys: Sequence[str | None]) -> None:
     """Print one row per finding: the check, its status, the evidence, the location, and what to do.
 
-    keys: Keys to remove from the text. The check of a server has already removed the key that it sent.
+    keys: API keys to remove from the text. The check of a server has already removed the key that it sent.
     """
     rows = table("check" if any(finding.environment for finding in findings) else "part", "", "found")
     for finding in findings:

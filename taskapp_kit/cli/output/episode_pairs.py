@@ -25,7 +25,10 @@ COLUMN_GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class EpisodePair:
-    """Two episodes with one seed. An episode is None if it failed or was not stored. A reward is None if it is undefined."""
+    """Two episodes with the same seed.
+
+    An episode is None if it failed or was not stored. A reward is None if it is undefined.
+    """
 
     seed: int
     before: RolloutDetails | None

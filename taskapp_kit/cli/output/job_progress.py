@@ -54,7 +54,7 @@ async def follow(
 ) -> dict[str, Any]:
     """Follow a job to its end and return its last status.
 
-    keys: Keys to remove from everything that is shown, because a backend might send them.
+    keys: API keys to remove from everything that is shown, because a backend might send them.
 
     Raises JobTimeout if the job does not end within `timeout_seconds`, and BackendError if the backend cannot be used.
     """
@@ -95,7 +95,10 @@ async def _show_events(job: RLJob, display: JobDisplay, keys: Sequence[str | Non
 
 @contextlib.contextmanager
 def display_for(*, quiet: bool = False) -> Iterator[JobDisplay]:
-    """Provide a live display if stderr is a terminal, and otherwise a display of plain lines. quiet: Print nothing."""
+    """Provide a live display if stderr is a terminal, and otherwise a display of plain lines.
+
+    quiet: whether to print nothing.
+    """
     out = console(stderr=True)
     out.quiet = quiet
     if quiet or not out.is_terminal:

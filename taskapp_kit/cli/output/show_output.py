@@ -151,7 +151,7 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _columns(rows: Sequence[RolloutRow]) -> dict[str, list[str]]:
-    """Return the cells of each column. A column is omitted if all rows have the same value or none has a value."""
+    """Return the cells of each column. A column is omitted if all rows have the same value or no row has a value."""
     columns = {"id": [clean(row.rollout_id[:ID_WIDTH]) for row in rows]}
     for heading, names in (
         ("environment", [row.environment for row in rows]),

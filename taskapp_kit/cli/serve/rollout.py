@@ -136,7 +136,9 @@ def command(
 
 
 def _remote(url: str, key: str | None, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Play a rollout on a server and return the response body. Redirects of a gateway that makes callers wait are followed.
+    """Play a rollout on a server and return the response body.
+
+    The redirects that a gateway sends while the rollout is running are followed.
 
     seconds: The rollout's deadline. Raises TaskAppError if a request fails or the response is not a rollout, JobTimeout if
     the response takes too long, and ConfigError if the URL is invalid.

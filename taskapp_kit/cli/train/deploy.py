@@ -114,7 +114,7 @@ def planned(app: str, said: modal_settings.ModalSettings, *, env_files: Sequence
 
 
 def _unreachable(plan: modal_plans.DeployPlan, env_files: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each model address, of all known roles, that is a loopback address."""
+    """Yield a warning for each variable that sets a model's address to a loopback address."""
     settings = load(env_files=env_files)
     rehearsal = plan.rehearsal
     names = None if rehearsal is None or rehearsal.context else {*plan.required_keys, *rehearsal.optional}

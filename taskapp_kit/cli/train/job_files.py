@@ -38,7 +38,7 @@ class JobFiles:
         return self.folder / "tensorboard"
 
     async def follow(self, after_step: Callable[[int], Awaitable[Points]]) -> None:
-        """Write points for TensorBoard until cancelled.
+        """Write the job's points to TensorBoard's files until this coroutine is cancelled.
 
         after_step: A function that returns the points of all steps after the given step.
         """

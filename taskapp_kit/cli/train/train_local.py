@@ -102,7 +102,7 @@ class LocalResult:
     files: JobFiles
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status, and the files' paths as `files`, or None if there are no points."""
+        """Return the status object. Its field `files` contains the files' paths, or None if there are no points."""
         paths = {"picture": str(self.files.picture), "tensorboard": str(self.files.tensorboard)}
         return {**self.status, "files": paths if self.points else None}
 

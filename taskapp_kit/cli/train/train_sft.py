@@ -30,7 +30,7 @@ LINE_SECONDS = 5.0
 
 
 class SftLines:
-    """An `SftObserver` that prints each held-out loss, and some of the other updates, on stderr."""
+    """An `SftObserver` that prints the losses on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -43,7 +43,7 @@ class SftLines:
         self._say(f"Job {job_id}: {' '.join(sentences)}")
 
     def updated(self, done: int, total: int, values: Mapping[str, float]) -> None:
-        """Print the losses of an update, if it is time for a line."""
+        """Print the losses of an update. Without a held-out loss, at most one line is printed per LINE_SECONDS."""
         if HELD_OUT_LOSS not in values and done < total and time.monotonic() - self._printed_at < LINE_SECONDS:
             return
         words = [f"{name} {number(values[key])}" for key, name in NAMES.items() if key in values]

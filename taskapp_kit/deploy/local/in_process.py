@@ -181,7 +181,7 @@ class InProcessTaskApp:
 
     @property
     def api_key(self) -> str | None:
-        """The API key. None before the start, and for an app that is not a TaskApp if no key is set."""
+        """The API key, or None before the start. It is also None if the app is not a TaskApp and no key is set."""
         return self._key
 
     @property

@@ -210,7 +210,7 @@ def _report(answer: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run as the child process. Reports of errors never contain the values of keys."""
+    """Run as the child process. Error messages never contain the values of keys."""
     question = json.loads(sys.stdin.read())
     try:
         answer = _answer(question)

@@ -78,7 +78,7 @@ def why_not_shared(coordinator: Together, *, max_containers: int | None, keeps: 
 
 
 def preload(target: str, *, beside: str | Path) -> None:
-    """Import the author's app and the server for a memory snapshot, without starting them.
+    """Import the author's app and the server's modules for a memory snapshot, without starting a server.
 
     Outside of a container, nothing is imported. The keys in the Secret are already set, but hidden from the author's
     code.

@@ -66,7 +66,7 @@ class DeclaredRequirements:
     Attributes:
         dependencies: pip requirements, except for the requirement on the kit.
         extras: Extras of the kit, from the requirement on the kit.
-        requires_python: A specifier such as ">=3.12", or "".
+        requires_python: A specifier such as ">=3.12", or "" if no Python version is declared.
         settings: The table `[tool.taskapp.modal]`.
         source: File with the declarations, or None if the app declares no requirements.
         block: Whether the declarations are in a `# /// script` block in the app's file.

@@ -52,7 +52,8 @@ WHEEL_DIR = "/opt/taskapp-kit"
 class Deployment:
     """A task app on Modal: the arguments of its web function, and the server in its containers.
 
-    In a container, the arguments are ignored. The settings are read from a file that the deployment has written.
+    In a container, the constructor ignores its arguments. It reads the settings from a file that the deployment has
+    written.
 
     Args:
         target: `my_app.py`, `my_app.py:app`, a directory with an `app.py`, `package.module:app`, or a bundled name.

@@ -97,7 +97,7 @@ class DictRecord:
         owner: The container that owns the record (`holder` in JSON).
         beat: How often the owner had renewed its lease at the time of the claim.
         freed: Whether the key can be claimed again.
-        failure: The failure of the rollout, or None.
+        failure: The failure of the rollout, or None if it has not failed.
         answer: The number of parts of the answer, or None if no answer is stored.
         events: The number of parts of the events, or None if events are not stored.
     """

@@ -110,7 +110,8 @@ class ModalSettings:
         extra_secrets: Additional named Secrets, such as the Secret of a model provider. Later Secrets override earlier
             ones.
         required_keys: Names of variables that the Secret must contain. Modal checks them on deployment.
-        store: `postgres-secret`, or `none`, which stores no rollouts. The plan contains a warning if it is not set.
+        store: `postgres-secret`, or `none`, which stores no rollouts. The plan contains a warning if `store` is not
+            set.
         timeout_seconds: Maximum time for a request. Modal's own default is 300.
         startup_timeout_seconds: Maximum time for importing the app and loading its data.
         min_containers: Minimum number of running containers. With 0, an idle app costs nothing.
