@@ -113,7 +113,8 @@ def loop_thread() -> Iterator[LoopThread]:
 class DaemonLoop:
     """An event loop on a daemon thread, for blocking objects that other libraries use and may never close.
 
-    `stop` ends the thread. Unlike an unclosed portal, the thread does not prevent the process from exiting.
+    `stop` ends the thread. Unlike the thread of an unclosed portal, this thread does not prevent the process from
+    exiting.
     """
 
     def __init__(self, name: str) -> None:

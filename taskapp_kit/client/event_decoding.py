@@ -23,7 +23,7 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
         answer: The decoded JSON of the response.
 
     Raises:
-        ValueError: The response has no events, or a prompt repeats more tokens than the previous call has.
+        ValueError: The response has no events, or a prompt repeats more tokens than the previous model call has.
         KeyError: The object is not a response to `POST /rollout`.
         TypeError: The object is not a response to `POST /rollout`.
     """
@@ -48,12 +48,14 @@ def read_events(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _whole(call: Call, known: list[int]) -> tuple[Call, list[int]]:
-    """Return the call with its full prompt, and the call's tokens. `known` are the tokens of the previous call."""
+    """Return the model call with its full prompt, and its tokens. `known` are the tokens of the previous model call."""
     if "prompt_prefix" in call:
         call = dict(call)
         prefix, rest = call.pop("prompt_prefix"), call.pop("prompt_token_ids_rest")
         if not 0 <= prefix <= len(known):
-            raise ValueError(f"A prompt repeats {prefix} tokens of the previous call, which had only {len(known)}.")
+            raise ValueError(
+                f"A prompt repeats {prefix} tokens of the previous model call, which had only {len(known)}."
+            )
         call["prompt_token_ids"] = known[:prefix] + rest
     prompt = call.get("prompt_token_ids")
     return call, known if prompt is None else [*prompt, *(call.get("token_ids") or ())]

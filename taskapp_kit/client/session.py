@@ -115,7 +115,8 @@ class RemoteSession:
 
     Args:
         session_id: The session's id.
-        call: Function that makes one call. It accepts the parameters of `exchange`, starting with `verb`.
+        call: Function that makes one HTTP call to the session. It accepts the parameters of `exchange`, starting with
+            `verb`.
     """
 
     def __init__(self, session_id: str, call: Exchange) -> None:

@@ -78,7 +78,7 @@ class TaskAppClient:
         self._rng = random.Random()
 
     async def health(self) -> dict[str, Any]:
-        """Send `GET /health` and return the current state. The request is never retried."""
+        """Send `GET /health` and return the response. The request is never retried."""
         return await self._object("/health", retries=0)
 
     async def info(self) -> dict[str, Any]:

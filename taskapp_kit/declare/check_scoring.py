@@ -116,7 +116,7 @@ def check_judge(app: Declarations, declared: Declaration, problems: Problems) ->
 
 
 def _call_options(declared: Declaration, place: str, problems: Problems) -> dict[str, Any]:
-    """Return the checked options of the model calls."""
+    """Return the checked options of the judge's model calls."""
     options, what = declared.options, f"judge {declared.name!r}"
     models, choices = options["model"], options["choices"]
     models = (models,) if isinstance(models, str) else tuple(models)

@@ -230,7 +230,7 @@ def tasks(
     verl     Parquet rows for verl (extra `parquet`)
     nemo     JSON Lines for NeMo Gym
 
-    To get its prompt, each episode is reset but not played. Rows contain no private fields of tasks.
+    Each episode is reset to get its prompt, but not played. Rows contain no private fields of tasks.
     """
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists. Pass --force to replace it.")

@@ -175,7 +175,7 @@ def _limits(limits: Mapping[str, Any]) -> str:
 def curl_lines(url: str, environment: str | None, seed: int, policy: Mapping[str, str]) -> list[str]:
     """Return curl commands for /health, /task_info and /rollout. They read the key from ENVIRONMENT_API_KEY.
 
-    policy: The `policy.config` of the rollout. Empty if only a model can play.
+    policy: The `policy.config` of the rollout. Empty if the app has no policy that plays without a model.
     """
     query = f"?seed={seed}" + (f"&environment={environment}" if environment else "")
     env = {"env_name": environment, "seed": seed} if environment else {"seed": seed}

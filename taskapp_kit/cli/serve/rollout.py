@@ -95,8 +95,8 @@ def command(
 ) -> None:
     """Play and score one episode, in this process or on a running server.
 
-    With --inference-url, a language model plays. With --model alone, the model is looked up in models.toml. If neither a
-    model nor --policy is given, the policy is `constant` with --action, and `random` otherwise.
+    With --inference-url, the policy is a language model. With --model alone, the model is looked up in models.toml. If
+    neither a model nor --policy is given, the policy is `constant` with --action, and `random` otherwise.
     """
     settings = load({"store": store, "cache": cache}, env_files=env_files)
     config, note = policies.chosen_policy(settings, app=app, **policy)

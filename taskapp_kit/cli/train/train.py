@@ -196,7 +196,7 @@ def _submit(
 
 
 async def _check(settings: JobSettings, app_url: str, *, quiet: bool) -> None:
-    """Check the task app and the backend. quiet: Print only problems.
+    """Check the task app and the backend. quiet: whether to print only problems.
 
     Raises JobError if the task app or the backend cannot be used.
     """

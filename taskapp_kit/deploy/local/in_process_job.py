@@ -104,7 +104,8 @@ def run_in_process_job(
         upload_key: Whether to upload the task app's key, encrypted, to the backend, where it replaces the previous key.
             By default, a key that was created for this run is uploaded only to a backend on this machine. For a remote
             backend, the default raises BadArgument before any request.
-        cancel_on_interrupt: Whether Ctrl-C or a cancellation also cancels the job. By default, the job continues.
+        cancel_on_interrupt: Whether Ctrl-C, or cancelling the calling asyncio task, also cancels the job. By default,
+            the job continues.
         allow_experimental: See RLJob.
         idempotency_key: See RLJob.
         trainer_id: See RLJob.

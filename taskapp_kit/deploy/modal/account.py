@@ -134,7 +134,7 @@ def _ask(what: str, environment: str, **question: Any) -> dict[str, Any]:
             env=child_environment(),
         )
     except subprocess.TimeoutExpired:
-        raise ModalRefused(f"Modal did not respond within {SECONDS:.0f} s.", hint="Try again.") from None
+        raise ModalRefused(f"Modal did not respond within {SECONDS:.0f} s.", hint="Run the command again.") from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
