@@ -170,7 +170,10 @@ class RemoteSession:
         return await self._call("step", tool=tool, args=args, actions=actions, text=text, timeout_s=timeout_s)
 
     async def finish(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Truncate and score the episode, and return its last step. An episode that has already ended does not change."""
+        """Truncate and score the episode, and return the result of its last step.
+
+        An episode that has already ended does not change.
+        """
         return await self._call("finish", timeout_s=timeout_s)
 
     async def state(self) -> dict[str, Any]:

@@ -274,7 +274,7 @@ class Session:
         return f"the same command with --out {clean(str(self.path))} --resume{again}"
 
     def how_to_score(self, unscored: int) -> str:
-        """Return a sentence on how to score rollouts that were played but not scored, or an empty string."""
+        """Return a sentence on how to score the unscored rollouts, or an empty string if nothing can be scored."""
         if not unscored or self.path is None or not (self.path / DATABASE).is_file():
             return ""
         line = shlex.join(["taskapp", "rescore", str(self.path)])

@@ -198,6 +198,6 @@ def _with_tree(image: modal.Image, tree: FileSet) -> modal.Image:
 
 
 def _all_but(files: Iterable[str]) -> Callable[[Path], bool]:
-    """Return a filter that excludes all files except `files`, because Modal itself walks the directory of a package."""
+    """Return a filter that excludes all files except `files` when Modal collects the files of a package."""
     selected = frozenset(files)
     return lambda path: path.as_posix() not in selected
