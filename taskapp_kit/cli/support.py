@@ -41,13 +41,13 @@ SUPPORT: dict[str, dict[Level, str]] = {
 
 
 def level_of(command: str) -> Level:
-    """Return the level of a command, or of a subcommand such as `keys upload`."""
+    """Return the support level of a command, or of a subcommand such as `keys upload`."""
     levels = {name: level for level, names in SUPPORT["commands"].items() for name in names.split(", ")}
     return levels.get(command) or levels[command.partition(" ")[0]]
 
 
 def marked(command: str, summary: str) -> str:
-    """Return a summary. If the command is not stable, its level is appended."""
+    """Return a command's summary. If the command is not stable, its support level is appended."""
     level = level_of(command)
     return summary if level == "stable" else f"{summary} ({level})"
 
