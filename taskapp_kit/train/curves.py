@@ -73,10 +73,11 @@ TimedPoint = tuple[str, int, float, float]
 
 
 class TensorBoardFiles:
-    """A context manager that writes points to event files in `folder` and replaces the files of an earlier instance.
+    """A context manager that writes metric points to a new event file in `folder` and deletes all earlier event files.
 
-    Each instance writes one point for each name and step. If a resumed job repeats steps, only the next instance writes
-    the repeated points. `SummaryWriter` is not used, because it writes through a queue that cannot be flushed reliably.
+    An instance writes only the first point of each name and step. If a resumed job repeats steps, the new values of
+    these points are therefore only in the file of the next instance. `SummaryWriter` is not used,
+    because it writes through a queue that cannot be flushed reliably.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +89,7 @@ class TensorBoardFiles:
         self._written: set[tuple[str, int]] = set()
 
     def add(self, points: Iterable[TimedPoint]) -> None:
-        """Write the points that are new, with names such as `train/loss` and `eval/reward`, and flush the file."""
+        """Write the points that are not in the file yet, under names such as `train/loss`, and flush the file."""
         # Superseded points cannot be removed from an event file. The next instance writes a new file.
         for name, step, value, seconds in points:
             if (name, step) in self._written:

@@ -1,7 +1,7 @@
 """Saves the checkpoints of a job. A killed process, a power failure or a full disk never damages earlier checkpoints.
 
 A checkpoint is written to a temporary directory next to its final path. When all files have been flushed to the disk,
-the directory is renamed. A directory is also renamed before it is replaced or removed.
+the directory is renamed. An earlier checkpoint's directory is renamed before it is replaced or removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """A file to save. `size` is its approximate number of bytes, and `write` writes it, which may raise OSError."""
+    """A file to save. `size` is its approximate size in bytes. `write` writes it to a path, and may raise OSError."""
 
     size: int
     write: Callable[[Path], None]
@@ -110,9 +110,9 @@ class CheckpointWriter:
         self._opened.close()
 
     def save(self, facts: CheckpointFacts, parts: Mapping[str, CheckpointPart]) -> StoredCheckpoint:
-        """Save a checkpoint, and remove checkpoints that are no longer needed.
+        """Save a checkpoint, and remove all others except the most recent and the one with the highest score.
 
-        A checkpoint of the same iteration is replaced.
+        If a checkpoint of this iteration exists, it is replaced.
 
         Args:
             facts: The checkpoint's metadata.
@@ -128,7 +128,7 @@ class CheckpointWriter:
             check_file_name(part_name)
         if parts[FACTS].size > LARGEST_DESCRIPTION:
             raise CheckpointError(
-                f"The metadata of {name} has {parts[FACTS].size} bytes. Expected at most {LARGEST_DESCRIPTION}."
+                f"The metadata of {name} has {parts[FACTS].size} bytes. Expected at most {LARGEST_DESCRIPTION} bytes."
             )
         unfinished = self.root / f"{UNFINISHED}{name}"
         try:
@@ -173,7 +173,7 @@ class CheckpointWriter:
         self._clear()
 
     def _clear(self) -> None:
-        """Delete unfinished and removed checkpoints, and restore a checkpoint whose replacement did not finish."""
+        """Delete renamed and unfinished directories. Restore a checkpoint whose replacement did not finish."""
         for path in self.root.iterdir():
             if path.name.startswith(REPLACED) and not (place := self.root / path.name.removeprefix(REPLACED)).exists():
                 path.rename(place)

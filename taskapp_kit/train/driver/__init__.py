@@ -1,9 +1,9 @@
 """Trains a policy with rollouts on a task app: `job_driver.JobDriver`.
 
-driver_settings  deadlines, limits, how turns become rows, and the order of iterations and evaluations
+driver_settings  deadlines, limits, options for training rows, and the order of iterations and evaluations
 reachability     a test rollout of one turn before the job
 sources          the environments of a job, and waiting for a task app that does not respond
-rollouts         attempts of a rollout at the gateway, stragglers, and the detection of stalls
+rollouts         attempts at rollouts, stragglers, and the detection of stalls
 reports          events, metric points and latest metrics
 checkpoints      the interfaces of a learner and of a job's checkpoints
 learning         the learner and the checkpoints with torch

@@ -1,6 +1,7 @@
 """The settings of a training job that are not in its plan (`jobs.server.rollout_plan`), and the order of its units.
 
-Evaluation 0 precedes the first update. Iterations and further evaluations follow.
+A unit is an iteration or an evaluation. Evaluation 0 precedes the first update. Iterations and further evaluations
+follow.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class DriverSettings:
 
     Attributes:
         generation: The settings of each generation.
-        rows: How episodes become rows.
-        evaluation_temperature: The temperature of evaluations. None means the temperature of training.
-        rollout_seconds: The time limit of an attempt, after which it counts as failed.
-        straggler_seconds: An iteration continues without a rollout this long after the start of its first attempt.
+        rows: How episodes become training rows.
+        evaluation_temperature: The sampling temperature of evaluations. None means the temperature of training.
+        rollout_seconds: The time limit of one attempt at a rollout. An attempt that exceeds it counts as failed.
+        straggler_seconds: An iteration stops waiting for a rollout this long after the rollout's first attempt started.
             Evaluations wait for all rollouts.
         stall_seconds: The job fails if no rollout ends and no model is called for this time. The value should exceed
             rollout_seconds, so that one hanging rollout does not end the job.
@@ -37,8 +38,8 @@ class DriverSettings:
         attempts: The maximum number of attempts at a rollout that fails outside its episode.
         checkpoint_every: The number of iterations between two checkpoints. A checkpoint always follows the last
             iteration.
-        incarnation: How often the job was resumed.
-        loops: Options of the order of rollouts and updates.
+        incarnation: The number of times that the job was started or resumed.
+        loops: The job's environments, curriculum and early stopping, and how far rollouts are played ahead of updates.
     """
 
     generation: AttemptSettings

@@ -14,9 +14,9 @@ class Learner(Protocol):
     """Updates the policy whose rollouts are played."""
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update with the rows, and swap the sampler's weights.
+        """Make one update with the rows, and replace the sampler's weights with the new weights.
 
-        Raises BadArgument if the rows cannot be trained on, and TrainingError if the update fails.
+        Raises BadArgument if a row is unsuitable for training, and TrainingError if the update fails.
         """
         ...
 
@@ -27,8 +27,8 @@ class SavedJob:
 
     Attributes:
         position: The position in the ledger (`Ledger.position`).
-        state: The last reported state.
-        at: The progress of the job.
+        state: The state that the driver last reported to the ledger.
+        at: The number of the last finished iteration, and the job's incarnation.
         checkpoint: The name of the saved model, or "" while it is being saved.
     """
 
@@ -51,8 +51,8 @@ class CheckpointSink(Protocol):
     async def restore(self) -> SavedJob | None:
         """Restore the learner and the sampler from the last complete checkpoint.
 
-        Return the job at that checkpoint, or None if no checkpoint exists. Raises CheckpointError if it does not fit
-        the model.
+        Return the job at that checkpoint, or None if no checkpoint exists. Raises CheckpointError if the checkpoint
+        does not fit the model.
         """
         ...
 

@@ -2,10 +2,11 @@
 
     seeds -> rollouts at the gateway -> turns and rewards -> rows -> update -> the sampler's new weights
 
-With `loops.ahead`, rollouts of later iterations start earlier (`_start`). `train/loops/` contains the other options. A
-failed rollout has no reward and does not count in its group. The ledger records each unit that has ended, and the state
-from which `run` continues. A job with checkpoints returns to the last checkpoint, which contains the weights, optimizer
-and state of one moment. Later entries in the ledger are superseded, and their units are played again.
+With `loops.ahead`, rollouts of later iterations start earlier (`_start`). `train/loops/` implements the other options
+in `loops`. A failed rollout has no reward and does not count in its group. The ledger records each iteration and
+evaluation that has ended, and the state from which `run` continues. A job with checkpoints returns to the last
+checkpoint, which contains weights, optimizer and state from the same moment. Later ledger entries are superseded, and
+their iterations and evaluations are played again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LISTED = 500
 
 @dataclass(slots=True)
 class JobDriver:
-    """One job. The gateway's sampler and the learner share a policy. At most `plan.at_once` attempts are open.
+    """One job. The learner updates the policy that the gateway samples. At most `plan.at_once` attempts are open.
 
     If `stored` is set, the job trains on these stored rollouts and only plays evaluations.
     """
@@ -64,15 +65,16 @@ class JobDriver:
         """Run the job from a state to its end.
 
         A job that saves checkpoints continues from the state in its last checkpoint, or starts again if none was saved.
-        In any other job, the weights must belong to `state`.
+        Without checkpoints, the job continues from `state`, and the learner must already have the weights of that
+        moment.
 
         Args:
             state: The last state in the ledger, or {} for a new job. A state without `done` means that the job has not
                 started. Its `incarnation` must be smaller than the incarnation in the settings.
 
         Raises:
-            JobError: Too many rollouts fail, no rollout of an iteration calls the model or has a reward, no update was
-                made, or the job makes no progress.
+            JobError: Too many rollouts fail, none of an iteration's rollouts calls the model, none of them has a
+                reward, no update was made, or the job makes no progress.
             TaskAppError: The task app does not return its description.
             TrainingError: An update fails.
             CheckpointError: A checkpoint cannot be saved, or does not fit the model.
@@ -262,7 +264,7 @@ class JobDriver:
             )
         if all(reasons):
             raise JobError(
-                f"No rollout of iteration {report.unit.number} has a reward for each call: {reasons[0]}.",
+                f"No rollout of iteration {report.unit.number} has a reward for each model call: {reasons[0]}.",
                 hint='[training] credit = "turn" requires these rewards. To use one reward per episode, set credit = "episode".',
             )
         batch = self._batch(report)
@@ -291,7 +293,7 @@ class JobDriver:
         )
 
     async def _report(self, report: reports.UnitReport, *, evaluated_next: bool) -> None:
-        """Store the unit. If an evaluation follows, store the points of both together, because they have the same step."""
+        """Store the unit's results. If an evaluation follows, store the points together with its points."""
         state, unit = self._state, report.unit
         decided, changes, further = self._decided(report)
         stops = decided.get("stopped") is not None
@@ -324,7 +326,7 @@ class JobDriver:
         self._state = state
 
     def _decided(self, report: reports.UnitReport) -> tuple[dict[str, Any], list[Event], list[CurvePoint]]:
-        """Return the state changes after the unit's reward (early stopping, curriculum), with events and points."""
+        """Apply early stopping or the curriculum to the reward. Return the changed state values, events and points."""
         loops, unit, reward = self.settings.loops, report.unit, report.summary.mean
         if unit.phase == "eval":
             evaluated = loops.stopping.after(reward, self._state.get("evaluated", {}))

@@ -62,8 +62,9 @@ class JobCheckpoints:
 
     Args:
         writer: The writer of the checkpoints.
-        update: The update in its initial state. `restore` changes it.
-        sampler: The sampler in its initial state, or None for a job without sampling. `restore` changes it.
+        update: The policy update before its first step. `restore` loads a checkpoint into it.
+        sampler: The sampler with the model's initial weights, or None for a job without sampling. `restore` replaces
+            the weights.
         facts: The metadata of checkpoints. `save` sets position, version and score.
         parts: Additional files of each checkpoint, such as the model's config and tokenizer.
     """
@@ -94,7 +95,7 @@ class JobCheckpoints:
         return str(facts.name)
 
     async def restore(self) -> SavedJob | None:
-        """Load the last complete checkpoint, swap the sampler's weights, and return the job at that checkpoint."""
+        """Load the last complete checkpoint, also into the sampler. Return the job at that checkpoint, or None."""
         saved = await on_thread(self._restore)
         sampler = self._sampler
         if saved is not None and sampler is not None and self._update.version != sampler.version:
@@ -114,7 +115,7 @@ class JobCheckpoints:
         return SavedJob(position, state, checkpoint.facts.position, str(checkpoint.facts.name))
 
     async def results(self) -> Mapping[str, Any]:
-        """Return the names of the last (`model`) and best checkpoint (`best`, `best_score`), and of all checkpoints."""
+        """Return the last checkpoint (`model`), the best (`best`, `best_score`), and a list of all (`checkpoints`)."""
         found = await on_thread(checkpoint_folders, self._writer.root)
         stored = [
             {"model": str(facts.name), "iteration": facts.position.iteration, "score": facts.score}

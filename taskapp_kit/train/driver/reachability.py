@@ -112,7 +112,7 @@ async def _played(
 
 
 def _first_turn(ops: Any) -> list[Any]:
-    """Return the ops before the policy's second turn."""
+    """Return the part of `ops` that precedes the policy's second turn."""
     words = [op if isinstance(op, str) else str(op.get("type", "")) for op in ops]
     agents = [at for at, word in enumerate(words) if word.lower() in AGENT_WORDS]
     return list(ops[: agents[1]] if len(agents) > 1 else ops)

@@ -37,7 +37,7 @@ class UnitReport:
     """One iteration or evaluation that has ended.
 
     Attributes:
-        unit: Which iteration or evaluation.
+        unit: The iteration or evaluation.
         summary: The summary of the unit's rewards and failures.
         played: The unit's rollouts.
         seconds: The duration of the rollouts.
@@ -45,7 +45,7 @@ class UnitReport:
         late: Stragglers of earlier iterations that ended during this time.
         stored: Whether the rollouts were read from a file instead of played.
         waiting: The number of finished rollouts of later iterations, or None if rollouts are not played ahead.
-        batch: The rows of an iteration, or None for an evaluation.
+        batch: The training rows of an iteration, or None for an evaluation.
         update: The metrics of the update, or None for an evaluation or an iteration without rows.
     """
 
@@ -204,7 +204,7 @@ def begun(plan: JobPlan, evaluation_temperature: float, stored: Mapping[str, Any
 
 
 def resumed(incarnation: int, saved: SavedJob | None) -> Event:
-    """Return the event for a resumed job. `saved` is its last checkpoint, or None if it stopped before any checkpoint."""
+    """Return the event for a resumed job. `saved` is the job's last checkpoint, or None if none was saved."""
     if saved is None:
         text = "The job starts again, because it stopped before its first checkpoint. Earlier events are superseded."
         facts: dict[str, Any] = {"iteration": 0, "after_seq": 0, "checkpoint": None}
@@ -227,7 +227,7 @@ def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:
 def level_changed(
     curriculum: Curriculum, before: Mapping[str, Any], after: Mapping[str, Any], unit: Unit
 ) -> list[Event]:
-    """Return an event if the level has changed, otherwise []. `before` and `after` are results of `Curriculum.after`."""
+    """Return an event if the curriculum changed the level, otherwise []. `Curriculum.after` returned the two states."""
     old, new = curriculum.level(before), curriculum.level(after)
     if old == new:
         return []
@@ -245,7 +245,7 @@ def stopped_early(unit: Unit, reason: str) -> Event:
 
 
 def policy_left_out(name: str) -> Event:
-    """Return the warning that a policy name is not sent, because it names a policy of the task app."""
+    """Return the warning that a policy name is not sent to the task app, because the app has a policy of this name."""
     return Event(
         "rl.job.warning",
         f"The policy name `{name}` is not sent, because the task app would use its own policy instead of the trained model.",
@@ -255,7 +255,7 @@ def policy_left_out(name: str) -> Event:
 
 
 def other_models(report: UnitReport, warned: Sequence[str]) -> dict[str, Event]:
-    """Return new warnings about calls for other models, by metric. `warned` are the metrics of earlier warnings."""
+    """Return warnings about model calls that were not for the policy, by metric. Metrics in `warned` are skipped."""
     values, found = report.values(), {}
     for name, text in OTHER_MODELS.items():
         if values[name] and name not in warned:

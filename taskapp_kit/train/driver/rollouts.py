@@ -1,8 +1,8 @@
 """Plays the rollouts of a job with the model at the gateway. Rollouts of a unit may start before earlier units have ended.
 
-The key of a rollout consists of job, incarnation, place, sample and attempt. The name of the rollout's random streams
-consists only of job, place and sample. Another attempt, or another incarnation with the same weights, therefore samples
-the same tokens.
+The idempotency key of a rollout request consists of job, incarnation, place in the job, sample and attempt. The name of
+the rollout's random streams consists only of job, place and sample. Another attempt, or another incarnation with the
+same weights, therefore samples the same tokens.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class PlayedRollout:
     """A rollout that has ended or timed out.
 
     Attributes:
-        outcome: The result.
-        record: The record of the last attempt, or None for a straggler.
-        turn_rewards: The reward of each turn, with credit per turn.
-        no_credit: Why the rewards of turns are unknown, or "" if they are known.
+        outcome: The status, the reward and the failure, if any.
+        record: The gateway's record of the last attempt, or None for a straggler.
+        turn_rewards: The reward of each turn if `[training] credit` is "turn", otherwise ().
+        no_credit: Why the rewards of the turns are unknown, or "" if they are known or not needed.
         environment: The environment's name in a job with several environments.
-        level: The level of the curriculum.
+        level: The curriculum's level, or None in a job without a curriculum.
     """
 
     outcome: RolloutOutcome
@@ -91,7 +91,7 @@ class PlayedRollout:
 
 
 def without_token(outcome: RolloutOutcome, token: str) -> RolloutOutcome:
-    """Return the outcome without any part of an attempt's token, which a task app may repeat in its messages."""
+    """Return the outcome without an attempt's secret token or parts of it. Task apps may include it in messages."""
     return replace(
         outcome,
         message=without_key(outcome.message, token),
@@ -126,9 +126,9 @@ class GatewayRollouts:
         return sum(task.done() for tasks in self._units.values() for task in tasks)
 
     async def play(self, unit: Unit, ended: Callable[[PlayedRollout], Awaitable[PlayedRollout]]) -> list[PlayedRollout]:
-        """Wait for a started unit. Return the results of `ended` for its rollouts, by place.
+        """Wait for the rollouts of a started unit, and pass each to `ended`. Return the results of `ended`, by place.
 
-        Raises JobError if no rollout makes progress, and passes on exceptions of `ended`.
+        Raises JobError if no rollout makes progress. Exceptions of `ended` are raised here.
         """
         tasks = self._units.pop(unit)
         return await watched(
@@ -139,7 +139,7 @@ class GatewayRollouts:
         )
 
     def take_late(self) -> list[RolloutOutcome]:
-        """Return the stragglers that have ended since the last call."""
+        """Return the stragglers that have ended since this method was last called."""
         late, self._late = self._late, []
         return late
 

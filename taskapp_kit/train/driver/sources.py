@@ -1,7 +1,7 @@
 """The environments that a job plays. Each environment has a plan, a task app and a share of each unit's rollouts.
 
-A source waits while its task app restarts or loses its network. Interrupted rollouts are played again and do not count
-as failed.
+While an environment's task app restarts or has no network, the job waits. Interrupted rollouts are played again and do
+not count as failed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Outage:
         return await asyncio.shield(self._looking)
 
     async def outlasted(self, request: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the result of `request`, and repeat it after an outage. Raises TaskAppUnreachable if the outage lasts."""
+        """Return the result of `request`, which is called again after an outage. Raises TaskAppUnreachable if that lasts."""
         while True:
             try:
                 return await request()
@@ -104,7 +104,7 @@ class EnvironmentSource:
     outage: Outage
 
     async def described(self, levels: Sequence[Level]) -> tuple[dict[str, Any], list[str]]:
-        """Query the task app. Return the description for `SourceRollouts.of`, and the policy names that are not sent.
+        """Query the task app. Return the description for `SourceRollouts.of`, and policy names that requests must omit.
 
         `levels` are the levels of the curriculum, or [] in a job without a curriculum. Raises TaskAppError if the query
         fails, and JobError if no task has one of the levels.
@@ -135,8 +135,8 @@ class EnvironmentSource:
             return None
         if not isinstance(tasks, Mapping) or tasks.get("kind") != "rows":
             raise JobError(
-                f"The environment {self.plan.env_name or 'of the task app'} has no difficulty. [curriculum] requires rows with "
-                "a field `difficulty`, or an environment with an argument `difficulty`."
+                f"The environment {self.plan.env_name or 'of the task app'} has no setting for the difficulty. [curriculum] "
+                "requires rows with a field `difficulty`, or an environment with an argument `difficulty`."
             )
         split = self.plan.env_config.get("split") or (ranges[0].split if ranges else None)
         rows = list(self.plan.seeds if self.plan.seeds is not None else ranges[0].seeds if ranges else ())[:MOST_ROWS]
@@ -159,7 +159,7 @@ class EnvironmentSource:
 
 @dataclass(frozen=True, slots=True)
 class SourceRollouts:
-    """Requests the rollouts of one environment. `levels` are the training seeds of each level if tasks are rows."""
+    """Requests the rollouts of one environment. If tasks are rows, `levels` lists the training seeds of each level."""
 
     source: EnvironmentSource
     requester: RolloutRequester
@@ -167,7 +167,7 @@ class SourceRollouts:
 
     @classmethod
     def of(cls, source: EnvironmentSource, job_id: str, description: Mapping[str, Any]) -> SourceRollouts:
-        """Return the requester of a source's rollouts. `description` comes from `EnvironmentSource.described`."""
+        """Create the object for an environment, given the description that `EnvironmentSource.described` returned."""
         stored = description["ranges"]
         ranges = None if stored is None else (SeedRange(**stored[0]), SeedRange(**stored[1]))
         plan = played_plan(source.plan, description["label"])
@@ -176,7 +176,7 @@ class SourceRollouts:
     def asked(
         self, unit: Unit, places: Sequence[int], before: int, level: Level | None, levels: Sequence[Level]
     ) -> list[RolloutTarget]:
-        """Return the rollouts at these places.
+        """Return the rollouts to request at these places of the unit.
 
         `before` is the number of groups in earlier iterations. A `level` of None selects tasks of every level.
         """
@@ -235,7 +235,7 @@ async def task_sources(
 
 
 def played_plan(plan: JobPlan, label: str | None) -> JobPlan:
-    """Return the plan without the policy that would play instead of the model. `label` replaces `policy_name`."""
+    """Return the plan without `policy_config["policy"]`, so that the model plays. `label` replaces `policy_name`."""
     config = {name: value for name, value in plan.policy_config.items() if name != "policy"}
     return replace(plan, policy_name=label, policy_config={"model": MODEL, **config})
 

@@ -22,7 +22,7 @@ Group = list[int]
 
 @dataclass(frozen=True, slots=True)
 class StoredUnits:
-    """The counterpart of `GatewayRollouts` for stored rollouts. `draw` is the name of the random stream.
+    """The counterpart of `GatewayRollouts` for stored rollouts. `draw` names the random stream that forms the groups.
 
     Raises ConfigError if every seed has only one rollout.
     """
@@ -34,7 +34,7 @@ class StoredUnits:
     def __post_init__(self) -> None:
         if all(len(places) == 1 for places in self.rollouts.by_seed.values()):
             raise ConfigError(
-                f"[data] rollouts: {self.rollouts.path} has only one rollout per seed. Some seed needs at least two, "
+                f"[data] rollouts: {self.rollouts.path} has only one rollout per seed. At least one seed needs two, "
                 "because rewards are compared within a seed.",
                 hint="Record more rollouts: raise group_size of the recording job, or --repeats of `taskapp eval`.",
             )

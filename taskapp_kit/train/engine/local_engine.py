@@ -41,7 +41,7 @@ class LocalEngine:
         models: The models directory.
         aliases: Names of models by alias.
         gateway: The address on which the gateways of jobs listen.
-        vllm: The vLLM that jobs with `[sampler] engine = "vllm"` use.
+        vllm: The vLLM installation for jobs with `[sampler] engine = "vllm"`.
         open_paths: Whether a job's model may be a path. Use False if other people submit jobs.
         program: The module that the child process runs.
 

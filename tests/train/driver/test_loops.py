@@ -264,7 +264,10 @@ def test_a_curriculum_chooses_rows_by_their_difficulty() -> None:
 
 @pytest.mark.parametrize(
     ("task_app", "levels", "said"),
-    [(words, ("easy", "medium"), "has the difficulty medium"), (app, ("easy", "hard"), "has no difficulty")],
+    [
+        (words, ("easy", "medium"), "has the difficulty medium"),
+        (app, ("easy", "hard"), "has no setting for the difficulty"),
+    ],
 )
 def test_a_curriculum_needs_tasks_of_each_level(task_app: TaskApp, levels: tuple[str, ...], said: str) -> None:
     settings = replace(DRIVER, loops=LoopSettings(curriculum=Curriculum(levels)))
