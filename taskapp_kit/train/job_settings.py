@@ -259,7 +259,7 @@ def _check_sampler(review: Review, config: RlDocument) -> None:
 
 
 def _generation(review: Review, config: RlDocument, policy_config: Mapping[str, Any]) -> AttemptSettings:
-    """Return the settings of each generation, without the model's context. `policy_config` comes from the plan."""
+    """Return the settings of each generation, with 0 for `context_tokens`. `policy_config` comes from the plan."""
     temperature, max_tokens = policy_config.get("temperature", TEMPERATURE), policy_config.get("max_tokens", MAX_TOKENS)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature <= 10:
         place, expected = _sampling_place(config, "temperature"), "a number greater than 0 and at most 10"
@@ -279,13 +279,13 @@ def _generation(review: Review, config: RlDocument, policy_config: Mapping[str, 
 
 
 def _sampling_place(config: RlDocument, name: str) -> tuple[str, ...]:
-    """Return the location in the config of a key of the plan's policy_config."""
+    """Return where the RL config sets this key of the plan's `policy_config`."""
     inner = (config.rollout.policy_config or {}).get(name)
     return ("policy", name) if inner is None else ("rollout", "policy_config", name)
 
 
 def _clip(review: Review, training: Training, loss: Loss) -> tuple[float, float] | None:
-    """Return the clip range, or None for the loss's default. With rollouts ahead, gspo needs a wider range."""
+    """Return the clip range, or None for the loss's default. With `iterations_ahead`, gspo needs a wider range."""
     ahead = loss == "gspo" and bool(training.iterations_ahead)
     if training.clip is None:
         return ASYNC_GSPO_CLIP if ahead else None

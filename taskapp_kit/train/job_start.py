@@ -99,7 +99,7 @@ class JobNeeds:
 
 
 def model_sizes(source: ModelSource) -> ModelSizes:
-    """Read the sizes of a model without adapters from config.json and the weights' headers.
+    """Read the sizes of a model, or of an adapter's base model, from config.json and the headers of the weight files.
 
     Raises ConfigError if they cannot be read.
     """
@@ -128,7 +128,7 @@ def job_needs(settings: TrainingSettings, sizes: ModelSizes, *, memory: int | No
     """Return what a job needs.
 
     `memory` is the number of bytes that the job's process can use, or None if unknown. `disk` is the number of bytes
-    for checkpoints, including existing checkpoints.
+    that checkpoints can use: the free disk space plus the size of existing checkpoints.
     """
     batch = _batch(settings, sizes.context_tokens)
     services = settings.services

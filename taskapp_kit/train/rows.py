@@ -26,7 +26,7 @@ class TrainingEpisode:
 
     Attributes:
         reward: The episode's reward, or None if the episode failed.
-        turn_rewards: The reward of each turn, for credit per turn.
+        turn_rewards: The reward of each turn. Only used with the credit `turn`.
         truncated: Whether a limit ended the episode, such as the number of steps.
     """
 
@@ -40,14 +40,14 @@ class TrainingEpisode:
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """How episodes become rows.
+    """How episodes become training rows.
 
     Attributes:
         scale: The divisor of advantages.
-        credit: `episode` gives all tokens of an episode the same advantage. `turn` compares the discounted return of each
-            turn with the turns at the same index in the group.
+        credit: `episode` gives all tokens of an episode the same advantage. `turn` compares a turn's discounted return
+            with the returns of the turns at the same index in the group's other episodes.
         discount: The discount per turn, with credit `turn`.
-        mask_truncated: Whether turns that `max_tokens` ended are not trained on.
+        mask_truncated: Whether to exclude turns that `max_tokens` ended from training.
     """
 
     scale: Scale = "none"
@@ -65,13 +65,13 @@ class TrainingBatch:
         failed: Number of episodes without a reward.
         without_rows: Number of episodes with a reward but without a turn to train on.
         groups: Number of groups.
-        without_spread: Number of groups that have no reward, or whose advantages are all 0. Even then, `rows`
-            still contains the rows.
+        without_spread: Number of groups that have no reward, or whose advantages are all 0. Their rows are still in
+            `rows`.
         turns: Number of turns that are trained on.
         truncated: Number of turns that `max_tokens` ended, whether or not they are trained on.
         forks: Number of rows beyond the first row of each episode.
-        detached: Number of turns whose prompt does not start with the turn that they should continue. They become new
-            roots.
+        detached: Number of turns whose prompt does not start with the tokens of the turn that they continue. They
+            become new roots.
         excluded: Number of turns that are not trained on, by reason (an `Exclusion`, or `truncated`).
     """
 
@@ -91,8 +91,8 @@ class TrainingBatch:
 def training_batch(episodes: Sequence[TrainingEpisode], options: RowOptions) -> TrainingBatch:
     """Return the rows of the episodes, in the order of the episodes.
 
-    Raises ValueError if two episodes have the same name, if a reward is not finite, or if an episode does not have one
-    reward for each turn with credit per turn.
+    Raises ValueError if two episodes have the same name, if a reward is not finite, or if the credit is `turn` and an
+    episode does not have one reward for each turn.
     """
     if len({episode.rollout for episode in episodes}) != len(episodes):
         raise ValueError("two episodes of a batch have the same name. Expected unique names.")
@@ -226,7 +226,7 @@ def _advantages(
 
 
 def _rewards(episode: TrainingEpisode, trained: Sequence[int], options: RowOptions) -> dict[int, float]:
-    """Return the rewards by turn: the episode's reward at the last turn, or each turn's reward with credit per turn.
+    """Return the rewards by turn: the episode's reward at the last turn or, with credit `turn`, each turn's own reward.
 
     The reward of a turn that is not trained on is added to the previous trained turn.
     """

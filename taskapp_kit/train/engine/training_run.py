@@ -48,7 +48,7 @@ from taskapp_kit.train.update.policy_update import PolicyUpdate
 
 
 async def run_job(order: TrainerOrder, ledger: Ledger) -> JobOutcome:
-    """Run the rest of the job. If this raises an error of the kit, its message becomes the job's `error`."""
+    """Run the rest of the job. If a KitError is raised, its message becomes the job's `error`."""
     settings = training_settings(order.job)
     source = await asyncio.to_thread(named_model, settings, order.models, order.aliases, open_paths=order.open_paths)
     folder = job_folder(order.models, source.origin.base, order.job.job_id)
@@ -123,7 +123,7 @@ async def _trained(
 
 @dataclass(frozen=True, slots=True)
 class PolicySizes:
-    """The sizes of a job's policy. `context_tokens` limits a prompt together with its reply."""
+    """The sizes of a policy's vocabulary and context. `context_tokens` limits a prompt together with its reply."""
 
     vocabulary: int
     context_tokens: int
@@ -232,7 +232,7 @@ def vllm_sampler(
     """
     assert settings.vllm is not None, "the job samples with vLLM"
     if order.vllm is None:
-        raise JobError(f"The job samples with vLLM, but {VARIABLE} is not set.")
+        raise JobError(f"The job samples with vLLM, but the backend was started without {VARIABLE}.")
     lora = settings.lora
     # the backend's version of vLLM may have changed since the job was submitted
     if refusal := order.vllm.refusal(whole_weights=lora is None):

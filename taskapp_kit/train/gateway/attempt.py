@@ -42,7 +42,7 @@ class AttemptSettings:
         temperature: The temperature of all generations.
         max_tokens: The maximum number of tokens of one generation. A client may request fewer.
         context_tokens: The maximum number of tokens of a prompt together with its reply.
-        max_calls: The maximum number of calls in the attempt.
+        max_calls: The maximum number of requests in the attempt, including requests that receive an error.
         max_sampled_tokens: The maximum number of sampled tokens in the attempt.
     """
 
@@ -63,7 +63,7 @@ class Faithfulness:
             contains the sampled tokens.
         forked: Calls that continue an earlier turn, or no turn.
         refused: Calls that received an error.
-        repeated: Calls that waited for a running generation or received a recorded response again. They add no turn.
+        repeated: Calls identical to an earlier call that share its generation. They add no turn.
     """
 
     exact: int = 0
@@ -108,8 +108,8 @@ class AnsweredTurn:
 
     Attributes:
         returned: The message of a chat completion, or the text of a completion.
-        identity: A string that is unique in the attempt and equal for equal draws.
-        sent_to: The connection to which the whole response was written.
+        identity: A hash of the name of the generation's random stream. It is unique in the attempt.
+        sent_to: The connection to which the whole response was written, or None before that.
     """
 
     prompt_ids: tuple[int, ...]
@@ -168,7 +168,7 @@ class OpenAttempt:
 
     Attributes:
         draw: Name of the random streams of the attempt's samples, such as `job/place/sample`.
-        model: The model name that the policy's client received.
+        model: The model name in the rollout's policy config.
         url: The task app's `inference_url`. It permits sampling until the attempt ends.
         token: The secret part of `url`.
     """
@@ -223,10 +223,11 @@ class OpenAttempt:
         self._counts.refused += 1
 
     def begin(self, call: GatewayCall) -> RunningGeneration | AnsweredTurn:
-        """Return a running or undelivered generation of the same call, or start a new generation.
+        """Start a generation, unless it would repeat an identical call.
 
-        The caller awaits a running generation with `result`. Raises RequestRefused if the attempt does not permit the
-        call, and RequestError if the call is invalid.
+        If the identical call is still running, return its generation. If its response was not delivered, return its
+        turn. To wait for a generation, pass it to `result`. Raises RequestRefused if the attempt has ended or reached a
+        limit, and RequestError if the call is invalid.
         """
         if self._ended:
             raise attempt_ended()
@@ -250,7 +251,7 @@ class OpenAttempt:
     async def result(self, generation: RunningGeneration) -> AnsweredTurn:
         """Wait for a generation. Raises RequestRefused if the attempt ends or the generation takes too long.
 
-        If the waiting task is cancelled and no other client waits, the generation is cancelled after REJOIN_SECONDS.
+        If this coroutine is cancelled and no client is waiting REJOIN_SECONDS later, the generation is cancelled.
         """
         generation.waiting += 1
         try:

@@ -81,8 +81,8 @@ class GatewayCall:
         overridden: Fields that have no effect because the trainer overrides them.
         unenforced: Fields that have no effect because they are not enforced.
         digest: A hash that is equal for identical requests.
-        dialect: The API of the response, or None for the API of the prompt.
-        body: The original body of a request in a dialect.
+        dialect: The API of `responses` or `messages` requests. None for `chat/completions` and `completions`.
+        body: If `dialect` is set, the request's body before its translation into chat completions.
     """
 
     prompt: ChatPrompt | TextPrompt

@@ -43,7 +43,8 @@ class GatewayOptions:
             tunnel: Whether to open a tunnel.
 
         Raises:
-            ConfigError: A value is invalid, or `url` is set without a fixed port to listen on.
+            ConfigError: A value is invalid, `url` and `tunnel` are both set, `url` is set without a port to listen on,
+                or `listen` has the host 0.0.0.0 or :: and neither `url` nor `tunnel` is set.
         """
         if tunnel and url is not None:
             raise ConfigError(f"{TUNNEL} and {URL} both set the gateway's address. Pass only one of them.")
@@ -61,8 +62,8 @@ class GatewayOptions:
     def at(self, url: str, source: str = "[gateway] url") -> Self:
         """Return the options with a different address for task apps, such as the address in a job's config.
 
-        If no port to listen on is set, the port of a loopback address is used. Raises ConfigError if the address is
-        invalid, or if no port is known.
+        If no port to listen on is set and `url` is a loopback address, its port is used. Raises ConfigError if `url` is
+        invalid, or if the port to listen on remains unknown.
         """
         try:
             address = server_url(url)

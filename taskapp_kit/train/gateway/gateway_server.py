@@ -88,7 +88,7 @@ ERRORS = ErrorWriter("The gateway", log, stored="a turn", routes="docs/connect/a
 
 @dataclass(frozen=True, slots=True)
 class GatewayActivity:
-    """Counts of the gateway: `calls` are all requests in attempts so far, and `running` are the running generations."""
+    """The number of requests and sampled tokens in all attempts so far, and the number of running generations."""
 
     calls: int
     sampled_tokens: int
@@ -168,8 +168,8 @@ class Gateway:
             correlation_id: Identifies the attempt in logs and stores.
             draw: Name of the attempt's random streams, such as `job/place/sample`.
             settings: The settings of the attempt's generations.
-            model: The model name that the policy's client received. If the client sends this name, turns with other
-                names are not trained on.
+            model: The model name in the rollout's policy config. If some requests contain this name, the turns of
+                requests with other names are not trained on.
         """
         loop = self._loop
         if loop is None:
@@ -236,9 +236,10 @@ class Gateway:
                 turn.sent(peer_of(scope))
 
     def _addressed(self, path: str) -> tuple[OpenAttempt, str]:
-        """Return the open attempt of a path, and the part after `/v1/`.
+        """Return the attempt at a request's path, and the part of the path after `/v1/`.
 
-        Raises RequestRefused for any other path. The message does not contain the path, which is secret.
+        Raises RequestRefused if the path does not belong to an open attempt. The message does not contain the path,
+        which is secret.
         """
         parts = path.split("/", 4)
         number = (

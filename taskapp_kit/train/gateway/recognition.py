@@ -30,7 +30,7 @@ Opening = bytes
 
 
 class SpokenTurn(NamedTuple):
-    """The facts that identify a speaker. `model` is the name in the call, and `answer` is a digest of the reply."""
+    """Facts that show which model a turn belongs to: the model name in the call, and digests of its start and reply."""
 
     model: str | None
     opening: Opening
@@ -39,7 +39,7 @@ class SpokenTurn(NamedTuple):
 
 @dataclass(slots=True)
 class Speakers:
-    """The calls of one attempt, by turn index. `policy` is the model name that the policy's client received."""
+    """The calls of one attempt, by turn index. `policy` is the model name in the rollout's policy config."""
 
     policy: str
     _turns: list[SpokenTurn] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Speakers:
         return frozenset(at for at, model in enumerate(models) if model not in (None, self.policy))
 
     def suspected(self) -> int:
-        """Return the number of turns that probably belong to another model, if model names do not show this.
+        """Return how many turns probably belong to another model, or 0 if the model names already show which turns do.
 
         Such a turn has a different system message or different tools than the first call, and its reply is a user
         message in a conversation that begins like the first call.
@@ -121,7 +121,7 @@ class PromptIds:
 
     Attributes:
         ids: The token ids.
-        parent: The index of the turn that the prompt continues.
+        parent: The index of the turn that the prompt continues, or None if it continues no turn.
         stripped: Whether the parent was recognized only after removing outer whitespace.
         prefix: The digests of the conversation, for `Recognition.add`.
     """

@@ -18,11 +18,11 @@ class EnvironmentShare:
     Attributes:
         name: The unique name in metrics and events.
         weight: The environment's share of the groups, relative to the sum of all weights.
-        env_name: Replaces the job's `env_name`.
+        env_name: The environment's `env_name`, or None for the job's `env_name`.
         task_url: The address of another task app, or None for the job's task app.
-        env_config: Is merged into the job's `env_config`.
-        seeds: Replace the job's seeds.
-        eval_seeds: Replace the job's evaluation seeds.
+        env_config: Values that are merged into the job's `env_config`.
+        seeds: The training seeds, or None for the job's seeds.
+        eval_seeds: The evaluation seeds, or None for the job's evaluation seeds.
     """
 
     name: str
@@ -56,9 +56,10 @@ def turn_order(weights: Sequence[int]) -> list[int]:
 
 
 def divided(weights: Sequence[int], first: int, count: int) -> list[tuple[int, list[int]]]:
-    """Return, for each weight, the number of its places before `first`, and its places among the next `count` places.
+    """Divide a job's places (the positions of its groups) among environments in proportion to their weights.
 
-    Places are numbered from 0 throughout the job, but the returned places are relative to `first`. Any sum(weights)
+    For each environment, return how many of the places before `first` it has, and which of the `count` places from
+    `first` on. `first` counts from the start of the job; the returned places count from `first`. Any sum(weights)
     consecutive places are divided exactly in proportion to the weights.
     """
     # The place of a group in the job determines its environment, so no random draw and no history are needed.

@@ -1,7 +1,7 @@
 """Computes the reward of each turn at the gateway from a task app's response, for `credit = "turn"`.
 
 A task app of this kit returns events, which show the steps after each model call. Other task apps only return steps, so
-each call must correspond to one step.
+each model call must correspond to one step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def turn_rewards(
     # Calls are matched by their order, because clients may change their text. If an SDK requested a second sample, the
     # numbers of calls differ, and the rollout has no credit per turn.
     if len(values) != len(used) or not used:
-        raise NoTurnRewards(f"the response has rewards for {len(values)} calls, but the policy made {len(used)}")
+        raise NoTurnRewards(f"the response has rewards for {len(values)} model calls, but the policy made {len(used)}")
     total = sum(values)
     if weight is None and abs(total - reward) > SAME * max(1.0, abs(reward)):
         raise NoTurnRewards(
@@ -63,7 +63,7 @@ def turn_rewards(
 
 
 def _of_events(trajectory: Mapping[str, Any]) -> list[float]:
-    """Return the reward of each call according to the events, or [] if the response contains no events."""
+    """Return the reward of each model call according to the events, or [] if the response contains no events."""
     trace = trajectory.get("trace")
     events = trace.get("event_history") if isinstance(trace, Mapping) else None
     rewards: list[float] = []

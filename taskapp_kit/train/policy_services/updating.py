@@ -110,14 +110,14 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
         return own_process()
 
     def close(self) -> None:
-        """Remove the written weights, and release the checkpoints for another process."""
+        """Remove the weights that were written for the samplers, and unlock the directory of checkpoints."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._writer.close()
 
     def _check(self, version: int) -> None:
         if self._update.version != version:
             raise ReplicaDied(
-                f"The updating process has the weights of version {self._update.version}. Expected {version}. The "
+                f"The updating process has the weights of version {self._update.version}, not version {version}. The "
                 "previous process died, and its updates since the last checkpoint are lost."
             )
 
@@ -138,9 +138,9 @@ class PolicyUpdateService:
         self._version = 0
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update, and swap the sampler's weights.
+        """Make one update, and replace the sampler's weights with the new weights.
 
-        Raises BadArgument if the rows cannot be trained on, and TrainingError if the update fails.
+        Raises BadArgument if a row is unsuitable for training, and TrainingError if the update fails.
         """
         metrics: UpdateMetrics = await _result(self._service.train_step.route(rows, self._version))
         self._version = metrics.version
@@ -153,7 +153,7 @@ class PolicyUpdateService:
         return name
 
     async def restore(self) -> SavedJob | None:
-        """Restore the last complete checkpoint, and swap the sampler's weights. Return None if no checkpoint exists."""
+        """Restore the last complete checkpoint, also in the sampler. Return the job at that checkpoint, or None."""
         saved: SavedJob | None
         saved, self._version = await _result(self._service.restore.route())
         if self._version != self._sampler.version:
@@ -172,7 +172,7 @@ class PolicyUpdateService:
 
 
 def job_update(model: Any, settings: TrainingSettings, job_id: str) -> PolicyUpdate:
-    """Return the update of a job. `model` is the job's initial model, which is changed in place."""
+    """Return a job's `PolicyUpdate` before its first step. `model` is the initial model, which is changed in place."""
     reference = copy.deepcopy(model) if settings.update.beta else None
     policy = trained_policy(model, settings.lora)
     return PolicyUpdate(policy, replace(settings.update, draw=job_id), reference=reference)
@@ -187,7 +187,7 @@ def job_checkpoints(
     settings: TrainingSettings,
     source: ModelSource,
 ) -> JobCheckpoints:
-    """Return the checkpoints of a job. `sampler` is the sampler in this process, or None if it runs in another process."""
+    """Return the `JobCheckpoints` of a job. `sampler` is the sampler in this process, or None if it runs in another."""
     facts = CheckpointFacts(
         job=job.job_id,
         position=JobPosition(0, incarnation),
@@ -201,7 +201,7 @@ def job_checkpoints(
 
 
 async def _result(call: Awaitable[Result]) -> Result:
-    """Return the result of a call. Errors of the update are raised with their original classes."""
+    """Return the result of a call to the update service. Errors of the update are raised with their original classes."""
     try:
         return await call
     except EndpointRaised as error:

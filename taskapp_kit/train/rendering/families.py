@@ -40,10 +40,11 @@ PROBES: Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, An
 
 
 def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Renderer:
-    """Return the renderer for a vocabulary.
+    """Return the renderer whose chat format the tokenizer supports.
 
     If the model's chat template is given, the renderer uses the template's default system message and its text for
-    replies without reasoning. Raises ConfigError if no family has these tokens, or if the template cannot be rendered.
+    replies without reasoning. Raises ConfigError if the tokenizer supports no format, or if the template cannot be
+    rendered.
     """
     for family in FAMILIES:
         if all(tokenizer.token(name) is not None for name in family.required):
@@ -54,15 +55,15 @@ def renderer_for(tokenizer: TextTokenizer, template: str | None = None) -> Rende
             return family(tokenizer, family.system_in(thinking), no_thinking)
     families = [f"{family.family} ({', '.join(family.required)})" for family in FAMILIES]
     raise ConfigError(
-        f"The tokenizer supports none of the chat formats {' or '.join(families)}.",
-        hint="Choose a model of one of these families, whose vocabulary contains the tokens.",
+        f"The tokenizer's vocabulary lacks the tokens of every supported chat format: {', '.join(families)}.",
+        hint="Choose a model that uses one of these chat formats.",
     )
 
 
 def differences(renderer: Renderer, template: str) -> list[str]:
     """Return the names of the PROBES that the model's template renders differently, or not at all.
 
-    A policy that is served with a different chat format than in training loses part of its improvement.
+    If a policy is served with a different chat format than it was trained with, part of its improvement is lost.
     """
     return [name for name, (messages, tools) in PROBES.items() if not _agree(renderer, template, messages, tools)]
 

@@ -21,7 +21,7 @@ _NO_ARGUMENTS = ("", "null")
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call in an assistant's message. `arguments` is an object, or the client's original value if it is not an object."""
+    """A tool call in an assistant message. `arguments` is an object, or the client's original value if it is not an object."""
 
     name: str
     arguments: Any
@@ -62,7 +62,7 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 
 def read_call(text: str, member: str) -> FunctionCall | None:
-    """Return the call in a sampled string: an object with a `name` and arguments in `member`. Return None for other strings."""
+    """Parse a sampled tool call: a JSON object with `name`, and with the arguments in the field `member`. Else return None."""
     call = read_json_object(text) or {}
     name, arguments = call.get("name"), call.get(member, {})
     return FunctionCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None

@@ -128,10 +128,11 @@ class Renderer(ABC):
         )
 
     def answer(self, message: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the ids that a policy samples for this assistant's message, including the stop token.
+        """Return the ids that a policy would sample for this assistant message, including the stop token.
 
-        `reasoning_content` comes first. It is omitted if the vocabulary has no tokens for reasoning. Marks of reasoning
-        and calls in the content are also encoded as tokens. Raises RequestError as `prompt` does.
+        `reasoning_content` comes first. It is omitted if the vocabulary has no tokens for reasoning. Markers of
+        reasoning and tool calls in the content, such as `<think>`, are encoded as layout tokens. Raises RequestError as
+        `prompt` does.
         """
         (normal,) = normal_messages([message])
         reasoning = reasoning_of(message)
@@ -154,8 +155,8 @@ class Renderer(ABC):
     ) -> dict[str, Any]:
         """Return the sampled assistant message: `role`, `content`, and `tool_calls` and `reasoning_content` if sampled.
 
-        `tools` are the tools of the prompt. If `tools` is empty, no text is parsed as a call. `call_prefix` is the
-        prefix of the calls' ids, which must be unique in a conversation.
+        `tools` are the tools of the prompt. If `tools` is empty, no text is parsed as a tool call. The id of each tool
+        call starts with `call_prefix`, which must be unique in a conversation.
         """
         stopped = bool(token_ids) and token_ids[-1] in self.stop_ids
         reasoning, text = self._split_reasoning(self.tokenizer.decode(token_ids[: len(token_ids) - stopped]))
@@ -206,11 +207,11 @@ class Renderer(ABC):
 
     @abstractmethod
     def _answer(self, message: NormalMessage, *, sampled: bool = False) -> Part:
-        """Return an assistant's message without header and end token. `sampled` selects the format that the policy samples."""
+        """Return an assistant message without header and end token. If `sampled` is true, format it as a policy samples it."""
 
     @abstractmethod
     def _split_calls(self, text: str) -> tuple[str, list[FunctionCall]]:
-        """Return the content and the calls of a reply. If a call cannot be parsed, the whole text is content."""
+        """Return the content and the tool calls of a reply. If a tool call cannot be parsed, the whole text is content."""
 
     def _reasoning(self, text: str) -> Part:
         """Return the reasoning that precedes the content of a reply, or [] if the chat format has no reasoning."""
@@ -222,7 +223,7 @@ class Renderer(ABC):
 
 
 def with_tokens(text: str) -> Part:
-    """Return a sampled string in which the marks of reasoning and calls are layout tokens."""
+    """Split a sampled string at the markers of reasoning and tool calls, and return these as layout tokens."""
     return [
         LayoutToken(piece) if piece in REASONING + CALLS else piece
         for piece in re.split(f"({'|'.join(REASONING + CALLS)})", text)

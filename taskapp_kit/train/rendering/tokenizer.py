@@ -53,7 +53,7 @@ class JsonTokenizer:
 
 
 def _text_only(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition without special tokens. If merges of ordinary text produce a special token, reading it fails."""
+    """Return the definition without special tokens. It is invalid if merges of ordinary text produce a special token."""
     special = {token["content"] for token in definition["added_tokens"] if token["special"]}
     model = dict(definition["model"])
     if isinstance(model["vocab"], dict):

@@ -73,7 +73,7 @@ class GenerationRequest:
     Attributes:
         uniforms: The random numbers for drawing tokens.
         called: The value of `perf_counter` when the call was made.
-        result: The result. It is cancelled if the call is cancelled.
+        result: The future of the sampled reply. It is cancelled if the call is cancelled.
     """
 
     prompt_ids: tuple[int, ...]
@@ -88,7 +88,7 @@ class GenerationRequest:
 
     @property
     def ended(self) -> bool:
-        """Whether the generation is finished or cancelled. It must have at least one token."""
+        """Whether the generation is finished or cancelled. Only valid after the first token was generated."""
         return len(self.token_ids) >= self.max_tokens or self.token_ids[-1] in self.stop_ids or self.result.cancelled()
 
     def sampled(self, version: int) -> Sampled:

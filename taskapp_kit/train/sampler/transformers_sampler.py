@@ -86,7 +86,7 @@ class TransformersSampler:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
+        """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot in the batch.
 
         At temperature 0, the log-probabilities are computed at temperature 1. Raises BadArgument for invalid arguments,
         and TrainingError if the model fails or the sampler is closed.

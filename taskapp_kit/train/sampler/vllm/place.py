@@ -53,7 +53,7 @@ class VllmPlace:
         return cls(environment=str(folder))
 
     def refusal(self, *, whole_weights: bool) -> str | None:
-        """Return why a job cannot sample with this vLLM, or None. `whole_weights` is whether the job trains all weights."""
+        """Return why a job cannot sample with this vLLM, or None if it can. `whole_weights`: whether the job trains all weights."""
         if self.url is None or not whole_weights:
             return None
         return (
