@@ -134,7 +134,9 @@ class StoredRollouts:
             number += 1
             digest.update(raw)
             if len(raw) > MAX_LINE_BYTES or number > MAX_STORED:
-                raise self._wrong(f"line {number}", f"over {MAX_LINE_BYTES} bytes, or {MAX_STORED} lines before it")
+                raise self._wrong(
+                    f"line {number}", f"over {MAX_LINE_BYTES} bytes, or the file has over {MAX_STORED} lines"
+                )
             line = self._parsed(raw, f"line {number}")
             reason = self._unfit(line)
             if reason is None:
@@ -178,8 +180,8 @@ class StoredRollouts:
         if temperature not in (None, self._fit.temperature):
             raise self._wrong(
                 where,
-                f"the temperature {temperature}, but the job samples at {self._fit.temperature:g}, so its log-probabilities "
-                "cannot be compared",
+                f"the temperature {temperature}, but the job samples at {self._fit.temperature:g}, so the line's "
+                "log-probabilities cannot be compared",
             )
         return line
 
@@ -223,7 +225,7 @@ def find_rollouts(name: str, models: Path, *, paths: bool) -> Path:
     """Return the path of the file with this name.
 
     If `paths` is true, the name may be any path. Otherwise it comes from a request and must be the name of a file in
-    MODELS/rollouts. Raises ConfigError if it is not.
+    MODELS/rollouts. Raises ConfigError for any other name.
     """
     if paths:
         return Path(name).expanduser()

@@ -59,9 +59,10 @@ def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[s
     top_k. `max_completion_length` limits each reply. The tokenizer must have the special tokens of ChatML or Llama 3.
 
     A failed episode has the reward None, and its tokens are not trained on. The returned function raises ConfigError if
-    the tokenizer is unknown, BadArgument or RequestError if the trainer uses vLLM or a prompt does not identify an
-    episode, and TrainingError if the model fails or a prompt does not continue the previous prompt. Prompts must
-    continue each other, because TRL trains on one sequence per episode.
+    the tokenizer does not support the chat format, BadArgument if the trainer uses vLLM or a prompt of the data set
+    does not identify an episode, RequestError if the row of an episode is invalid, and TrainingError if the model fails
+    or an episode's prompt does not continue the previous prompt. Prompts must continue each other, because TRL trains
+    on one sequence per episode.
 
     Args:
         app: The task app, or the path of its file.
@@ -74,7 +75,7 @@ def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[s
 
 
 class TrlRollouts:
-    """A callable that plays one episode for each prompt concurrently, on a separate thread. `close` ends the thread."""
+    """A callable that plays one episode per prompt, all concurrently on a separate thread. `close` ends the thread."""
 
     def __init__(self, app: TaskApp) -> None:
         app.freeze()
@@ -129,7 +130,7 @@ async def _played(
 
 @dataclass(slots=True)
 class _SampledEpisode:
-    """One episode and its tokens. `prompt` is the prompt of the first call, and `completion` contains all later tokens."""
+    """One episode and its tokens: the prompt of the first model call in `prompt`, and all later tokens in `completion`."""
 
     sampler: Any
     renderer: Any

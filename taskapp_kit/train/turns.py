@@ -47,7 +47,7 @@ class Sampler(Protocol):
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt. Cancelling the call frees its slot.
+        """Return one continuation of the prompt. Cancelling the call stops the generation.
 
         At temperature 0, the most probable token is chosen. `draw` is the name of the random stream, such as
         `job/place/sample/turn`. A deterministic sampler returns the same tokens for the same weights, prompt and
@@ -126,7 +126,7 @@ class RecordedTurn:
 def recorded_turns(
     tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
 ) -> list[RecordedTurn]:
-    """Return a turn for each run of sampled tokens in `mask`. The first turn is a root, and the others follow each other.
+    """Return a turn for each run of sampled tokens in `mask`. Each turn continues the previous one.
 
     `before` is the number of earlier turns of the attempt.
     """
@@ -185,7 +185,7 @@ class TrainingRow:
         rollout: The name of the episode.
         weight: The row's share of its episode, in (0, 1]. The weights of an episode's rows sum to 1.
         turns: The turns that are trained on, for losses that learn from rewards (ppo).
-        truncated: Whether a limit ended the episode, not the environment.
+        truncated: Whether the episode was ended by a limit and not by the environment.
     """
 
     ids: tuple[int, ...]

@@ -31,7 +31,7 @@ Kind = Literal["choice", "number", "text", "words", "json"]
 
 
 class BadFields(ValueError):
-    """Raised if fields of a form cannot be read. `problems` contains a message for the name of each such control."""
+    """Raised if fields of a form cannot be read. `problems` maps the names of their controls to messages."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(problems.values()))
@@ -222,7 +222,7 @@ def _keys(action: ActionSpec, args: Json) -> tuple[str, ...]:
 
 
 def _direction(label: str, taken: set[str]) -> str | None:
-    """Return the arrow key for a button whose label names exactly one direction, or None if the key is taken."""
+    """Return the arrow key for a button whose label names one direction. Return None for other labels or a taken key."""
     words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", label).lower()))
     arrows = [key for key, names in DIRECTIONS if words.intersection(names)]
     return arrows[0] if len(arrows) == 1 and arrows[0] not in taken else None

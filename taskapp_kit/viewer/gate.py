@@ -69,7 +69,7 @@ class UiGate:
         if holder is None:
             raise RequestRefused(
                 "unauthorised",
-                "Not logged in, or API key missing or invalid",
+                "You are not logged in, or the API key is missing or invalid.",
                 hint="Log in at /ui/login, or send an API key in the X-API-Key header.",
                 headers=CHALLENGE,
             )

@@ -28,7 +28,7 @@ async def jobs(request: PageRequest) -> Page:
 
 
 async def job(request: PageRequest) -> Page:
-    """Return the page of one job, with the rollouts of the iteration in the query. The default is the last iteration."""
+    """Return the page of one job, with the rollouts of the iteration that the query selects (by default the last)."""
     found = await request.source.job(request.path["job_id"], request.caller)
     if found is None:
         raise not_found("job")

@@ -161,7 +161,7 @@ async def _reset(session: EnvironmentSession, at: str, *, same: bool) -> None:
 
 
 def _decision(session: EnvironmentSession, form: Mapping[str, str]) -> tuple[list[tuple[str, Json]], str | None]:
-    """Return the call or the text of an action's form. Raises BadFields if the form is invalid.
+    """Return the tool call or the text that an action's form describes. Raises BadFields if the form is invalid.
 
     As in `taskapp play`, the arguments are checked before they are sent, so that a typo costs no turn.
     """

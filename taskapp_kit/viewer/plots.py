@@ -42,7 +42,7 @@ class Bar:
 
     Attributes:
         label: The label on the left.
-        value: The length of the bar. If it is None, `none` is written instead of a bar.
+        value: The length of the bar. If it is None, the word "none" replaces the bar.
         low: The lower end of the interval.
         high: The upper end of the interval.
         note: Text next to the value, such as `n = 20`.
@@ -408,7 +408,7 @@ def result_plots(policies: Mapping[str, PolicyResults], failures: Mapping[str, i
 
 
 def bar_plot(caption: str, rows: Sequence[Bar], x_label: str = "reward") -> list[CaptionedPlot]:
-    """Return one plot of the first rows, or an empty list if `rows` is empty."""
+    """Return a list with one plot of the first MOST_BARS rows, or an empty list if `rows` is empty."""
     if not rows:
         return []
     whole = caption if len(rows) <= MOST_BARS else f"{caption} (the first {MOST_BARS} of {len(rows)})"

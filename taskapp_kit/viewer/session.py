@@ -39,7 +39,7 @@ class Sessions:
 
     Args:
         keys: The valid keys.
-        failed_seconds: See FAILED_SECONDS.
+        failed_seconds: How long a failed login takes, in seconds.
     """
 
     def __init__(self, keys: Keys, clock: Clock | None = None, *, failed_seconds: float = FAILED_SECONDS) -> None:

@@ -84,7 +84,7 @@ class JobProgress:
 
     Attributes:
         view: The job as the backend's API returns it.
-        task_app_url: The address of the task app that stores its rollouts.
+        task_app_url: The address of the task app that stores the job's rollouts.
         iterations: One entry for each phase and iteration. The fields are phase, iteration (from 1), rollouts, failed,
             undefined (the number of rollouts without a reward), reward (the mean of the other rollouts, or None) and
             seconds (the mean).
@@ -146,12 +146,14 @@ class UiSource:
         return self.stored
 
     async def rows(self, wanted: RolloutQuery, order: RowOrder, caller: Caller) -> list[RolloutRow]:
-        """Return the first `wanted.limit` matching rollouts that the caller may see. Raises StoreError, Unavailable."""
+        """Return the first `wanted.limit` matching rollouts that the caller may see.
+
+        Raises StoreError if the store fails, and Unavailable if it cannot list rollouts."""
         rollouts = self.rollouts(caller)
         return [] if rollouts is None else [row async for row in rollouts.rows(wanted, order, limit=wanted.limit)]
 
     async def load(self, rollout_id: str, caller: Caller) -> StoredRollout | None:
-        """Return a rollout, or None if it does not exist or the caller may not see it. Raises StoreError."""
+        """Return a rollout, or None if it does not exist or is hidden from the caller. Raises StoreError if the store fails."""
         rollouts = self.rollouts(caller)
         try:
             return None if rollouts is None else await rollouts.load(rollout_id)
@@ -180,15 +182,15 @@ class UiSource:
         return None
 
     async def jobs(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
-        """Return the caller's newest jobs as the backend's API returns them. Raises StoreError."""
+        """Return the caller's newest jobs as the backend's API returns them. Raises StoreError if the store fails."""
         return []
 
     async def job(self, job_id: str, caller: Caller) -> JobProgress | None:
-        """Return a job, or None if it does not exist or the caller may not see it. Raises StoreError."""
+        """Return a job, or None if it does not exist or is hidden from the caller. Raises StoreError if the store fails."""
         return None
 
     async def job_rollouts(self, job_id: str, phase: str, iteration: int) -> list[dict[str, Any]]:
-        """Return the rollouts of one iteration of a job, sorted by position and sample. Raises StoreError."""
+        """Return a job's rollouts of one iteration, sorted by position and sample. Raises StoreError if the store fails."""
         return []
 
 

@@ -20,14 +20,14 @@ def invalid_member(body: str, member: str, message: str, *path: str, hint: str =
 def body_problems(error: pydantic.ValidationError, body: Any) -> tuple[FieldProblem, ...]:
     """Convert pydantic's error for a request body to field problems.
 
-    body: the invalid body, which distinguishes field names from union tags.
+    body: the invalid body. A location's parts that are not in the body are union tags and are removed.
     """
     errors = error.errors(include_url=False, include_input=False)
     return problems_of([{**item, "loc": ("body", *_path(item["loc"], body))} for item in errors])
 
 
 def problems_of(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldProblem, ...]:
-    """Convert pydantic's errors, merging the alternatives of a union."""
+    """Convert pydantic's errors to field problems. The errors of a union's alternatives become one problem."""
     merged: dict[tuple[str | int, ...], FieldProblem] = {}
     for item in errors:
         loc = tuple(item["loc"])

@@ -48,9 +48,10 @@ def given_url(config: Mapping[str, Any], top_level: str | None) -> GivenUrl | No
 
 
 def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
-    """Return the address in the request without passwords and keys, or None. Raises RequestError if it is not a string.
+    """Return the address in the request without passwords and keys, or None if the request has no address.
 
-    If `policy.config` has a correlation id, the id replaces the secret part of a gateway's address.
+    If `policy.config` has a correlation id, the id replaces the secret part of a gateway's address. Raises RequestError
+    if the address is not a string.
     """
     given = given_url(config, top_level)
     return None if given is None else shown_url(given[0], config)
@@ -89,7 +90,7 @@ def _without_capability(url: str, correlation: str | None) -> str:
 
 
 def stored_url(url: str) -> str:
-    """Return the address for storage, without user, password, a gateway's secret part and all query values but `cid`.
+    """Return the address for storage: without user, password and a gateway's secret part, with `cid` as the only query field.
 
     The address of a model that a command serves is stored without the port, so that the evaluation can be resumed.
     """

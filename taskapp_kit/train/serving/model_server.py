@@ -1,4 +1,4 @@
-"""The application of a serving process: one model behind a key, with the routes of the gateway and `models`.
+"""The application of a serving process: one model, protected by a key, with the routes of the gateway and `models`.
 
     POST chat/completions, completions, responses, messages, GET models        below /served-here/v1
 

@@ -23,9 +23,9 @@ START_SECONDS = 600.0
 class ServingProcess(OwnedProcess[dict[str, Any]]):
     """A process that serves one model. Entering a `with` block waits until it responds, and leaving the block ends it.
 
-    The process also ends with this process. After `wait`, `url` (ending in /v1) and the bearer token `key` are set. As
-    for `find_model`, `paths` is whether the model's name may be the path of a directory. Raises Unavailable if the
-    extra `train` is not installed.
+    The process also ends with this process. After `wait`, `url` (ending in /v1) and the bearer token `key` are set.
+    `paths` is whether the model's name may be the path of a directory. Raises Unavailable if the extra `train` is not
+    installed.
     """
 
     def __init__(

@@ -38,8 +38,8 @@ StoredState = tuple[int, int]
 class ServedModels:
     """Serves the trained models and base models of one directory on demand.
 
-    Requests for another model wait in order until running replies have ended. `aliases` are names of models by alias.
-    `idle_seconds` is how long a process without requests continues.
+    Requests for another model wait in order until running replies have ended. `aliases` are names of models by alias. A
+    process that has had no requests for `idle_seconds` is ended.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Conversations for fine-tuning, from a file that `taskapp export --format sft` wrote. Some are held out.
 
-Their rows have the same token ids as rollouts of the same conversation. The model's replies are trained on.
+Each conversation becomes a training row with the same token ids as a rollout of this conversation. Only the model's
+replies are trained on.
 """
 
 from __future__ import annotations
@@ -98,9 +99,10 @@ def read_conversations(path: Path) -> Iterator[ExportedConversation]:
 
 
 def chosen_conversations(settings: SftSettings) -> ChosenConversations:
-    """Return the conversations to train on and to hold out. Conversations that are equal or have equal seeds stay together.
+    """Return the conversations to train on and to hold out.
 
-    Raises ConfigError if a file cannot be read, or if no conversation remains to train on.
+    Conversations that are equal or have the same seed are never split between the two. Raises ConfigError if a file
+    cannot be read, or if no conversation remains to train on.
     """
     left_out: Counter[str] = Counter()
     found = _filtered(settings.train, settings, left_out)
@@ -245,7 +247,7 @@ def _normal(messages: Sequence[Mapping[str, Any]], place: str) -> list[NormalMes
         at = min(unknown)
         roles = ", ".join(dict.fromkeys(cut(str(role), SHOWN_CHARACTERS) for role in unknown.values()))
         raise ConfigError(
-            f"{place}: found the unknown roles {roles}, the first at messages.{at} ({_members(messages[at])}). "
+            f"{place}: messages have unknown roles ({roles}). The first is messages.{at} ({_members(messages[at])}). "
             f"Expected {', '.join(ROLES)}."
         )
     try:
@@ -265,7 +267,7 @@ def _weight(message: Mapping[str, Any], place: str) -> int:
 
 
 def _check_content(message: Mapping[str, Any], read: NormalMessage, place: str, *, learned: bool) -> None:
-    """Raise ConfigError for a message without content, or with a call in a field that is not rendered."""
+    """Raise ConfigError for a message without content, or for a trained reply with a call in `function_call`."""
     if learned and message.get("function_call"):
         raise ConfigError(f"{place} has a call in `function_call`, which is not supported. Use `tool_calls` instead.")
     has_content = bool(read.text.strip()) if learned else message.get("content") not in (None, [])
@@ -286,8 +288,8 @@ SFT_ADVANTAGE = 1.0
 def conversation_row(renderer: Renderer, conversation: ExportedConversation) -> TrainingRow:
     """Return the row of a conversation up to the last reply that is trained on.
 
-    The positions of the replies determine which tokens are trained on. Token ids cannot, because padding may use the
-    token that ends a message.
+    The mask is built from the positions of the replies. It cannot be derived from token ids, because padding may use
+    the token that ends a message.
     """
     ids: tuple[int, ...] = ()
     mask: list[bool] = []

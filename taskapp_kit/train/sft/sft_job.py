@@ -69,7 +69,7 @@ class SftResult:
         held_out: The number of held-out conversations.
         tokens: The number of tokens that were trained on.
         left_out: The number of omitted conversations by reason.
-        not_as_tokens: The number of replies with parts that are not encoded as the model's tokens, by part.
+        not_as_tokens: The counts that `not_learned_as_tokens` returned for the conversations that were trained on.
         before: The initial held-out loss in nats per token, or None if no conversations are held out.
         after: The final held-out loss in nats per token, or None.
         points: The `name`, `step`, `value` and `created_at` of all metric points.
@@ -101,7 +101,7 @@ class SftRows:
     not_as_tokens: Counter[str]
 
     def batch(self, number: int, size: int) -> list[TrainingRow]:
-        """Return the rows of an update, counted from 0. The order differs in each epoch. The last batch may be smaller."""
+        """Return the rows of update `number`, from 0. The order differs in each epoch. An epoch's last batch may be smaller."""
         epoch, place = divmod(number, self.per_epoch(size))
         order = list(range(len(self.learned)))
         derived_rng("sft", "order", epoch).shuffle(order)
@@ -253,7 +253,7 @@ def _rows(chosen: ChosenConversations, renderer: Any, context_tokens: int) -> Sf
 def _job_id(
     document: dict[str, Any], chosen: ChosenConversations, source: ModelSource, models: Path, *, fresh: bool
 ) -> str:
-    """Return the id of the last job with this config, conversations and model. If `fresh` is true, return a new id."""
+    """Return the id of the last job with this config, conversations and model, or a new id if none exists or `fresh`."""
     named = [document, source.name, [[_named(each) for each in some] for some in (chosen.learned, chosen.held_out)]]
     digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -287,7 +287,7 @@ def _seeds(conversations: Sequence[ExportedConversation]) -> list[int]:
 
 
 def _needs(settings: SftSettings, rows: SftRows, source: ModelSource, folder: Path) -> JobNeeds:
-    """Return the needs of a job with these rows. Raises JobError if it cannot run."""
+    """Return the memory and disk space that a job with these rows needs. Raises JobError if too little is available."""
     every = rows.learned + rows.held_out
     shape = BatchShape(
         rows=settings.batch_size,

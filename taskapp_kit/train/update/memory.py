@@ -256,7 +256,7 @@ def checkpoint_bytes(trained: int) -> int:
 def memory_problem(needed: Mapping[TrainerMode, MemoryEstimate], mode: TrainerMode, available: int) -> str | None:
     """Return why a job cannot run in `available` bytes and what to change, or None if it can run.
 
-    `needed` contains the estimates for `mode` and, if possible, for lora.
+    `needed` contains the estimate for `mode`. If it also contains the estimate for lora, the advice may be to use lora.
     """
     total = needed[mode].total
     if total <= available:

@@ -3,8 +3,9 @@
     rows (ppo first computes values and advantages) -> minibatches -> micro-batches -> gradients -> optimizer steps
 
 The old policy is the policy at the start of the update. For the first minibatch, its log-probabilities are the current
-log-probabilities. For later minibatches, the sampler's log-probabilities replace them if both agree in the first
-minibatch and all rows have the update's version. Otherwise they are computed before the first optimizer step.
+log-probabilities. For later minibatches, the sampler's log-probabilities are used if they agree with the current ones
+in the first minibatch and all rows have the update's version. Otherwise the old policy's log-probabilities are computed
+before the first optimizer step.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class PolicyUpdate:
         version: The number of updates that were already made.
 
     Raises:
-        BadArgument: A reference is missing or not needed, or the weights are not fp32.
+        BadArgument: `reference` is missing although beta is greater than 0, or is given although beta is 0, or the
+            weights are not fp32.
     """
 
     def __init__(self, model: Any, settings: UpdateSettings, *, reference: Any = None, version: int = 0) -> None:
@@ -102,7 +104,7 @@ class PolicyUpdate:
         A minibatch without a gradient makes no optimizer step.
 
         Raises:
-            BadArgument: The rows cannot be trained on. Nothing has changed.
+            BadArgument: A row is unsuitable for training. Nothing has changed.
             TrainingError: A gradient is not finite. Earlier minibatches may already have changed the weights, so return
                 to a checkpoint.
         """
@@ -230,7 +232,7 @@ class PolicyUpdate:
     def _backward(
         self, batch: PaddedRows, old: torch.Tensor | None, episodes: int, statistics: TokenStatistics
     ) -> float:
-        """Add the gradient of a micro-batch, and return its share of the loss. If `old` is None, the current policy is used."""
+        """Add the gradient of a micro-batch, and return its share of the loss. `old` is None if it equals the current policy."""
         current, entropies = self.log_probs(self.model, batch)
         reference = None
         if self._reference is not None:

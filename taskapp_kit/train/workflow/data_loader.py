@@ -39,14 +39,14 @@ class DataRow:
 
 
 def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRow]:
-    """Return the rows with a difficulty, or all rows if it is None. Raises BadArgument for invalid rows or no rows."""
+    """Return the rows of this difficulty, or all rows for None. Raises BadArgument if a row is invalid or none remains."""
     every = [DataRow.read(row, index) for index, row in enumerate(rows)]
     if not every:
         raise BadArgument("The data has no rows. Expected at least one (prompt, target).")
     chosen = [row for row in every if difficulty is None or row.difficulty == difficulty]
     if not chosen:
         difficulties = ", ".join(sorted({repr(row.difficulty) for row in every}))
-        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}. Expected one of {difficulties}.")
+        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}. The rows have: {difficulties}.")
     return chosen
 
 

@@ -53,7 +53,7 @@ class Episode:
             is the baseline. All episodes without a name form one group in each batch.
 
     Raises:
-        BadArgument: A value is invalid, or a list and `response_ids` have different lengths.
+        BadArgument: A value is invalid, or `mask` or `log_probs` has a different length than `response_ids`.
     """
 
     prompt_ids: Sequence[int]

@@ -22,9 +22,9 @@ MAX_TOKENS = 128
 
 
 class SamplingActor(Actor):
-    """The base class of actors that sample with the weights in a `WeightsFolder`. Subclasses set the attributes.
+    """The base class of actors that sample with the weights in a `WeightsFolder`.
 
-    `_partly` is whether weights files only contain the trained tensors.
+    The constructors of subclasses set the attributes. `_partly` is whether weights files only contain trained tensors.
     """
 
     _partly: ClassVar[bool] = False

@@ -86,7 +86,7 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def add(self, episode: Episode) -> None:
-        """Store an episode. If the episode has no version, store the last `curr_policy_version` passed to `sample`.
+        """Store an episode. An episode without a version gets the last `curr_policy_version` that was passed to `sample`.
 
         Raises:
             BadArgument: The argument is not an Episode.

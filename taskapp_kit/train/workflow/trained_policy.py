@@ -37,7 +37,7 @@ WITHOUT_GROUP = "batch"
 def episode_rows(
     episodes: Sequence[Episode], options: RowOptions, updates_of: Callable[[int | None], int]
 ) -> tuple[TrainingBatch, set[str]]:
-    """Return the rows of the episodes, and the names of rollouts without log-probabilities, whose rows have 0.0.
+    """Return the rows of the episodes, and the names of the rollouts whose log-probabilities are unknown and set to 0.0.
 
     Episodes without a group are compared with each other. `updates_of` returns the number of updates of an episode's
     version, and raises BadArgument for an unknown version. Raises BadArgument if no episode can be trained on.
@@ -182,6 +182,6 @@ class TrainedPolicy:
         if version not in updates:
             raise BadArgument(
                 f"An episode was sampled by version {version}, which this trainer has not pushed. Expected 0 or one of "
-                f"the {len(self._pushed)} pushed versions."
+                f"the versions pushed so far ({len(self._pushed)})."
             )
         return updates[version]

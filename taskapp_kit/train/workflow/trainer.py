@@ -99,7 +99,7 @@ class Trainer(Actor, call_seconds=3600.0):
             The loss or, with returns="loss_and_kl", the loss and the KL divergence per token.
 
         Raises:
-            BadArgument: The batch is None or empty, or its episodes cannot be trained on. Nothing has changed.
+            BadArgument: The batch is None or empty, or an episode is unsuitable for training. Nothing has changed.
             TrainingError: A gradient is not finite.
         """
         if not batch or not all(isinstance(each, Episode) for each in batch):

@@ -1,1 +1,1 @@
-"""Requests and responses of chat endpoints. Each dialect has one reader and one writer."""
+"""Requests and responses of chat endpoints, and their translation to and from other APIs (dialects)."""

@@ -145,7 +145,7 @@ def chunks(
 ) -> list[StreamEvent]:
     """Return one chunk for each choice, then the usage if requested, then DONE.
 
-    last: fields of each choice's final chunk.
+    last: additional fields of the chunks that have a finish reason.
     """
     once = {name: answer[name] for name in ("prompt_token_ids",) if name in answer}
     frame = {name: part for name, part in answer.items() if name not in ("choices", "usage", *once)}

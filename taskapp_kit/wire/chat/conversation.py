@@ -92,7 +92,7 @@ class ChatReply:
         return usage.get("total_tokens", usage.get("prompt_tokens", 0.0) + usage.get("completion_tokens", 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the reply as JSON, which another process can decode."""
+        """Return the reply as a JSON object that another process can decode."""
         return asdict(self)
 
     @classmethod
@@ -132,7 +132,7 @@ Raises Unavailable if no model has the role.
 
 @runtime_checkable
 class RemotePolicy(Protocol):
-    """A policy whose decisions a model makes.
+    """A policy whose decisions are made by a model.
 
     Each rollout has one instance, which is used in the environment's thread.
     """
@@ -160,7 +160,7 @@ class AsksModels(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """Make a running decision raise. Another thread calls this method when the rollout is stopped."""
+        """Make a running decision raise an exception. Another thread calls this method when the rollout is stopped."""
         ...
 
     def close(self) -> None:

@@ -180,7 +180,7 @@ class VllmSampler:
     async def sample(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, stop_ids: frozenset[int], draw: str
     ) -> Sampled:
-        """Return one continuation of the prompt, including the stop token. Cancelling the call frees its slot.
+        """Return one continuation of the prompt, including the stop token. Cancelling the call aborts the request.
 
         At temperature 0, the log-probabilities are computed at temperature 1. `draw` is not used, because vLLM has its
         own random generator. Raises BadArgument for invalid arguments, and TrainingError if vLLM fails or the sampler
@@ -214,14 +214,14 @@ class VllmSampler:
         log.info("vllm samples with the weights of version %d, after %.2f s", version, perf_counter() - began)
 
     async def fail_with_child(self) -> NoReturn:
-        """Wait until a child ends unexpectedly, then raise TrainingError. With a running server, wait until cancelled."""
+        """Wait until the child process ends unexpectedly, then raise TrainingError. Without a child, wait until cancelled."""
         while True:
             if self._child is not None and not self.closed:
                 self._child.check()
             await asyncio.sleep(CHILD_SECONDS)
 
     async def aclose(self) -> None:
-        """End the child, or remove the adapters from a running server. Running requests raise TrainingError."""
+        """End the child process, or remove the adapters from the server. Running calls of `sample` raise TrainingError."""
         if self.closed:
             return
         self.closed = True
