@@ -1,7 +1,7 @@
 """Which keys of an RL config the local trainer uses, which values it accepts, and which keys it ignores.
 
-`docs/tools/config_pages.py` writes these tables into docs/reference/rl-config.md. A key that is not listed here is
-used.
+`docs/tools/config_pages.py` writes these tables into docs/reference/rl-config.md. The trainer uses every key that is
+not listed here, and accepts all of its values.
 """
 
 from __future__ import annotations

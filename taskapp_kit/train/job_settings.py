@@ -84,8 +84,9 @@ class TrainingSettings:
         aliases: The config's own aliases of models.
         lora: The adapter, or None for full training.
         deterministic: Whether prompts are sampled one at a time.
-        vllm: How vLLM samples. If `vllm` and `services` are None, the trainer's process samples and updates.
-        services: The processes that sample and update.
+        vllm: The settings for sampling with vLLM, or None.
+        services: The processes that sample and update, or None. If `vllm` and `services` are None, the trainer's
+            process samples and updates.
         gateway_url: The address at which the task app calls the gateway. None means the address on which the gateway
             listens.
         rollouts: The file with stored rollouts to learn from, or None to play rollouts.

@@ -47,7 +47,7 @@ class RowOptions:
         credit: `episode` gives all tokens of an episode the same advantage. `turn` compares a turn's discounted return
             with the returns of the turns at the same index in the group's other episodes.
         discount: The discount per turn, with credit `turn`.
-        mask_truncated: Whether to exclude turns that `max_tokens` ended from training.
+        mask_truncated: Whether turns that `max_tokens` ended are excluded from training.
     """
 
     scale: Scale = "none"
@@ -127,7 +127,7 @@ def branch_rows(
     """Return a row for each branch that ends in a turn to train on, and the number of detached turns.
 
     `advantages` maps the index of each turn to train on to its advantage. Other turns are context, and are omitted at
-    the end of a branch. `rewards` maps these indices to rewards, with 0.0 for a missing index.
+    the end of a branch. `rewards` maps the same indices to rewards. A missing index means 0.0.
     """
     turns = episode.turns
     parents = [_parent(turns, index) for index in range(len(turns))]

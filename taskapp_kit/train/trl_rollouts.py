@@ -147,7 +147,8 @@ class _SampledEpisode:
     async def play(self, service: CallerService, row: Mapping[str, Any]) -> float | None:
         """Play the episode. Return its reward, or None if the episode failed or the reward is undefined.
 
-        Raises RequestError, and TrainingError as `rollout_func` describes.
+        Raises RequestError if the row is invalid, and TrainingError if the model fails or a prompt does not continue
+        the previous prompt.
         """
         recognition = Recognition(self.renderer)
 
@@ -202,7 +203,7 @@ class _SampledEpisode:
         self.turns += 1
 
     def row(self, end: int) -> dict[str, list[Any]]:
-        """Return the episode as a row for TRL, or an unused row if the model returned no reply."""
+        """Return the episode as a row for TRL, or the result of `unused_row` if the model returned no reply."""
         if not self.turns:
             return self.unused_row(end)
         return {

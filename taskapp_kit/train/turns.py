@@ -27,7 +27,7 @@ class Sampled:
     Attributes:
         token_ids: All sampled tokens, including the stop token.
         log_probs: The natural log-probability of each token at the sampling temperature.
-        finish_reason: `length` if `max_tokens` ended the generation.
+        finish_reason: `length` if `max_tokens` ended the generation, otherwise `stop`.
         version: The version of the weights. All tokens were sampled with this version.
         seconds: The time from the call to the last token.
     """
@@ -126,7 +126,7 @@ class RecordedTurn:
 def recorded_turns(
     tokens: Sequence[int], mask: Sequence[object], log_probs: Sequence[float], *, version: int, before: int = 0
 ) -> list[RecordedTurn]:
-    """Return a turn for each run of sampled tokens in `mask`. Each turn continues the previous one.
+    """Return a turn for each run of sampled tokens in `mask`. The first is a root, and each other continues the previous turn.
 
     `before` is the number of earlier turns of the attempt.
     """

@@ -222,7 +222,7 @@ def _keys(action: ActionSpec, args: Json) -> tuple[str, ...]:
 
 
 def _direction(label: str, taken: set[str]) -> str | None:
-    """Return the arrow key for a button whose label names one direction. Return None for other labels or a taken key."""
+    """Return the arrow key for the one direction that a button's label names. Return None for other labels or a taken key."""
     words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", label).lower()))
     arrows = [key for key, names in DIRECTIONS if words.intersection(names)]
     return arrows[0] if len(arrows) == 1 and arrows[0] not in taken else None

@@ -26,7 +26,7 @@ SCORE = "score:"
 async def annotate(request: PageRequest) -> Page:
     """Return a page to score one of the rollouts that match the filters and did not fail."""
     if not request.source.annotates:
-        raise not_found("store for annotations")
+        raise not_found("page of annotations")
     order = request.order()
     rows = [
         row
@@ -137,7 +137,8 @@ def _score(scale: Scale | None, criterion: str, text: str) -> float:
 async def annotations_file(request: PageRequest) -> EncodedResponse:
     """Return people's scores for the app's judges as JSON Lines, for `taskapp judge calibrate --labels`.
 
-    Only annotations that the caller may see are included. The JSON of the annotations page contains all their fields.
+    Only annotations that the caller may see are included. The JSON of the annotations page contains all fields of the
+    annotations.
     """
     judges = {scale.name for scale in request.source.scales if scale.judge}
     lines = [

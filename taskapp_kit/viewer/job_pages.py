@@ -22,7 +22,7 @@ REFRESH_SECONDS = 2
 async def jobs(request: PageRequest) -> Page:
     """Return the page with the newest jobs."""
     if not request.source.runs_jobs:
-        raise not_found("backend here")
+        raise not_found("page of jobs")
     found = await request.source.jobs(request.caller, MOST)
     return Page("jobs.html", "Jobs", {"jobs": found}, {"most": MOST, "refresh": REFRESH_SECONDS}, "jobs")
 

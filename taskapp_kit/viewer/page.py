@@ -36,7 +36,7 @@ class PageRequest:
         caller: Who sent the request.
         base: The viewer's path, without a trailing slash.
         api_url: The address of the server's API.
-        path: The named groups of the route's pattern.
+        path: The values of the named groups in the route's pattern.
         query: The query's fields.
         form: The form fields of a POST request.
     """

@@ -318,7 +318,7 @@ def _finite(value: float | None) -> bool:
 
 
 def _widened(low: float, high: float, *, keep: bool = False) -> tuple[float, float]:
-    """Return the interval. If it is a single value, add space around it. keep: Add space only above the value."""
+    """Return the interval. If it is a single value, add space around it. keep: Whether to add space only above the value."""
     if low < high:
         return low, high
     space = abs(low) * 0.1 or 0.5

@@ -183,7 +183,7 @@ def _words(difference: Difference) -> tuple[str, str]:
 
 
 async def group(request: PageRequest) -> Page:
-    """Return the page with the rollouts of one seed (all, or of one run) or of one group, as a grid."""
+    """Return a page with a grid of the rollouts of one group, or of one seed in all runs or in one run."""
     named = request.text("group_id")
     seed = request.text("seed")
     wanted = RolloutQuery(

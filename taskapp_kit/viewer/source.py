@@ -124,7 +124,7 @@ class UiSource:
         runs_jobs: Whether the source is a backend, which has jobs instead of rollouts.
         spec: The running app, whose environments a person can play.
         sessions: The sessions of the running app.
-        interval: The method for intervals of mean rewards.
+        interval: The method for confidence intervals of mean rewards.
         reward_ranges: The range of the reward by environment, if the app's declarations are available.
     """
 

@@ -20,7 +20,7 @@ def invalid_member(body: str, member: str, message: str, *path: str, hint: str =
 def body_problems(error: pydantic.ValidationError, body: Any) -> tuple[FieldProblem, ...]:
     """Convert pydantic's error for a request body to field problems.
 
-    body: the invalid body. A location's parts that are not in the body are union tags and are removed.
+    body: the invalid body. Parts of an error's location that are not in the body are union tags, and are omitted.
     """
     errors = error.errors(include_url=False, include_input=False)
     return problems_of([{**item, "loc": ("body", *_path(item["loc"], body))} for item in errors])

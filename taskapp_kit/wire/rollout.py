@@ -102,7 +102,7 @@ class SafetySpec(BaseModel):
         max_refusals: The maximum number of consecutive replies without an accepted action. It can only lower the
             environment's limit.
         max_rollout_tokens: The maximum number of prompt and completion tokens, summed over the policy's model and the
-            environment's models. It is checked before each call.
+            environment's models. It is checked before each model call.
     """
 
     max_ops: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000

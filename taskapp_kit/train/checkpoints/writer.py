@@ -110,7 +110,7 @@ class CheckpointWriter:
         self._opened.close()
 
     def save(self, facts: CheckpointFacts, parts: Mapping[str, CheckpointPart]) -> StoredCheckpoint:
-        """Save a checkpoint, and remove all others except the most recent and the one with the highest score.
+        """Save a checkpoint. Then remove all checkpoints except the last KEPT_LAST and the one with the highest score.
 
         If a checkpoint of this iteration exists, it is replaced.
 

@@ -42,7 +42,7 @@ class CheckpointSink(Protocol):
     """Stores the policy that the driver trains, and restores it in a later process."""
 
     async def save(self, saved: SavedJob, score: float | None) -> str:
-        """Store the policy durably, and return the checkpoint's name. `score` is the reward of the policy's evaluation.
+        """Store the policy durably, and return the checkpoint's name. `score` is the policy's reward in an evaluation.
 
         Raises CheckpointError if the checkpoint cannot be saved. Earlier checkpoints are unchanged.
         """

@@ -293,7 +293,7 @@ class JobDriver:
         )
 
     async def _report(self, report: reports.UnitReport, *, evaluated_next: bool) -> None:
-        """Store the unit's results. If an evaluation follows, store the points together with its points."""
+        """Store the unit's results. If an evaluation of the same step follows, store the metric points only after it."""
         state, unit = self._state, report.unit
         decided, changes, further = self._decided(report)
         stops = decided.get("stopped") is not None

@@ -45,20 +45,20 @@ async def on_thread(work: Callable[Parameters, Result], *args: Parameters.args, 
 
 
 class PolicyLearner:
-    """A `checkpoints.Learner` with torch. The sampler has a separate model with the same architecture and version."""
+    """An `interfaces.Learner` with torch. The sampler has a separate model with the same architecture and version."""
 
     def __init__(self, update: PolicyUpdate, sampler: PolicySampler) -> None:
         self._update, self._sampler = update, sampler
 
     async def learn(self, rows: Sequence[TrainingRow]) -> UpdateMetrics:
-        """Make one update and swap the sampler's weights. A cancelled call returns when the update has ended."""
+        """Make one update and replace the sampler's weights. A cancelled call returns when the update has ended."""
         metrics = await on_thread(self._update.train_step, rows)
         await self._sampler.swap(self._update.model.state_dict(), metrics.version)
         return metrics
 
 
 class JobCheckpoints:
-    """A `checkpoints.CheckpointSink` that saves checkpoints to the directory of `writer`.
+    """An `interfaces.CheckpointSink` that saves checkpoints to the directory of `writer`.
 
     Args:
         writer: The writer of the checkpoints.
@@ -95,7 +95,7 @@ class JobCheckpoints:
         return str(facts.name)
 
     async def restore(self) -> SavedJob | None:
-        """Load the last complete checkpoint, also into the sampler. Return the job at that checkpoint, or None."""
+        """Load the last complete checkpoint, also into the sampler. Return None if no checkpoint exists."""
         saved = await on_thread(self._restore)
         sampler = self._sampler
         if saved is not None and sampler is not None and self._update.version != sampler.version:

@@ -227,7 +227,7 @@ def checkpoint_saved(name: str, iteration: int, score: float | None) -> Event:
 def level_changed(
     curriculum: Curriculum, before: Mapping[str, Any], after: Mapping[str, Any], unit: Unit
 ) -> list[Event]:
-    """Return an event if the curriculum changed the level, otherwise []. `Curriculum.after` returned the two states."""
+    """Return a list with the event for a change of level between two states of the curriculum, or [] without a change."""
     old, new = curriculum.level(before), curriculum.level(after)
     if old == new:
         return []

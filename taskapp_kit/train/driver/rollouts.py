@@ -1,8 +1,8 @@
 """Plays the rollouts of a job with the model at the gateway. Rollouts of a unit may start before earlier units have ended.
 
-The idempotency key of a rollout request consists of job, incarnation, place in the job, sample and attempt. The name of
-the rollout's random streams consists only of job, place and sample. Another attempt, or another incarnation with the
-same weights, therefore samples the same tokens.
+The idempotency key of a rollout request consists of job, incarnation, unit, place in the unit, sample and attempt. The
+name of the rollout's random streams consists only of job, unit, place and sample. Another attempt, or another
+incarnation with the same weights, therefore samples the same tokens.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class GatewayRollouts:
         return sum(task.done() for tasks in self._units.values() for task in tasks)
 
     async def play(self, unit: Unit, ended: Callable[[PlayedRollout], Awaitable[PlayedRollout]]) -> list[PlayedRollout]:
-        """Wait for the rollouts of a started unit, and pass each to `ended`. Return the results of `ended`, by place.
+        """Wait for the rollouts of a started unit, and pass each to `ended`. Return the results of `ended`, sorted by place.
 
         Raises JobError if no rollout makes progress. Exceptions of `ended` are raised here.
         """

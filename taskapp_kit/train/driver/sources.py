@@ -49,7 +49,7 @@ class Outage:
         return await asyncio.shield(self._looking)
 
     async def outlasted(self, request: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the result of `request`, which is called again after an outage. Raises TaskAppUnreachable if that lasts."""
+        """Return the result of `request`, which is repeated after outages. Raises TaskAppUnreachable if an outage lasts."""
         while True:
             try:
                 return await request()
@@ -203,7 +203,7 @@ class AskedRollout:
 def asked_rollouts(
     sources: Sequence[SourceRollouts], plan: JobPlan, unit: Unit, level: Level | None, levels: Sequence[Level]
 ) -> list[AskedRollout]:
-    """Return all rollouts of the unit, by place."""
+    """Return all rollouts of the unit, sorted by place and sample."""
     train = unit.phase == "train"
     first, count = ((unit.number - 1) * plan.groups, plan.groups) if train else (0, plan.eval_instances)
     shares = divided([each.source.weight for each in sources], first, count)

@@ -154,7 +154,7 @@ class LocalEngine:
 
 @dataclass(slots=True)
 class TrainerLife:
-    """One trainer. `state` is the job's last state. `furthest` is the number of finished iterations and evaluations."""
+    """One trainer. `state` is the job's last state. `furthest` is the highest number of finished units so far."""
 
     order: TrainerOrder
     ledger: Ledger
@@ -207,7 +207,7 @@ class TrainerLife:
 def check_installed(what: str = "The engine `local`", *, also: Sequence[str] = ()) -> None:
     """Raise Unavailable if a package of the extra `train` is not installed.
 
-    `what` is the subject of the message. `also` lists additional packages of the extra that it needs.
+    `what` is the subject of the message. `also` lists packages of the extra that `what` needs in addition.
     """
     if missing := [name for name in (*NEEDED, *also) if find_spec(name) is None]:
         raise Unavailable(

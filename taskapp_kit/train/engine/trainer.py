@@ -1,4 +1,4 @@
-"""The program of a trainer. `taskapp_kit.train.engine.trainer FD` runs one job for the parent at the socket FD."""
+"""The program of a trainer. `taskapp_kit.train.engine.trainer FD` runs one job and calls its parent over the socket FD."""
 
 from __future__ import annotations
 

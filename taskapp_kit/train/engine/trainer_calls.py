@@ -1,6 +1,6 @@
-"""The calls from a trainer to its parent, which request the order and write to the ledger. They use `child_program.py`.
+"""The calls with which a trainer requests its order from the parent process and writes to the ledger.
 
-`LedgerOverSocket` is the child's side, and `answer_ledger_call` is the parent's side.
+The calls use `child_program.py`. `LedgerOverSocket` is the child's side, and `answer_ledger_call` is the parent's side.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Faithfulness:
             contains the sampled tokens.
         forked: Calls that continue an earlier turn, or no turn.
         refused: Calls that received an error.
-        repeated: Calls identical to an earlier call that share its generation. They add no turn.
+        repeated: Calls that are identical to an earlier call and receive the same response. They add no turn.
     """
 
     exact: int = 0
@@ -223,11 +223,11 @@ class OpenAttempt:
         self._counts.refused += 1
 
     def begin(self, call: GatewayCall) -> RunningGeneration | AnsweredTurn:
-        """Start a generation, unless it would repeat an identical call.
+        """Return the generation or the finished turn that answers a call.
 
-        If the identical call is still running, return its generation. If its response was not delivered, return its
-        turn. To wait for a generation, pass it to `result`. Raises RequestRefused if the attempt has ended or reached a
-        limit, and RequestError if the call is invalid.
+        If an identical call is running, this is its generation. If the response to an identical call was not delivered,
+        this is its turn. Otherwise a new generation is started. To wait for a generation, pass it to `result`. Raises
+        RequestRefused if the attempt has ended or reached a limit, and RequestError if the call is invalid.
         """
         if self._ended:
             raise attempt_ended()

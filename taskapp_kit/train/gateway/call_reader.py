@@ -101,7 +101,7 @@ class GatewayCall:
 
 
 class PolicyRequest(CompletionRequest):
-    """Additional fields that both routes read."""
+    """The fields of `CompletionRequest`, and additional fields of both `chat/completions` and `completions` requests."""
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None

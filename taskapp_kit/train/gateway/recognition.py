@@ -62,8 +62,8 @@ class Speakers:
     def suspected(self) -> int:
         """Return how many turns probably belong to another model, or 0 if the model names already show which turns do.
 
-        Such a turn has a different system message or different tools than the first call, and its reply is a user
-        message in a conversation that begins like the first call.
+        Such a turn has a different system message or different tools than the first call, and its reply appears as a
+        user message in a conversation that begins like the first call.
         """
         if not self._turns or self.auxiliary():
             return 0

@@ -99,7 +99,7 @@ class Curriculum:
         """Return the state after an iteration: the index of the next `level`, and the `rewards` so far at this level.
 
         The state does not change if `reward` is None, or if `played`, the level of the iteration, is not the current
-        level, which may happen with rollouts ahead.
+        level, which may happen if rollouts are played ahead.
         """
         index, rewards = int(seen.get("level", 0)), list(seen.get("rewards", ()))
         if reward is None or played != self.level(seen):
@@ -148,7 +148,7 @@ class LoopSettings:
     """The variations of a job's loop.
 
     Attributes:
-        stopping: Whether evaluations end the job.
+        stopping: When an evaluation ends the job early.
         curriculum: Which level is played.
         ahead: How many iterations the rollouts may be ahead of updates. This also limits how many versions old the
             weights of a rollout may be. With 0, rollouts and updates alternate.

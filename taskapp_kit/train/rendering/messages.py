@@ -62,7 +62,7 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 
 def read_call(text: str, member: str) -> FunctionCall | None:
-    """Parse a sampled tool call: a JSON object with `name`, and with the arguments in the field `member`. Else return None."""
+    """Parse a tool call: a JSON object with `name`, and arguments in the field named by `member`. Else return None."""
     call = read_json_object(text) or {}
     name, arguments = call.get("name"), call.get(member, {})
     return FunctionCall(name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None

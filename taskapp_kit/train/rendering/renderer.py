@@ -191,7 +191,7 @@ class Renderer(ABC):
 
     @abstractmethod
     def _opening(self, messages: list[NormalMessage], tools: Sequence[Mapping[str, Any]]) -> list[Part]:
-        """Return a complete conversation: the start, the tools and the messages."""
+        """Return a conversation from its beginning, with the tools and the messages."""
 
     @abstractmethod
     def _messages(self, messages: list[NormalMessage]) -> list[Part]:
@@ -218,12 +218,12 @@ class Renderer(ABC):
         return []
 
     def _split_reasoning(self, text: str) -> tuple[str | None, str]:
-        """Return the reasoning of a reply, or None, and the rest of the text."""
+        """Return the reasoning of a reply (None if it has none) and the rest of the text."""
         return None, text
 
 
 def with_tokens(text: str) -> Part:
-    """Split a sampled string at the markers of reasoning and tool calls, and return these as layout tokens."""
+    """Split a sampled string into text and markers of reasoning and tool calls, which become layout tokens."""
     return [
         LayoutToken(piece) if piece in REASONING + CALLS else piece
         for piece in re.split(f"({'|'.join(REASONING + CALLS)})", text)

@@ -193,8 +193,8 @@ def _conversation(line: bytes, place: str, number: int) -> ExportedConversation:
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise ConfigError(
-            f"{place}: `messages` is not a list{f' ({_members(value)})' if isinstance(value, dict) else ''}. Expected a "
-            "conversation in the format that `taskapp export --format sft` writes."
+            f"{place}: `messages` is not a list of objects{f' ({_members(value)})' if isinstance(value, dict) else ''}. "
+            "Expected a conversation in the format that `taskapp export --format sft` writes."
         )
     normal = _normal(messages, place)
     assistant = [at for at, message in enumerate(normal) if message.role == "assistant"]

@@ -1,7 +1,7 @@
 """One fine-tuning job. Updates are deterministic, so a resumed job ends with the same weights as an uninterrupted job.
 
 A job is identified by its config, its conversations and its base model. Its checkpoints have the format of other jobs'
-checkpoints, with `ft` instead of `rl` in the name, and also contain the curve.
+checkpoints, with `ft` instead of `rl` in the name, and also contain the metric points.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ class SftRows:
     not_as_tokens: Counter[str]
 
     def batch(self, number: int, size: int) -> list[TrainingRow]:
-        """Return the rows of update `number`, from 0. The order differs in each epoch. An epoch's last batch may be smaller."""
+        """Return the rows of an update. The first update has the number 0.
+
+        The order of the rows differs in each epoch. The last batch of an epoch may be smaller.
+        """
         epoch, place = divmod(number, self.per_epoch(size))
         order = list(range(len(self.learned)))
         derived_rng("sft", "order", epoch).shuffle(order)
@@ -253,7 +256,7 @@ def _rows(chosen: ChosenConversations, renderer: Any, context_tokens: int) -> Sf
 def _job_id(
     document: dict[str, Any], chosen: ChosenConversations, source: ModelSource, models: Path, *, fresh: bool
 ) -> str:
-    """Return the id of the last job with this config, conversations and model, or a new id if none exists or `fresh`."""
+    """Return the id of the last job with this config, conversations and model, or a new id if none exists or `fresh` is true."""
     named = [document, source.name, [[_named(each) for each in some] for some in (chosen.learned, chosen.held_out)]]
     digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
 """Updates with given replies. The loss is -log p of the replies' tokens.
 
 The loss of an update is the mean over all trained tokens, so all tokens have the same weight. Trained tokens must have
-an advantage. The sampler's log-probabilities are not used.
+an advantage other than 0. The sampler's log-probabilities are not used.
 """
 
 from __future__ import annotations

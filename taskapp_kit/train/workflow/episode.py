@@ -50,7 +50,7 @@ class Episode:
             assumes that the current policy sampled the tokens.
         version: The `version` of the `Response`, or None if unknown.
         group: The name of a group of episodes, such as all episodes with the same prompt. The mean reward of the group
-            is the baseline. All episodes without a name form one group in each batch.
+            is the baseline. All episodes of a batch without a group form one group.
 
     Raises:
         BadArgument: A value is invalid, or `mask` or `log_probs` has a different length than `response_ids`.

@@ -79,8 +79,8 @@ class Policy(SamplingActor, concurrent_calls=64):
         system: The system message for prompts that are strings, or "" for none.
         max_tokens: The default maximum number of tokens of a reply.
         temperature: The default temperature. For training, it must be equal to the trainer's temperature.
-        seed: Determines the random stream. A replica returns equal replies to equal calls in the same order. With
-            several replicas, use None, so that each replica has a different stream.
+        seed: Determines the random stream. A replica that receives equal calls in the same order returns equal replies.
+            With several replicas, use None, so that each replica has a different stream.
         folder: The directory that is shared with the trainer. None uses a temporary directory of this program.
         threads: The number of threads. None uses half of the processors.
 
@@ -175,7 +175,7 @@ class Policy(SamplingActor, concurrent_calls=64):
 
     @endpoint(idempotent=True)
     async def act(self, observation: Any) -> str:
-        """Return the text of a reply to an observation: a string, a conversation, or a value that is encoded as JSON."""
+        """Return the text of a reply. The observation is a string, a conversation, or a value that is encoded as JSON."""
         prompt = observation if _is_conversation(observation) else text_of(content(observation))
         response: Response = await self.generate(prompt)
         return response.text

@@ -181,7 +181,7 @@ class TrainedPolicy:
         updates = {0: 0, **dict(self._pushed)}
         if version not in updates:
             raise BadArgument(
-                f"An episode was sampled by version {version}, which this trainer has not pushed. Expected 0 or one of "
-                f"the versions pushed so far ({len(self._pushed)})."
+                f"An episode was sampled by version {version}, which this trainer has not pushed. Expected 0 or a pushed "
+                f"version. Number of pushed versions: {len(self._pushed)}."
             )
         return updates[version]

@@ -102,7 +102,7 @@ class ChatReply:
 
 
 class ModelFailed(Exception):
-    """After all retries, the model could not be called or its reply is unusable.
+    """Raised if, after all retries, the model cannot be called or its reply is unusable.
 
     failure: the record of the failure, with boundary `policy`, `timeout` or `cancelled`. overflow: whether the
     conversation exceeds the model's context; if so, the episode is truncated and does not fail.

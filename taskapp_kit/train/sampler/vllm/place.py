@@ -53,7 +53,7 @@ class VllmPlace:
         return cls(environment=str(folder))
 
     def refusal(self, *, whole_weights: bool) -> str | None:
-        """Return why a job cannot sample with this vLLM, or None if it can. `whole_weights`: whether the job trains all weights."""
+        """Return why a job cannot sample with this vLLM, or None if it can. `whole_weights` means that it trains all weights."""
         if self.url is None or not whole_weights:
             return None
         return (
@@ -64,7 +64,7 @@ class VllmPlace:
 
 @dataclass(frozen=True, slots=True)
 class VllmSettings:
-    """The `[vllm]` settings of a job for starting a child process. None selects vLLM's default.
+    """The `[vllm]` settings of a job for starting a child process. A value of None selects vLLM's default.
 
     Attributes:
         tensor_parallel_size: The number of GPUs.

@@ -40,7 +40,7 @@ class VllmServer:
             return False
 
     async def base_model(self) -> tuple[str, int]:
-        """Return the base model's name, and its maximum number of prompt and reply tokens.
+        """Return the base model's name, and the maximum number of tokens of a prompt together with its reply.
 
         Raises TrainingError if the request fails or no base model is listed.
         """
@@ -59,7 +59,7 @@ class VllmServer:
         return await self._exchange("POST", "/v1/completions", body, SAMPLE_SECONDS)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load an adapter under a new name, which was never used. Raises TrainingError if this fails."""
+        """Load an adapter under a name that was never used before. Raises TrainingError if this fails."""
         try:
             await self._exchange(
                 "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, CONTROL_SECONDS
