@@ -134,9 +134,7 @@ class StoredRollouts:
             number += 1
             digest.update(raw)
             if len(raw) > MAX_LINE_BYTES or number > MAX_STORED:
-                raise self._wrong(
-                    f"line {number}", f"over {MAX_LINE_BYTES} bytes, or the file has over {MAX_STORED} lines"
-                )
+                raise self._wrong(f"line {number}", f"over {MAX_LINE_BYTES} bytes, or the file over {MAX_STORED} lines")
             line = self._parsed(raw, f"line {number}")
             reason = self._unfit(line)
             if reason is None:

@@ -159,8 +159,7 @@ def _found(name: str, models: Path, paths: bool, lineage: int) -> ModelSource:
     raise ConfigError(
         f"This machine has no model {name[:200]!r}, and models are not downloaded from a hub.",
         hint=f"Use {', '.join(base_models(models))}, the path of a directory (./x or /x), or a trained model "
-        "(rl:MODEL:JOB:CHECKPOINT or ft:…). "
-        f'Or define an alias in the config, [models.alias] "{name[:200]}" = "tiny", or '
+        f'(rl:MODEL:JOB:CHECKPOINT or ft:…). Or define an alias in the config, [models.alias] "{name[:200]}" = "tiny", or '
         f"TASKAPP_MODEL_ALIASES={name[:200]}=tiny.",
     )
 

@@ -46,9 +46,7 @@ def read_rows(rows: Sequence[Any], difficulty: Difficulty = None) -> list[DataRo
     chosen = [row for row in every if difficulty is None or row.difficulty == difficulty]
     if not chosen:
         difficulties = ", ".join(sorted({repr(row.difficulty) for row in every}))
-        raise BadArgument(
-            f"No row of the data has the difficulty {difficulty!r}. The rows have these difficulties: {difficulties}."
-        )
+        raise BadArgument(f"No row of the data has the difficulty {difficulty!r}. The difficulties are {difficulties}.")
     return chosen
 
 
