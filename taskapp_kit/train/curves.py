@@ -76,8 +76,8 @@ class TensorBoardFiles:
     """A context manager that writes metric points to a new event file in `folder` and deletes all earlier event files.
 
     An instance writes only the first point of each name and step. If a resumed job repeats steps, the new values of
-    these points are therefore only in the file of the next instance. `SummaryWriter` is not used,
-    because it writes through a queue that cannot be flushed reliably.
+    these points are therefore only in the file of the next instance. `SummaryWriter` is not used, because it writes
+    through a queue that cannot be flushed reliably.
     """
 
     def __init__(self, folder: Path) -> None:

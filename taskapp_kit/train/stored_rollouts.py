@@ -134,7 +134,7 @@ class StoredRollouts:
             number += 1
             digest.update(raw)
             if len(raw) > MAX_LINE_BYTES or number > MAX_STORED:
-                raise self._wrong(f"line {number}", f"over {MAX_LINE_BYTES} bytes, or the file over {MAX_STORED} lines")
+                raise self._wrong(f"line {number}", f"over {MAX_LINE_BYTES} bytes, or a number over {MAX_STORED}")
             line = self._parsed(raw, f"line {number}")
             reason = self._unfit(line)
             if reason is None:

@@ -59,10 +59,10 @@ def rollout_func(app: TaskApp | str | Path) -> Callable[[list[Any], Any], dict[s
     top_k. `max_completion_length` limits each reply. The tokenizer must have the special tokens of ChatML or Llama 3.
 
     A failed episode has the reward None, and its tokens are not trained on. The returned function raises ConfigError if
-    the tokenizer does not support the chat format, BadArgument if the trainer uses vLLM or a prompt of the data set
-    does not identify an episode, RequestError if the row of an episode is invalid, and TrainingError if the model fails
-    or an episode's prompt does not continue the previous prompt. Prompts must continue each other, because TRL trains
-    on one sequence per episode.
+    the tokenizer supports neither chat format, BadArgument if the trainer uses vLLM or a prompt of the data set does
+    not identify an episode, RequestError if the row of an episode is invalid, and TrainingError if the model fails or
+    an episode's prompt does not continue the previous prompt. Prompts must continue each other, because TRL trains on
+    one sequence per episode.
 
     Args:
         app: The task app, or the path of its file.

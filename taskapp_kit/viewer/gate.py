@@ -1,8 +1,8 @@
-"""The checks of every request to the viewer: the Host, the Origin, then a key or a session.
+"""The checks of every request to the viewer: the Host, the Origin, then an API key or a session.
 
-The login page needs no key or session. A page of another site must not read or change anything in the viewer, even if the
-browser sends the cookie, or if a host name of the other site resolves to this machine (DNS rebinding). Therefore the Host
-must be a name of this server for every method, and the Origin, if present, must equal the Host.
+The login page needs no API key or session. A page of another site must not read or change anything in the viewer, even
+if the browser sends the cookie, or if a host name of the other site resolves to this machine (DNS rebinding). Therefore
+the Host must be a name of this server for every method, and the Origin, if present, must equal the Host.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class UiGate:
             )
 
     def caller(self, scope: Scope) -> Caller:
-        """Return the caller, identified by a key in the headers or by a session. The caller is also stored in the scope.
+        """Return the caller, identified by an API key in the headers or by a session. The caller is also stored in the scope.
 
-        Raises RequestRefused if there is no valid key or session (401), if no key is configured (503), or if a request with
-        a cookie changes something and has no Origin header (403).
+        Raises RequestRefused if there is no valid API key or session (401), if no API key is configured (503), or if a
+        request with a cookie changes something and has no Origin header (403).
         """
         if not self._keys.configured():
             raise no_key_configured()

@@ -149,7 +149,7 @@ def _at(session: EnvironmentSession) -> str:
 
 
 async def _reset(session: EnvironmentSession, at: str, *, same: bool) -> None:
-    """Begin another episode with the same settings, and the same or another seed.
+    """Begin another episode with the same settings, and with either the same seed or a different one.
 
     Raises the errors of `EnvironmentSession.reset`, and SessionError if no episode has begun.
     """

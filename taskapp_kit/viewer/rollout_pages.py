@@ -70,7 +70,7 @@ async def rollouts(request: PageRequest) -> Page:
 
 
 async def rollout(request: PageRequest) -> Page | EncodedResponse:
-    """Return the page of one rollout, with turns, scores, calls of judges and auxiliary models, and timing."""
+    """Return the page of one rollout, with turns, scores, calls to judges and auxiliary models, and timing."""
     stored = await request.source.load(request.path["rollout_id"], request.caller)
     if stored is None:
         if await request.source.live_rollout(request.path["rollout_id"], request.caller) is None:
@@ -98,7 +98,7 @@ async def rollout(request: PageRequest) -> Page | EncodedResponse:
 
 
 def curl_line(request: PageRequest, rollout_id: str) -> str:
-    """Return the command that fetches the rollout from the server's API. It reads the key from ENVIRONMENT_API_KEY."""
+    """Return the command that fetches the rollout from the server's API. It reads the API key from ENVIRONMENT_API_KEY."""
     return f"curl {KEY_HEADER} {shlex.quote(f'{request.api_url}/rollouts/{rollout_id}?events=1')}"
 
 

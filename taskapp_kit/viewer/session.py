@@ -1,7 +1,8 @@
 """The logins of the viewer: sessions with cookies, one-time links, and a limit on attempts.
 
-Sessions are stored only in this process's memory. A cookie contains a random id, which the server maps to the SHA-256 of the
-key that was used to log in. The key is looked up for each request, so a session ends when its key is revoked.
+Sessions are stored only in this process's memory. A cookie contains a random id, which the server maps to the SHA-256
+of the API key that was used to log in. The API key is looked up for each request, so a session ends when its key is
+revoked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Sessions:
     """The sessions of one server. They must be used only on its event loop.
 
     Args:
-        keys: The valid keys.
+        keys: The valid API keys.
         failed_seconds: How long a failed login takes, in seconds.
     """
 
@@ -51,7 +52,7 @@ class Sessions:
         self._tries = 0
 
     async def log_in(self, given: str) -> str | None:
-        """Return the id of a new session for a valid key or one-time code. For any other value, return None after a delay.
+        """Return the id of a new session for a valid API key or one-time code. For any other value, return None after a delay.
 
         Raises RequestRefused (429) if the maximum number of logins is being checked.
         """
@@ -76,7 +77,7 @@ class Sessions:
             self._tries -= 1
 
     def one_time_code(self) -> str | None:
-        """Return a code that logs in once, as the operator. Return None if no key is set in an environment variable."""
+        """Return a code that logs in once, as the operator. Return None if no environment variable sets an API key."""
         digest = self._keys.operator()
         if digest is None:
             return None

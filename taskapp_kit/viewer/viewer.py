@@ -90,7 +90,7 @@ class Viewer:
 
     Args:
         source: The source of the pages' data.
-        keys: The valid keys.
+        keys: The valid API keys.
         title: The title in the bar at the top.
         hosts: Host names that requests may use, in addition to the server's bound address.
         clock: The clock of the sessions. Defaults to the system's clock.
@@ -116,7 +116,7 @@ class Viewer:
         self._on_answer = on_answer
 
     def login_link(self, url: str) -> str:
-        """Return the address of the login page below `url`. If the operator has a key, it contains a one-time code."""
+        """Return the address of the login page below `url`. If the operator has an API key, it contains a one-time code."""
         code = self.sessions.one_time_code()
         return f"{url}{UI}{LOGIN}" + ("" if code is None else f"?code={code}")
 
@@ -246,7 +246,7 @@ class Viewer:
 class UiMount:
     """An ASGI application that routes `/ui` and all paths below it to the viewer, and all other paths to `app`.
 
-    The app's checks of CORS and keys do not apply to the viewer.
+    The app's checks of CORS and API keys do not apply to the viewer.
     """
 
     def __init__(self, viewer: Viewer, app: ASGIApp) -> None:

@@ -48,7 +48,7 @@ def given_url(config: Mapping[str, Any], top_level: str | None) -> GivenUrl | No
 
 
 def inference_url(config: Mapping[str, Any], top_level: str | None) -> str | None:
-    """Return the address in the request without passwords and keys, or None if the request has no address.
+    """Return the address in the request without passwords and API keys, or None if the request has no address.
 
     If `policy.config` has a correlation id, the id replaces the secret part of a gateway's address. Raises RequestError
     if the address is not a string.
@@ -63,7 +63,7 @@ def where(url: str) -> str:
 
 
 def shown_url(url: str, config: Mapping[str, Any]) -> str:
-    """Return the address without passwords and keys."""
+    """Return the address without passwords and API keys."""
     return _without_capability(_without_keys(without_userinfo(url)), correlation_id(config, None, None))
 
 
@@ -77,7 +77,7 @@ def without_userinfo(url: str) -> str:
 
 
 def _without_keys(url: str) -> str:
-    """Replace each query value whose name suggests a key with `(hidden)`."""
+    """Replace each query value whose name suggests an API key with `(hidden)`."""
     address, mark, query = url.partition("?")
     query, fragment_mark, fragment = query.partition("#")
     parts = [(part, part.partition("=")[0]) for part in query.split("&")]

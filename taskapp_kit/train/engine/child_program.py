@@ -43,7 +43,7 @@ class ChildProgram:
 
     Args:
         module: The child's program. Its only argument is the file descriptor of the socket.
-        cleaned: A function that removes keys from the child's error output. The result is copied to this process's
+        cleaned: A function that removes API keys from the child's error output. The result is copied to this process's
             error output.
     """
 

@@ -170,7 +170,7 @@ class TrainerLife:
     async def outcome(self, program: str, task_app: OpenedTaskApp) -> JobOutcome | str:
         """Run the trainer. Return the job's outcome, or a description of how the trainer died.
 
-        If the update runs in a separate process and this process dies, the trainer also counts as dead. `program` is
+        If the update runs in a separate process and that process dies, the trainer also counts as dead. `program` is
         the trainer's module. Raises JobError if the job fails, and StoreError if the ledger cannot be written.
         """
         # The trainer writes to the ledger by calling this process. The store therefore has one writer, a reply means that the

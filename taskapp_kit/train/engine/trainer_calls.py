@@ -19,16 +19,16 @@ from taskapp_kit.train.sampler.vllm.place import VllmPlace
 
 @dataclass(frozen=True, slots=True)
 class TrainerOrder:
-    """The order to run a job, which a trainer receives from its parent. It contains the task app's keys.
+    """The order to run a job, which a trainer receives from its parent. It contains the task app's API keys.
 
     Attributes:
         job: The job.
-        task_app: The task app's address and keys.
+        task_app: The task app's address and API keys.
         models: The models directory.
         aliases: The operator's aliases of models.
         open_paths: Whether the job's model may be a path.
         gateway: The address on which the gateway listens. `[gateway] url` in the job's config overrides its `url`.
-        vllm: The operator's vLLM, or None.
+        vllm: The operator's vLLM, or None if it is not configured.
         incarnation: The trainer's number, 1 for the job's first trainer.
         state: The driver's state. For a new job, it has no `done`.
     """

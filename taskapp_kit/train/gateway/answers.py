@@ -19,7 +19,7 @@ MODEL = "policy"
 def answer(
     call: GatewayCall, turn: AnsweredTurn, tokenizer: TextTokenizer, model: str = MODEL
 ) -> EncodedResponse | EventStreamResponse:
-    """Return the response to a call. A stream sends the whole text in one event. `model` is the name in the response."""
+    """Return the response to a model call. A stream sends the whole text in one event. `model` is the name in the response."""
     whole = _whole(call, turn, tokenizer, model)
     if call.dialect is not None:
         whole = call.dialect.answer(whole, call.body)

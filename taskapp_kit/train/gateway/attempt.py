@@ -55,7 +55,7 @@ class AttemptSettings:
 
 @dataclass(slots=True)
 class Faithfulness:
-    """Counts of an attempt's calls, by how they relate to the tokens that were sampled earlier.
+    """Counts of an attempt's model calls, by how they relate to the tokens that were sampled earlier.
 
     Attributes:
         exact: The first call, and calls that continue the latest turn without changes.
@@ -88,7 +88,7 @@ class AttemptRecord:
     Attributes:
         correlation_id: The attempt's id in logs and stores.
         turns: The recorded turns.
-        faithfulness: How the calls relate to sampled tokens.
+        faithfulness: How the model calls relate to sampled tokens.
         overridden: How often clients sent each request field that the trainer overrides.
         unenforced: How often clients sent each request field that is not enforced.
         suspected: Number of trained turns that probably belong to another model (see `recognition.Speakers`).
@@ -213,7 +213,7 @@ class OpenAttempt:
         )
 
     def count_call(self) -> None:
-        """Count a request. Raises RequestRefused if the limit of calls is exceeded."""
+        """Count a request. Raises RequestRefused if the attempt has more than `max_calls` requests."""
         self._calls += 1
         if self._calls > self.settings.max_calls:
             raise _spent(f"its {self.settings.max_calls} calls")
@@ -223,7 +223,7 @@ class OpenAttempt:
         self._counts.refused += 1
 
     def begin(self, call: GatewayCall) -> RunningGeneration | AnsweredTurn:
-        """Return the generation or the finished turn that answers a call.
+        """Return the generation or the finished turn that answers a model call.
 
         If an identical call is running, this is its generation. If the response to an identical call was not delivered,
         this is its turn. Otherwise a new generation is started. To wait for a generation, pass it to `result`. Raises

@@ -39,7 +39,7 @@ class SpokenTurn(NamedTuple):
 
 @dataclass(slots=True)
 class Speakers:
-    """The calls of one attempt, by turn index. `policy` is the model name in the rollout's policy config."""
+    """The model calls of one attempt, by turn index. `policy` is the model name in the rollout's policy config."""
 
     policy: str
     _turns: list[SpokenTurn] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""`PolicyOrder`, from which a process loads a job's policy. It contains none of the task app's keys."""
+"""`PolicyOrder`, from which a process loads a job's policy. It contains none of the task app's API keys."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class OrderedPolicy:
 
 
 def trained_policy(model: Any, lora: LoraSettings | None) -> Any:
-    """Return the policy to train: the model, or the model with an adapter. The model is changed in place."""
+    """Return the policy to train: the model, with an adapter if `lora` is set. The model is changed in place."""
     return model if lora is None else with_adapter(model, lora)
 
 

@@ -81,7 +81,7 @@ class ReplicatedSampler:
         try:
             sampled: Sampled = await self._service.sample.route(prompt, max_tokens, temperature, sorted(stop_ids), draw)
         except (ServiceError, Saturated) as error:
-            raise TrainingError(f"No sampler replica completed the call: {error.message}") from error
+            raise TrainingError(f"No sampler replica completed the generation: {error.message}") from error
         return sampled
 
     async def use(self, version: int) -> None:

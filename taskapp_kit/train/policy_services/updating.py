@@ -50,7 +50,7 @@ _RAISED: Mapping[str, type[TrainingError | CheckpointError | BadArgument | Repli
 
 
 class UpdateReplica(Actor, call_seconds=6 * 3600.0):
-    """Updates the policy of a job, writes its weights for the samplers, and saves and restores its checkpoints."""
+    """Updates a job's policy, writes the new weights for the samplers, and saves and restores the job's checkpoints."""
 
     def __init__(self, order: PolicyOrder) -> None:
         leave_a_processor()

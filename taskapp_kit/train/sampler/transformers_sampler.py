@@ -52,8 +52,9 @@ class TransformersSampler:
         flush_seconds: How many seconds an incomplete batch waits for more requests.
         open_attempts: A function that returns the number of attempts that may send a request. An incomplete batch
             starts when this many requests are waiting. The sampler's thread calls the function.
-        deterministic: Whether to sample one prompt at a time on one thread. On a CPU, equal weights, prompts and draws
-            then produce equal tokens and log-probabilities. The number of threads is set for the whole process.
+        deterministic: Whether to sample one prompt at a time on one thread. On a CPU, equal weights, prompts and values
+            of `draw` then produce equal tokens and log-probabilities. The number of threads is set for the whole
+            process.
         version: The version of the initial weights.
     """
 

@@ -1,4 +1,4 @@
-"""The application of a serving process: one model, protected by a key, with the routes of the gateway and `models`.
+"""The application of a serving process: one model, protected by an API key, with the routes of the gateway and `models`.
 
     POST chat/completions, completions, responses, messages, GET models        below /served-here/v1
 
@@ -97,7 +97,7 @@ class ModelServer:
         self._running = 0
 
     def behind(self, key: str) -> ASGIApp:
-        """Return the application, which rejects requests without this key."""
+        """Return the application, which rejects requests without this API key."""
 
         def authenticate(scope: Scope) -> RequestRefused | None:
             try:

@@ -18,7 +18,7 @@ class PpoSettings:
     Attributes:
         discount: The discount per sampled token. If it is less than 1 and a limit ended the episode, the return
             includes the value after the episode.
-        gae_lambda: The decay per token of the differences of later tokens.
+        gae_lambda: The factor per token by which the differences of later tokens count less.
         whitened: Whether the advantages of a batch are scaled to mean 0 and deviation 1.
         passes: How often an update iterates over its minibatches.
         value_learning_rate: The learning rate of the value head.

@@ -26,7 +26,7 @@ def role_variable(role: str) -> str:
 
 
 def role_variables(role: str) -> tuple[str, str, str]:
-    """Return the variables that contain the address, the name and the key of the model with this role."""
+    """Return the variables that contain the address, the name and the API key of the model with this role."""
     start = role_variable(role).removesuffix("URL")
     return f"{start}URL", f"{start}MODEL", f"{start}KEY"
 
@@ -38,7 +38,7 @@ class Endpoint:
     Attributes:
         url: The complete address, `…/chat/completions`, with the query but without user and password.
         model: The value of `model` in the body, or None to omit it.
-        key: The caller's vendor key for this address. If None, the server's key for the host is used, if there is one.
+        key: The caller's API key for this address. If None, the server's API key for the host is used, if it has one.
         cache: Whether replies may come from the response cache; False in mode `rl`.
         sample: The number of the rollout among the rollouts of its seed. Different samples do not share cached replies.
     """
@@ -115,7 +115,7 @@ class ModelFailed(Exception):
 
 
 def stopped_failure(reason: str) -> ModelFailed:
-    """Return the exception for a call whose rollout was stopped. reason: `timeout` or `cancelled`."""
+    """Return the exception for a model call whose rollout was stopped. reason: `timeout` or `cancelled`."""
     if reason == "timeout":
         failure = Failure("timeout", "deadline", "the rollout reached its deadline during a model call")
     else:

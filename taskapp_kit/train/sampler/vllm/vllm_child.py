@@ -1,7 +1,7 @@
 """A vLLM server as a child process of the trainer.
 
-vLLM's routes that change weights do not check keys. The server therefore listens on a Unix socket, in a directory that
-only this user can open, and not on a port. The child and its processes always end with the trainer.
+vLLM's routes that change weights do not check API keys. The server therefore listens on a Unix socket, in a directory
+that only this user can open, and not on a port. The child and its processes always end with the trainer.
 """
 
 from __future__ import annotations
