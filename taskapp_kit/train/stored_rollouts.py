@@ -169,7 +169,7 @@ class StoredRollouts:
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
             raise self._wrong(where, "no reward")
         if not isinstance(line.get("status"), str) or not isinstance(line.get("rollout"), str):
-            raise self._wrong(where, "no status or no rollout")
+            raise self._wrong(where, "no `status` or no `rollout`")
         if not isinstance(sequences, list) or not sequences:
             raise self._wrong(where, "no sequences")
         for each in sequences:
@@ -199,7 +199,7 @@ class StoredRollouts:
         if not fits:
             raise self._wrong(
                 where,
-                "an invalid sequence. Expected tokens, a 0-1 mask that starts with 0, and finite logprobs, of equal length",
+                "an invalid sequence. Expected tokens, a 0-1 mask that starts with 0, and finite logprobs, all of one length",
             )
         if not 0 <= min(tokens) <= max(tokens) < self._fit.vocabulary:
             raise self._wrong(

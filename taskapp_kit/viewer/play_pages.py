@@ -132,7 +132,7 @@ async def act(request: PageRequest) -> Page | EncodedResponse:
 
 
 def _session(request: PageRequest) -> EnvironmentSession | None:
-    """Return the session in the page's address and reset its idle time. Return None if the caller has no such session."""
+    """Return the caller's session that the page's address names, or None if it does not exist. Reset its idle time."""
     sessions = request.source.sessions
     if sessions is None:
         raise not_found("environment")

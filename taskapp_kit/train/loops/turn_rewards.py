@@ -79,7 +79,7 @@ def _of_events(trajectory: Mapping[str, Any]) -> list[float]:
 
 
 def _calls(answer: Any) -> int:
-    """Return the number of model calls for one step. An author's rollout function may make several calls."""
+    """Return the number of model calls for one turn. An author's rollout function may make several calls per turn."""
     details = answer.get("details") if isinstance(answer, Mapping) else None
     earlier = details.get("earlier_calls") if isinstance(details, Mapping) else None
     return 1 + (len(earlier) if isinstance(earlier, list) else 0)

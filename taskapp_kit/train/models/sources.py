@@ -53,7 +53,7 @@ class ModelSource:
     Attributes:
         name: The model's name, after aliases are applied.
         requested: The requested name, before aliases are applied.
-        folder: The directory with the architecture, tokenizer and template. If `base` is None, also with the weights.
+        folder: The directory with the architecture, tokenizer and template, and with the weights if `base` is None.
         origin: The origin that checkpoints record if a job starts from this model. `origin.base` is this model.
         checkpoint: The checkpoint of a trained model, or None for any other model.
         base: The base model of an adapter, or None for complete weights.

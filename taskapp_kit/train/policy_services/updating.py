@@ -69,7 +69,7 @@ class UpdateReplica(Actor, call_seconds=6 * 3600.0):
 
     @endpoint
     def train_step(self, rows: Sequence[TrainingRow], version: int) -> UpdateMetrics:
-        """Make one update, and write the new weights for the samplers. `version` is the current version of the weights.
+        """Make one update, and write the new weights for the samplers. `version` is the version that the weights must have.
 
         Raises BadArgument or TrainingError if the update fails, and ReplicaDied if this process has another version.
         """

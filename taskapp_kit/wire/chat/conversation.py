@@ -2,7 +2,7 @@
 
 The policy builds the body (`rollout/policy/conversation.py`, in the environment's thread or a worker process); the
 server process sends the body (`rollout/models/client.py`, on the event loop), so worker processes have no addresses or
-keys.
+API keys.
 """
 
 from __future__ import annotations
