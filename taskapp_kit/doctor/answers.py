@@ -23,7 +23,7 @@ OTHER_PROCESS = "Not checked, because the doctor's built-in policies can only pl
 
 
 async def _nonsense(subject: EnvironmentUnderTest) -> dict[str, list[Rollout]]:
-    """Play each kind of nonsense on the first seeds, once for all checks."""
+    """Return the rollouts of each kind of nonsense on the first seeds. Only the first call plays them."""
     if not subject.nonsense:
         episodes = subject.seeds(NONSENSE_SEEDS)
         view = await subject.first_view(*episodes[0])
@@ -64,7 +64,7 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("nonsense-pays", "Nonsense earns less reward than good play.", plays=True, after=("policies",))
 async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the rewards of episodes without an accepted action with the rewards of other policies."""
+    """Compare the mean reward of each kind of nonsense with the mean rewards of gold and other policies."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     means = {}

@@ -1,7 +1,7 @@
 """Checks with policies that know the rules and cheat: replies without the right answer must not be paid.
 
-The replies are built from each row's right answer and from the form in which the app's example of good play replies. A reply
-that is wrong by construction, or that does not depend on the row, must earn less than half of what the right answer earns.
+A reply is paid if it earns at least half of the mean reward of the right replies. The wrong replies are built from a
+row's right answer, in the form of the right reply, or do not depend on the row.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DO = "Compare the whole answer with a grader of taskapp_kit.grading (see docs/en
 class Probe:
     """A way to cheat.
 
-    reply: Returns the reply for a row, or None if the row does not allow it. on: The share of rows on which a paid reply is
-    a defect.
+    reply: Returns the reply for a row, or None if no such reply can be built for the row. on: The probe shows a defect
+    if at least this share of its replies is paid.
     """
 
     name: str
@@ -57,7 +57,7 @@ def _number(text: str) -> float | None:
 
 
 def _other(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer of another row, which is wrong for this row."""
+    """Return another row's right answer that is wrong for this row, or None if no row has such an answer."""
     start = cases.index(case)
     others = (cases[(start + step) % len(cases)].answer for step in range(1, len(cases)))
     return next((answer for answer in others if folded(answer) not in case.accepted), None)
@@ -69,7 +69,7 @@ def _of_another(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
 
 
 def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer with another number, or with another last letter."""
+    """Return the right reply with another number or another last letter, or None if its answer allows neither."""
     value = _number(case.answer)
     if value is not None and math.isfinite(value):
         changed = value * 1.5 + 1
@@ -81,7 +81,7 @@ def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
 
 
 def _with_other(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
-    """Return a probe whose answer contains the right answer and the answer of another row."""
+    """Return a function that builds a reply whose answer contains the right answer and another row's answer."""
 
     def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases) if case.delimited else None
@@ -91,7 +91,7 @@ def _with_other(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | N
 
 
 def _in_parts(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
-    """Return a probe whose text contains two whole replies, {right} and {other}."""
+    """Return a function that inserts the right reply and a wrong reply into `form` as {right} and {other}."""
 
     def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases)
@@ -103,7 +103,7 @@ def _in_parts(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | Non
 
 
 def _outside(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer in front of a reply whose own answer is wrong, if replies have a form."""
+    """Return the right answer followed by a wrong reply, or None if a reply has no text before its answer."""
     other = _other(case, cases)
     return f"{case.answer}\n{case.reply(other)}" if other is not None and case.before else None
 
@@ -152,7 +152,7 @@ SPELLINGS = (
 
 @dataclass
 class Outcome:
-    """What a probe earned, with the row, the reply and the rollout of each try."""
+    """The paid and the unpaid rollouts of a probe, each with its row and reply."""
 
     probe: Probe
     paid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
@@ -176,7 +176,7 @@ async def _play(subject: EnvironmentUnderTest, case: RowAnswer, text: str) -> Ro
 
 
 async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]:
-    """Return the rows with their right answers, and how the answers are known; the list is empty if they are unknown."""
+    """Return the rows with their right answers and the answers' source, or an empty list and why they are unknown."""
     tasks = subject.environment.tasks
     if tasks is None:
         return [], "the environment has no rows"
@@ -206,7 +206,7 @@ async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]
 
 
 def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str, str], frozenset[str]]:
-    """Return the private strings and numbers of a row by field, and all of them folded."""
+    """Return a row's private strings and numbers, keyed by field, and the set of all these values, folded."""
     tasks = subject.environment.tasks
     assert tasks is not None
     values = [
@@ -227,7 +227,7 @@ def _case_from_row(
 
 
 def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | None:
-    """Return the case of a rollout of gold, if gold's only action contains a private value of the row as text."""
+    """Return the right answer if gold was rewarded for a single action that contains a private string, else None."""
     steps = [step for step in rollout.trajectory.steps if step.refused is None and isinstance(step.args, dict)]
     if len(steps) != 1 or not rollout.reward or rollout.reward <= 0:
         return None
@@ -273,14 +273,14 @@ async def _attacked(
 
 
 def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the probes that were paid on more rows than `Probe.on` allows, the most often paid first."""
+    """Yield the probes that were paid on at least the share `Probe.on` of the rows, the most often paid first."""
     for outcome in sorted(outcomes, key=lambda item: -len(item.paid)):
         if outcome.paid and len(outcome.paid) >= outcome.probe.on * outcome.played:
             yield outcome
 
 
 def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
-    """Return the line of the criterion that paid most for a rollout."""
+    """Return `file:line` of the criterion that contributed most to a rollout's reward, or of the environment."""
     scores = {item.name: item.score for item in rollout.scorecard.criteria if item.score}
     criteria = [item for item in subject.spec.criteria if item.name in scores and item.applies_to(subject.name)]
     return max(criteria, key=lambda item: scores[item.name] * item.weight).place if criteria else subject.place
@@ -349,7 +349,7 @@ REPEATS = 10
     "repeat-pays", "Repeating what earned a reward does not earn more than good play.", plays=True, after=("policies",)
 )
 async def repeat_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play gold up to each kind of rewarded step, then repeat that step, or undo and redo it."""
+    """Play gold's actions up to the first rewarded step of each tool, then repeat that step, or undo and redo it."""
     gold = [rollout for rollout in subject.scored(GOLD) if rollout.reward is not None and rollout.length > 1]
     if not gold:
         return skipped("Not checked, because the app has no policy gold with several steps.")
@@ -380,7 +380,7 @@ async def repeat_pays(subject: EnvironmentUnderTest) -> CheckResult:
 
 
 def _rewarded(rollout: Rollout) -> Iterator[tuple[int, str]]:
-    """Yield the first rewarded step of each tool, with each way to repeat it."""
+    """Yield the index of the first rewarded step of each tool, once for each way to repeat the step."""
     seen = set()
     for at, step in enumerate(rollout.trajectory.steps):
         if step.reward and step.reward > 0 and step.tool not in seen:

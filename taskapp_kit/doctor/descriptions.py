@@ -30,7 +30,7 @@ _LIMIT = re.compile(
 
 @check("prompt-limits", "The limits that the prompt states are the real limits.", plays=True)
 async def prompt_limits(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the limits that the prompt, the tools and the first observation state with the environment's limits."""
+    """Compare the environment's limits with the limits stated in the prompt, the tools and the first observation."""
     environment = subject.environment
     view = await subject.first_view(*subject.seeds(1)[0])
     texts = {

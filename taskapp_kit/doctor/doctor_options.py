@@ -11,15 +11,15 @@ MOST_TURNS = 1000
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """How much the doctor plays.
+    """What the doctor checks, and how many rollouts it plays.
 
     Attributes:
         quick: Whether to play fewer rollouts, in less than 20 s in total.
         judges: Whether to call the app's judges.
         environment: If set, examine only this environment.
         allow: Names of checks whose findings are accepted.
-        rollout_seconds: The deadline of each rollout. Defaults to 60 s, 10 s with `quick`.
-        processes: Whether to start a second process, which takes almost a second.
+        rollout_seconds: The deadline of each rollout. Defaults to 60 s, or to 10 s with `quick`.
+        processes: Whether to play episodes in a second process, whose start takes almost a second.
     """
 
     quick: bool = False
@@ -36,7 +36,7 @@ class DoctorOptions:
 
     @property
     def hint_for_time(self) -> str:
-        """A hint for when the time was too short, or an empty string."""
+        """The hint of a check that ran out of time. Empty if `quick` is not set."""
         return "Run the doctor without --quick." if self.quick else ""
 
     @property

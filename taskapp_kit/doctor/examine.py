@@ -48,8 +48,9 @@ async def examine(
 
     Args:
         app: The app.
-        options: How much to play. By default all environments are examined and no judge is called.
-        settings: The settings with the models of judges and environments. Defaults to the process environment.
+        options: What to check, and how many rollouts to play. By default all environments are examined and no judge is
+            called.
+        settings: The settings that configure the models of judges and environments. Defaults to the process environment.
 
     Yields:
         A finding for each check.

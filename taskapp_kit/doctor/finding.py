@@ -74,7 +74,7 @@ class DoctorFinding:
 
     @property
     def ok(self) -> bool:
-        """Whether the finding is not an error, or an error that was accepted."""
+        """Whether the status is not `wrong`. An accepted error has the status `allowed` and is also ok."""
         return self.status != "wrong"
 
     def to_json(self) -> dict[str, Any]:
@@ -92,14 +92,14 @@ class DoctorFinding:
         }
 
     def accepted(self, reason: str = "") -> DoctorFinding:
-        """Return the finding as accepted. If its check passed or was skipped, return it unchanged."""
+        """Return the finding with the status `allowed`. If its check passed or was skipped, return it unchanged."""
         if self.status not in ("warning", "wrong"):
             return self
         return replace(self, status="allowed", found=f"{self.found} Accepted: {reason}" if reason else self.found)
 
 
 def of_server(finding: Finding) -> DoctorFinding:
-    """Convert a finding about a running server to a finding of the doctor."""
+    """Convert a finding of the server checks in `client` to a DoctorFinding."""
     name = finding.part.replace(" ", "-")
     return DoctorFinding(name, finding.part, "ok" if finding.ok else "wrong", finding.found, finding.do)
 

@@ -85,7 +85,10 @@ class TakingTurns:
         self._next = 0
 
     def wait(self, number: int) -> None:
-        """Wait for this rollout's turn. The first turn begins after every episode has been reset."""
+        """Wait for this rollout's turn. The first turn begins after every episode has been reset.
+
+        Raises PolicyStops if the turn has not begun after TURN_SECONDS.
+        """
         with self._changed:
             self._waiting.add(number)
             self._changed.notify_all()
@@ -133,7 +136,7 @@ CLOSED = frozenset({"enum", "const", "pattern", "minLength", "format"})
 
 
 def nonsense(tools: Sequence[Tool]) -> list[tuple[str, Callable[[View], Decision]]]:
-    """Return, by name, policies that imitate models that ignore their instructions."""
+    """Return (name, decide) pairs of policies that imitate models that ignore their instructions."""
     first = next((tool for tool in tools if not tool.text), None)
     answers: list[tuple[str, Callable[[View], Decision]]] = [
         ("words", lambda view: Decision(output="Purple monkeys, seven of them, sing about the weather.")),

@@ -43,7 +43,7 @@ class Leak:
 
 
 class _Row:
-    """The private values of one row, and the public strings that may contain them anyway."""
+    """The private values of one row, and the public strings in which equal text may occur."""
 
     def __init__(self, tasks: TaskSource, row: Any, tools: str) -> None:
         public = tasks.public(row)
@@ -75,7 +75,7 @@ def _elements(value: Json) -> Iterator[str]:
 
 @check("private", "No observation, info or tool shows a private field of the row.", plays=True)
 async def private(subject: EnvironmentUnderTest) -> CheckResult:
-    """Search everything that policies and readers see for the row's private values, both exactly and folded."""
+    """Search observations, infos and tool descriptions for the row's private values, both exactly and folded."""
     tasks = subject.environment.tasks
     if tasks is None:
         return passed("The environment has no rows.")
@@ -107,10 +107,11 @@ async def private(subject: EnvironmentUnderTest) -> CheckResult:
 
 
 def _usual(read: Sequence[tuple[_Row, str]]) -> Iterator[tuple[str, int, int]]:
-    """Yield fields whose short value, number or choice is shown by most rows, as (field, rows that show it, rows with it).
+    """Yield each field whose short value, number or choice appears in the first observation of most rows.
 
-    A field is omitted if observations show the values of other rows almost as often, because short values occur in any text.
-    read: Rows with their first observations.
+    The result is (field, number of rows whose observation contains it, number of rows with the field). A field is
+    omitted if many observations also contain another row's value, because short values occur in any text.
+    read: Pairs of a row and its first observation.
     """
     for field in sorted({field for values, _ in read for field, _ in values.faint}):
         rows = [
@@ -137,7 +138,7 @@ def _chosen(subject: EnvironmentUnderTest) -> list[tuple[str, int, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A string that was shown. said: What the policy wrote before, folded."""
+    """A string that was shown. said: What the policy had written until then, folded."""
 
     where: str
     text: str
@@ -146,7 +147,7 @@ class _Shown:
 
 
 def _later(trajectory: Trajectory) -> Iterator[_Shown]:
-    """Yield the strings that the steps of an episode showed."""
+    """Yield the observation and the info of each step of an episode."""
     said = ""
     for step in trajectory.steps:
         said += folded(orjson.dumps(step.args).decode())

@@ -36,7 +36,7 @@ DRAW_FROM_SEED = "Draw everything from `seed` or context.rng, not from a clock, 
 
 @check("same-seed", "The same seed and actions give the same episode.", plays=True)
 async def same_seed(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play episodes of the sample again in this process, and compare the digests."""
+    """Play the base policy's first episodes again in this process, and compare the digests."""
     player, again = _base(subject), []
     for first in Budget(subject.options.check_seconds).within(subject.base_rollouts()[:REPEATED]):
         second = await subject.play(player, first.split, first.seed)
@@ -49,7 +49,7 @@ async def same_seed(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("same-picture", "The same seed and actions give the same images.", plays=True, after=("same-seed",))
 async def same_image(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the digests of the images of two rollouts, in every mode with images."""
+    """Play a seed twice in the first configuration that shows images, and compare the images' digests."""
     player, split, seed = _longest(subject)
     for config in _image_configs(subject):
         try:
@@ -93,7 +93,7 @@ async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("global-random", "No episode changes a random state that all episodes of a process share.", plays=True)
 async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the states of the global generators before and after a rollout."""
+    """Compare the states of the global random number generators before and after a rollout."""
     if not subject.in_this_process:
         return skipped("Not checked, because each rollout has a separate process, whose state is not visible here.")
     watch = None
@@ -246,7 +246,7 @@ async def seeds_differ(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("splits", "No episode is in two splits.", plays=True, after=("same-seed", "seeds-differ"))
 async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare the episodes of each other split with the first split, if the actions distinguish episodes."""
+    """For every split after the first, count the seeds whose episode also occurs in the first split."""
     names = subject.environment.split_names
     if len(names) < 2:
         return passed("The environment has one split.")
@@ -271,7 +271,7 @@ async def splits_apart(subject: EnvironmentUnderTest) -> CheckResult:
 
 
 def _shared(first: dict[int, str], other: dict[int, str]) -> dict[int, int]:
-    """Map each seed of `other` whose episode is also in `first` to its seed in `first`."""
+    """Map each seed of `other` whose episode also occurs in `first` to the episode's seed in `first`."""
     known = {digest: seed for seed, digest in first.items()}
     return {seed: known[digest] for seed, digest in other.items() if digest in known}
 
@@ -292,13 +292,13 @@ class _Fingerprints:
         self._hashes: dict[str, dict[int, str]] = {}
 
     async def of(self, split: str) -> dict[int, str]:
-        """Return a hash for each seed that was played."""
+        """Map each played seed of a split to the hash of its episode."""
         if split not in self._hashes:
             await self.further(split)
         return self._hashes[split]
 
     async def further(self, split: str) -> bool:
-        """Play the next recording of actions in every episode. Return False after the last recording."""
+        """Play the next recording of actions in every episode. Return False if no recording or no time is left."""
         subject, number = self._subject, self._played.get(split, 0)
         if number >= min(len(self._scripts), RECORDINGS):
             return False

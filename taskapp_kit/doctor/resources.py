@@ -75,7 +75,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 
 async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
-    """Play episodes. Return the resources that grew in at least half of them, and the number of episodes."""
+    """Play episodes. Return how many resources they left, if at least one per two episodes, and the episodes' number."""
     with _own_temporary_folder() as folder:
         for number in range(WARM):
             await episode(number)
@@ -196,7 +196,7 @@ async def memory(subject: EnvironmentUnderTest) -> CheckResult:
 
 @contextmanager
 def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Yield a function that returns the bytes that this process uses, and the bytes that Python has allocated since.
+    """Yield a function that returns the bytes that this process uses, and the bytes that Python allocated in the block.
 
     The first number includes allocations of C libraries. The second number is exact, even if free memory is reused. Garbage
     collections skip older objects, because collecting them takes long in a large process.

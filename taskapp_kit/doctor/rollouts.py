@@ -1,4 +1,4 @@
-"""Checks that read the sample, which has rollouts of every policy that needs no model, on the first seeds."""
+"""Checks that read the sample: the rollouts of every policy that needs no model, on the first seeds."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def in_time(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("ends", "An episode ends, by its rules or by a declared limit.")
 async def ends(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report episodes that no rule and no declared limit ended."""
+    """Report episodes that neither a rule nor a declared limit ended."""
     rollouts = subject.scored()
     if not rollouts:
         return skipped("No rollout was scored.")
@@ -254,7 +254,7 @@ async def reward_defined(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("models", "The environment declares the roles of the models that it calls.")
 async def models(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report roles of called models that neither the environment nor a judge declares."""
+    """Report called models whose role neither the environment nor a judge declares."""
     declared = {need.role for need in needed_roles(subject.spec) if need.judges or subject.name in need.environments}
     undeclared = sorted(subject.service.models.called - declared - {POLICY})
     if not undeclared:

@@ -26,15 +26,15 @@ class RowAnswer:
 
     @property
     def delimited(self) -> bool:
-        """Whether the answer is the whole reply, or in a part of it that ends where the answer ends, such as a tag."""
+        """Whether the answer begins the reply or follows a character other than a letter or digit, such as `>`."""
         return not self.before.rstrip(" ") or not self.before.rstrip(" ")[-1].isalnum()
 
     def reply(self, answer: str) -> str:
-        """Return a reply in the form of the right one, with another answer."""
+        """Return the right reply with its answer replaced by `answer`."""
         return f"{self.before}{answer}{self.after}"
 
     def decision(self, text: str) -> Decision:
-        """Return the decision that sends a whole reply."""
+        """Return the decision that sends `text` as the whole reply."""
         if self.call is None:
             return Decision(output=text)
         assert isinstance(self.call.args, dict)
@@ -42,5 +42,5 @@ class RowAnswer:
 
 
 def folded(text: str) -> str:
-    """Return a text without differences of case, white space and punctuation at its ends."""
+    """Return a text in lower case, with single spaces and without punctuation at its ends."""
     return " ".join(text.casefold().split()).strip(" .!\"'`*_")

@@ -1,4 +1,4 @@
-"""Plays rollouts in the environment that the doctor examines, and stores the sample that all checks read."""
+"""Plays rollouts in the environment that the doctor examines, and stores the sample: the rollouts that all checks read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class OutOfTime(Exception):
 class Player:
     """A policy that the doctor plays.
 
-    label: The policy's name in findings. config: `policy.config`. own: Creates the policy, instead of the config.
+    label: The policy's name in findings. config: `policy.config`. own: If set, creates the policy that plays instead of
+    the policy in `config`.
     """
 
     label: str
@@ -91,7 +92,7 @@ class Budget:
 
 
 class EnvironmentUnderTest:
-    """One environment of an app, the service that plays it, and the rollouts so far.
+    """One environment of an app, the service that plays it, and the rollouts that were played.
 
     until: When the time for the checks ends, on the monotonic clock, or None for no limit.
     """
@@ -268,7 +269,10 @@ class EnvironmentUnderTest:
                 break
 
     def _constants(self) -> list[Json]:
-        """Return actions for the policy `constant`: the most common actions of gold and the base policy, or a word."""
+        """Return actions for the policy `constant`: the most common actions of gold and the base policy.
+
+        If there are no such actions and the environment accepts text, the only action is a word.
+        """
         found: list[Json] = []
         text = self.environment.text_action
         for label in (GOLD, None if self.base is None else self.base.label):
@@ -333,7 +337,7 @@ class EnvironmentUnderTest:
 
 
 def kind_of(label: str) -> str:
-    """Return the policy's name without the number of a constant action."""
+    """Return the policy's name in a label, such as `constant` for `constant 2`."""
     return label.partition(" ")[0]
 
 
@@ -384,7 +388,7 @@ BEFORE_CHARACTERS = 20
 
 
 def apart(before: Any, after: Any) -> str:
-    """Describe two values from shortly before their first difference on, such as `'…2' and then '…3'`."""
+    """Describe how two values differ, such as `'2 of 9' and then '3 of 9'`, starting just before the difference."""
     one, two = (value if isinstance(value, str) else str(value) for value in (before, after))
     same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     start = max(0, same - BEFORE_CHARACTERS)
@@ -400,7 +404,7 @@ def short(value: Any) -> str:
 
 
 async def gathered(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
-    """Wait for all tasks and return their results. If tasks fail, raise the first error after all tasks have ended."""
+    """Wait for all asyncio tasks and return their results. If tasks fail, raise the first error after all have ended."""
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,7 +1,8 @@
 """Imports an app in a process in which only the modules of its container are available.
 
 If the import fails in this process, it would also fail in a container. The check also records the files that the app
-declares (`app.path` and files of rows) or opens, and the models that the app's judges and environments call.
+declares (`app.path` and the files that contain its rows) or opens, and the models that the app's judges and
+environments call.
 
 `rehearse` runs this module as a child process. The child reads a request as JSON from stdin and writes the response as
 JSON to a file, because the author's code may print to stdout.
@@ -48,17 +49,17 @@ GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ImportCheck:
-    """What the import of an app has shown.
+    """The result of importing an app.
 
     Attributes:
         name: The app's name.
         version: The app's version.
         files: Absolute paths of files that the app declares.
         opened: Absolute paths of files in the app's directory that the app opens for reading and does not declare.
-        roles: Variables that judges with a weight above 0 require, and the name of the judge for each variable.
-        optional: Other variables for the models of judges and environments.
-        context: Whether an environment may call models with unknown roles, because it declares no models but its
-            `reset` has the parameter `context`.
+        roles: Maps each environment variable that a judge with a weight above 0 requires to the judge's name.
+        optional: Other environment variables that configure the models of judges and environments.
+        context: Whether an environment may call models that it does not declare: its `reset` has the parameter
+            `context`, but its declaration names no models.
         policy: A `policy.config` for a first rollout.
         environment: The environment for the first rollout.
         seed: The seed for the first rollout.
@@ -85,13 +86,13 @@ class ImportCheck:
 
 
 def rehearse(address: str, *, allowed: Sequence[str], folder: Path | None, own: Sequence[str]) -> ImportCheck:
-    """Import the app at `address` in a child process, which does not inherit the keys of a server.
+    """Import the app at `address` in a child process, whose environment does not contain the server's API keys.
 
     Args:
         address: The app's reference.
         allowed: The top-level modules that the child process may import.
         folder: The directory of the author's files, or None for a bundled app.
-        own: The files in this directory that are uploaded.
+        own: The files in `folder` that would be uploaded.
 
     Raises:
         ImportCheckFailed: The app cannot be imported. If a module is missing, the message contains the module and the
@@ -201,7 +202,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _missing(error: BaseException) -> str | None:
-    """Return the name of the module that could not be imported, from the error or its causes, or None."""
+    """Return the missing module that the error or one of its causes names, or None if none of them names a module."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ModuleNotFoundError) and cause.name:
@@ -211,7 +212,7 @@ def _missing(error: BaseException) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """Return `file:line` of the innermost failed statement outside the kit, or "The app"."""
+    """Return `file:line` of the innermost failed statement outside the kit, or "The app" if only the kit failed."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

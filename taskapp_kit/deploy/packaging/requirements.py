@@ -33,9 +33,9 @@ _CONTAINER = {"os_name": "posix", "sys_platform": "linux", "platform_system": "L
 def requirements(extras: Iterable[str] = (), extra_packages: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the container's packages: the dependencies of the kit, of the `extras`, and of the author's app.
 
-    Each package is pinned to the version that is installed on this machine, because the same versions play the same
-    episode. The author's version bounds are preserved. A package that is not installed on this machine is not pinned.
-    An author's requirement replaces the kit's requirement on the same package.
+    Each package is pinned to the version that is installed on this machine, so that episodes in the container are the
+    same as on this machine. The author's version bounds are preserved. A package that is not installed on this machine
+    is not pinned. An author's requirement replaces the kit's requirement on the same package.
 
     Raises:
         ConfigError: An extra is unknown, or a container cannot or must not install a requirement.
@@ -168,7 +168,7 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
 
 
 def parse_requirement(line: str) -> Requirement:
-    """Parse an entry in `dependencies`. Raises ConfigError for an invalid entry, which the message does not contain."""
+    """Parse an entry in `dependencies`. Raises ConfigError if it is invalid; the message does not repeat it."""
     try:
         if line.isprintable():
             return Requirement(line)
@@ -181,7 +181,7 @@ def parse_requirement(line: str) -> Requirement:
 
 
 def normalized_name(name: str) -> str:
-    """Return the normalized name of a distribution, with which package indexes compare names."""
+    """Return a distribution's name in the normalized form that package indexes compare."""
     return canonicalize_name(name)
 
 
@@ -206,7 +206,7 @@ def _pinned(line: str, *, keep_bounds: bool = False) -> str:
 
 
 def check_package(line: str) -> None:
-    """Raise ConfigError if a requirement is a local file or a URL with credentials. The message does not repeat it."""
+    """Raise ConfigError, without repeating the URL, if a requirement is a local file or a URL with credentials."""
     requirement = parse_requirement(line)
     address = urlsplit(requirement.url or "")
     if "@" in address.netloc or address.query:

@@ -89,7 +89,7 @@ def parse_target(text: str) -> Target:
 
 
 def folder_of(beside: str | Path) -> Path:
-    """Return the directory of a file, or the directory itself, as an absolute path."""
+    """Return the absolute path of `beside` if it is a directory, else of its parent directory."""
     path = Path(beside).absolute()
     return path if path.is_dir() else path.parent
 
@@ -97,8 +97,9 @@ def folder_of(beside: str | Path) -> Path:
 def resolve(text: str, *, beside: Path) -> str:
     """Return a reference that `parse_target` accepts.
 
-    A directory that contains `app.py`, the name of a plugin, and a symbolic link are replaced. A bundled environment
-    takes precedence over a directory with the same name.
+    A directory that contains `app.py` is replaced by this file, the name of a plugin by the plugin's
+    `module:attribute`, and a symbolic link by the file to which it points. A bundled environment takes precedence over
+    a directory with the same name.
     """
     head, colon, attribute = text.rpartition(":") if ":" in text else (text, "", "")
     if not head.endswith(".py") and (beside / head / "app.py").is_file() and not _is_bundled(head):
@@ -287,7 +288,10 @@ def _data_file(folder: Path, name: str) -> str:
     path = folder / name
     hint = "List each data file with its path, relative to the directory of the app's file."
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(f"The data file {name!r} is outside {folder}.", hint=hint)
+        raise ConfigError(
+            f"The path of the data file {name!r} is absolute or contains `..`; expected a path below {folder}.",
+            hint=hint,
+        )
     if path.is_dir():
         raise ConfigError(f"The data file {name!r} is a directory. Whole directories are never uploaded.", hint=hint)
     if not path.is_file():
@@ -296,7 +300,7 @@ def _data_file(folder: Path, name: str) -> str:
 
 
 def find_top(name: str) -> ModuleSpec | None:
-    """Return the spec of a top-level module without importing it, or None. The working directory is also searched."""
+    """Search the working directory and sys.path for a top-level module. Return its spec, or None if it is not found."""
     return PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
 
 
@@ -306,7 +310,7 @@ def _module_tree(module: str, data_files: Sequence[str]) -> FileSet:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise DiscoveryError(
             f"No Python source was found for the module {top!r}.",
-            hint="Run the command in the directory with the module, or pass a file. A package needs __init__.py.",
+            hint="Run the command in the module's directory, or pass the path of a file. A package needs __init__.py.",
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:

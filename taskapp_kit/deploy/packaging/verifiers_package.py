@@ -25,8 +25,9 @@ class VerifiersPackage:
     Attributes:
         name: The name of the distribution.
         module: The name of the module.
-        files: Sorted paths, relative to the directory.
-        command: A command for verifiers 0.4 and later, which evaluates a few tasks in a split that is not for training.
+        files: Sorted paths of the written files, relative to the package's directory.
+        command: A command for verifiers 0.4 and later that evaluates a few tasks of the split `test`, or of the last
+            split if there is no `test`.
     """
 
     name: str
@@ -44,19 +45,19 @@ def write_verifiers_package(
     data_files: Sequence[str] = (),
     packages: Sequence[str] = (),
 ) -> VerifiersPackage:
-    """Write the package to the directory `out`.
+    """Write an app as a verifiers package to the directory `out`.
 
     Args:
         app: The app.
         reference: The app's reference. A file is copied together with the local modules that it imports. A bundled app
-            is part of the kit. The package of an installed module must be in `packages`.
+            is part of the kit. For an installed module, `packages` must contain the distribution that provides it.
         out: The directory, which must be empty or not exist.
         beside: The directory to which a path in `reference` is relative.
-        data_files: Files that the app reads, relative to its directory.
-        packages: Additional requirements.
+        data_files: Files that the app reads, relative to the directory of the app's file.
+        packages: Additional requirements of the package.
 
     Raises:
-        RequestError: `out` is not empty.
+        RequestError: `out` exists and is not an empty directory.
         DiscoveryError: The app does not exist.
         ConfigError: A data file or requirement is invalid, or the app has a custom rollout function.
         OSError: The directory cannot be written.

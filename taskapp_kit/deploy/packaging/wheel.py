@@ -73,7 +73,7 @@ def _for_this_process() -> Path:
 
 
 def _stored(content: bytes, name: str, cache: Path) -> Path:
-    """Store the content, and return the path. Raises OSError."""
+    """Store the content below `cache`, and return the file's path. Raises OSError if the file cannot be written."""
     # The same content has the same path, so that Modal reuses the layer.
     place = cache / hashlib.sha256(content).hexdigest()[:16]
     path = place / name
@@ -113,7 +113,7 @@ def _digest(content: bytes) -> str:
 
 
 def _described() -> dict[str, str]:
-    """Return the files in the wheel's `.dist-info` directory by name, except for RECORD."""
+    """Map the name of each file in the wheel's `.dist-info` directory, except for RECORD, to its content."""
     wheel = f"Wheel-Version: 1.0\nGenerator: {DISTRIBUTION}\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
     project = checkout_project()
     if project is None:

@@ -28,10 +28,10 @@ def gateway_tunnel(
     timing: Timing | None = None,
     leave: threading.Event | None = None,
 ) -> Iterator[GatewayOptions]:
-    """Open a tunnel for the duration of the block, and yield the options with the tunnel's address and local port.
+    """Open a tunnel for the duration of the block, and yield `options` with the tunnel's address and local port.
 
     Entering the block waits until cloudflared prints the address or `leave` is set. The tunnel is not tested, because
-    the gateway may not listen yet; `train.driver.reachability` plays a turn through the tunnel before a job.
+    the gateway may not listen yet; `train.driver.reachability` plays a turn through the tunnel before the job starts.
 
     Raises:
         TunnelError: The tunnel could not be opened.

@@ -40,7 +40,7 @@ class Cloudflared(OwnedProcess[str]):
 
     Args:
         arguments: Full path of the program, followed by its arguments.
-        secret: Variables that only this process receives.
+        secret: Environment variables that only the cloudflared process receives.
 
     Raises:
         OSError: The process cannot be started.
@@ -116,7 +116,7 @@ def open_tunnel(
         local_url: The local address of the task app.
         key: The API key of the task app.
         seen: The field names in the app's own response to `/health`, or None if they are unknown.
-        leave: Event that ends the wait.
+        leave: If this event is set while the function waits, the function raises TunnelError.
 
     Raises:
         TunnelError: The tunnel could not be opened, or the test failed.
@@ -151,7 +151,7 @@ def open_tunnel(
 def _attempt(
     plan: TunnelPlan, local_url: str, key: str | None, seen: frozenset[str] | None, leave: threading.Event
 ) -> tuple[Tunnel | None, str, str]:
-    """Try to open the tunnel. Return the tunnel, or None with a problem and a hint."""
+    """Try to open the tunnel once. Return the tunnel and two empty strings, or None, the problem and a hint."""
     # ignores the config file in the home directory, whose last rule usually returns 404
     arguments = [plan.program, "tunnel", "--no-autoupdate", "--config", os.devnull, "--url", local_url]
     try:
@@ -196,7 +196,7 @@ def _verify(
     leave: threading.Event,
     process: Cloudflared | None = None,
 ) -> str:
-    """Return what is wrong with the address, or "" if the task app responds to requests."""
+    """Return the problem with the address, or "" if the task app responds there or `plan` skips the test."""
     if not plan.verify:
         return _ended(process) if process is not None and process.ended.wait(0.1) else ""
     timing, problem = plan.timing, "no request was sent"

@@ -55,7 +55,7 @@ class Timing:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] | None, way: Way) -> Timing:
-        """Read the SYNTH_TUNNEL_… variables. By default, a preconfigured address is tested less often."""
+        """Read the SYNTH_TUNNEL_… variables. The test of a preconfigured address starts without a pause."""
         preconfigured = way == "preconfigured"
         return cls(
             attempts=int(_number("SYNTH_TUNNEL_MAX_ATTEMPTS", 3, environ, low=1)),
@@ -92,7 +92,7 @@ class TunnelPlan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host names at which a backend can reach the task app. Empty without a tunnel."""
+        """The host names at which a backend can reach the task app. Empty if no tunnel is needed."""
         if self.url is not None:
             return (urlsplit(self.url).hostname or "",)
         return (QUICK_HOSTS,) if self.way == "quick" else ()
