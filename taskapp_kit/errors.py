@@ -9,10 +9,10 @@
     │   └── BadArgument         an argument of a Python call is invalid (also a ValueError)
     ├── Unavailable             an optional package or a feature is missing
     ├── RequestError            the caller's request is invalid (HTTP 422)
-    ├── Saturated               no capacity now; retry later (HTTP 503, for a key's own quota 429)
+    ├── Saturated               no capacity now; retry later (HTTP 503, or 429 if the key's own quota is used up)
     ├── SessionError            a session does not exist or is not in a state that allows the call (HTTP 404, 409)
     ├── IdempotencyKeyReused    an Idempotency-Key was sent again with a different request (HTTP 409)
-    ├── SandboxError            a box could not run a program, or read or write a file
+    ├── SandboxError            a sandbox could not run a program, or read or write a file
     │   └── SandboxTooWeak      this machine cannot confine untrusted code as required
     ├── StoreError              the store could not save or load a rollout
     │   └── StoreRefusal        the store rejects this one rollout; it accepts others
@@ -33,7 +33,7 @@
     │   ├── ReplicaStartFailed  a replica could not be started
     │   ├── ReplicaDied         the replica ended during the call or the session
     │   ├── CallTimeout         the call exceeded its time limit (also a TimeoutError)
-    │   └── EndpointRaised      the method raised an exception
+    │   └── EndpointRaised      a method of the service raised an exception
     └── RolloutFailed           a rollout failed at exactly one `boundary`
         └── UndefinedReward     the rollout was played, but a part of its reward is undefined
 
@@ -206,7 +206,7 @@ class JobConfigError(JobError, ConfigError, ValueError):
 
     Attributes:
         problems: The message of each problem, with its line in the config if the line is known.
-        places: The path of each problem in the config, such as ("training", "batch_size"), or () if it has none.
+        places: The path of each problem in the config, such as ("training", "batch_size"), or () if the problem has no path.
     """
 
     def __init__(
@@ -288,7 +288,8 @@ class JobTimeout(JobError, TimeoutError):
 
 
 class TrainingError(KitError):
-    """The learning engine's sampler or update failed: the model raised, or its weights or gradients are not finite."""
+    """The learning engine's sampler or update failed: the model raised an exception, or a number is not
+    finite."""
 
 
 class CheckpointError(TrainingError):
@@ -328,7 +329,7 @@ class EndpointRaised(ServiceError):
 
 
 class SandboxError(KitError):
-    """A box could not be created, start a program, or read or write a file.
+    """A sandbox could not be created, start a program, or read or write a file.
 
     A program that fails does not raise this error.
     """

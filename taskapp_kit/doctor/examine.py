@@ -50,7 +50,8 @@ async def examine(
         app: The app.
         options: What to check, and how many rollouts to play. By default all environments are examined and no judge is
             called.
-        settings: The settings that configure the models of judges and environments. Defaults to the process environment.
+        settings: The settings that configure the models of judges and environments. Defaults to the process
+            environment.
 
     Yields:
         A finding for each check.

@@ -75,7 +75,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 
 async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
-    """Play episodes. Return how many resources they left, if at least one per two episodes, and the episodes' number."""
+    """Play episodes. Return the resources of which they left at least one per two episodes, and their number."""
     with _own_temporary_folder() as folder:
         for number in range(WARM):
             await episode(number)

@@ -157,7 +157,7 @@ async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("criteria-move", "Every criterion with a weight distinguishes rollouts.")
 async def criteria_move(subject: EnvironmentUnderTest) -> CheckResult:
-    """Report criteria that give the same score to all rollouts, including gold and nonsense, and to changed copies of them.
+    """Report criteria that give one score to all rollouts, including gold and nonsense, and to changed copies of them.
 
     All rollouts may meet a criterion such as "no rule was broken". Copies with another end, no steps or other rewards show
     whether its score can change.

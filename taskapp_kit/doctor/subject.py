@@ -1,4 +1,4 @@
-"""Plays rollouts in the environment that the doctor examines, and stores the sample: the rollouts that all checks read."""
+"""Plays rollouts in the environment under test, and stores the sample: the rollouts that all checks read."""
 
 from __future__ import annotations
 
@@ -404,7 +404,7 @@ def short(value: Any) -> str:
 
 
 async def gathered(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
-    """Wait for all asyncio tasks and return their results. If tasks fail, raise the first error after all have ended."""
+    """Wait for all asyncio tasks and return their results. If any failed, raise the first error at the end."""
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,6 +1,7 @@
-"""Compares policies on rollouts that both have, paired by environment, split, seed and sample.
+"""Compares two policies in pairs of rollouts with the same environment, split, seed and sample.
 
-Pairs with a failed rollout or an undefined score are counted separately and excluded from every difference.
+Pairs with a failed rollout are counted separately. A difference also excludes the pairs in which its number is undefined
+for at least one rollout.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Side:
         place: The source, as the caller wrote it.
         policy: The name of the policy or of the model.
         name: A name that is unique among the compared sides.
-        rows: The newest rollout of each key.
-        replaced: The number of older rollouts of the same keys.
-        spec_hashes: The hashes of the app's declarations, as far as they are known.
-        configuration: The configuration, by dotted name.
-        ranges: The possible values of the reward and the criteria.
+        rows: The newest rollout for each environment, split, seed and sample.
+        replaced: The number of older rollouts, which are not in `rows`.
+        spec_hashes: The known hashes of the app's declarations.
+        configuration: The settings of the evaluation or the newest rollout, by dotted name.
+        ranges: The ranges of the reward and the criteria.
     """
 
     place: str
@@ -69,7 +70,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of two policies, over the pairs in which both rollouts have this number.
+    """The comparison of one number between two policies, over the pairs in which both rollouts have this number.
 
     Attributes:
         name: The name of the number.
@@ -139,7 +140,7 @@ class Comparison:
         failed: The number of pairs with a failure, by the rollout that failed (baseline, other or both).
         unpaired: The number of rollouts without a partner, for each side.
         measures: The reward, followed by the criteria and the numbers.
-        breakdowns: The reward for each value of a field, by field.
+        breakdowns: Maps each field in `by` to the reward's measures, one for each value of the field.
         changes: The changes: `lost` and `gained` first, then failures, then the rest by size.
         configuration: The settings that differ, by name, each as (baseline, other).
     """
@@ -194,9 +195,9 @@ class ComparisonSettings:
     """The settings of a comparison.
 
     Attributes:
-        method: The method of the intervals.
+        method: How the confidence intervals are computed.
         confidence: The probability that an interval contains the true difference.
-        pass_at: The lowest reward of a pass.
+        pass_at: The lowest reward with which a rollout passes.
         by: What the reward is broken down by: fields of a task's row, `tag` or `seed`.
         force: Whether to compare rollouts that were played with different declarations.
     """
@@ -211,7 +212,8 @@ class ComparisonSettings:
 async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery | None = None) -> list[Side]:
     """Return one side for each policy in a source.
 
-    They are in the order of the source's configuration. Without a configuration, they are ordered by their first rollout.
+    The sides are in the order of the policies in the source's configuration. Without a configuration, they are ordered
+    by their first rollout.
 
     wanted: Selects the rollouts. Raises StoreError or TaskAppError if the source cannot be read.
     """
@@ -233,25 +235,26 @@ async def read_sides(source: RolloutSource, place: str, *, wanted: RolloutQuery 
 
 
 def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str | None = None) -> list[Side]:
-    """Return the sides with `policy` (None for any), with the sides of the policy `baseline` first.
+    """Return the sides of `policy`, or all sides if it is None. The sides of the policy `baseline` come first.
 
-    Raises ConfigError if no side has one of these policies.
+    Raises ConfigError if no side has the policy `policy`, or if no returned side has the policy `baseline`.
     """
     found = [side for side in sides if policy in (None, side.policy)]
     for name, among in ((policy, sides), (baseline, found)):
         known = {side.policy for side in among}
         if name is not None and name not in known:
             raise ConfigError(
-                f"The policy {name[:80]!r} has no rollouts.", hint=f"The policies are {', '.join(sorted(known))}."
+                f"The policy {name[:80]!r} has no rollouts.",
+                hint=f"Policies with rollouts: {', '.join(sorted(known)) or 'none'}.",
             )
     return sorted(found, key=lambda side: baseline not in (None, side.policy))
 
 
 def compare(sides: Sequence[Side], settings: ComparisonSettings | None = None) -> list[Comparison]:
-    """Compare the first side, the baseline, with each other side.
+    """Compare the first side, which is the baseline, with every further side.
 
-    Raises ConfigError if there are fewer than two sides, if two sides share no rollout, if the declarations (spec
-    hashes) differ without `force`, or if no row has a field in `by`.
+    Raises ConfigError if there are fewer than two sides, if the baseline and another side have no pair of rollouts, if
+    the declarations (spec hashes) differ and `force` is not set, or if a field in `by` is in no row.
     """
     settings = settings or ComparisonSettings()
     if len(sides) < 2:
@@ -309,7 +312,7 @@ def _criterion(name: str) -> Callable[[RolloutRow], float | None]:
 
 
 def _differences(baseline: Range, other: Range) -> Range:
-    """Return the possible values of other − baseline."""
+    """Return the range of other − baseline."""
     return other[0] - baseline[1], other[1] - baseline[0]
 
 
@@ -337,7 +340,7 @@ def _measure(
 
 
 def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bounds: Range) -> list[Measure]:
-    """Return the reward for each value of `by`, with numbers first.
+    """Compare the reward separately for each value of the field `by`, numbers first.
 
     With `tag`, a rollout counts for each of its tags.
     """
@@ -382,15 +385,15 @@ def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
 
 
 def _policy_of(row: RolloutRow) -> str:
-    """Return the rollout's policy name in the evaluation.
+    """Return the policy's name in the evaluation that played the rollout.
 
-    Without one, return its language model's name or its policy's name.
+    If there is no such name, return the name of the language model, or of the policy if it is not a language model.
     """
     return row.name or (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
 
 
 def _by_key(rows: Sequence[RolloutRow]) -> tuple[dict[PairKey, RolloutRow], int]:
-    """Return the newest row of each key, and the number of older rows."""
+    """Return the newest row for each PairKey, and the number of older rows."""
     newest: dict[PairKey, RolloutRow] = {}
     for row in rows:
         key = (row.environment, row.split, row.seed, row.sample or 0)
@@ -401,7 +404,7 @@ def _by_key(rows: Sequence[RolloutRow]) -> tuple[dict[PairKey, RolloutRow], int]
 
 
 async def _of_rollout(source: RolloutSource, rows: Mapping[PairKey, RolloutRow]) -> Mapping[str, Json]:
-    """Return the configuration of the newest rollout in a store."""
+    """Load the newest of these rollouts, and return its settings by dotted name."""
     newest = max(rows.values(), key=lambda row: row.created_at or 0.0)
     stored = await source.load(newest.rollout_id)
     known = {
@@ -451,14 +454,14 @@ def _check_declarations(sides: Sequence[Side]) -> None:
     (one, first), (two, second) = list(hashes.items())[:2]
     where = first.name if first is second else f"{second.name} and {first.name}"
     raise ConfigError(
-        f"{where} were played with different versions of the app's declarations (spec hashes {one[:12]} and "
+        f"The rollouts of {where} were played with different versions of the app's declarations (spec hashes {one[:12]} and "
         f"{two[:12]}), so their rewards may have different meanings.",
-        hint="Evaluate one of them again with the other's version of the app, or compare them anyway with --force.",
+        hint="Evaluate all policies with one version of the app, or compare the rollouts anyway with --force.",
     )
 
 
 def _resolve_splits(sides: Sequence[Side]) -> None:
-    """Set the split of failed rollouts that have none, if all other rollouts with the same seed have the same split."""
+    """Set the missing split of failed rollouts if it is the same in all rollouts of that environment, seed and sample."""
     splits: dict[tuple[str, int, int | str], set[str]] = {}
     for side in sides:
         for environment, split, seed, sample in side.rows:

@@ -1,4 +1,4 @@
-"""Resumes a stored evaluation, using only its directory. Keys are not stored, so they come from the environment."""
+"""Resumes a stored evaluation, using only its directory. API keys are not stored, so they are read from the environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_evaluation(path: str) -> bool:
 def policies_to_store(
     policies: Mapping[str, Mapping[str, Any]], in_models_file: Mapping[str, str]
 ) -> dict[str, dict[str, Json]]:
-    """Return the fields of a configuration's `options` that `policies_again` needs to restore keys and addresses.
+    """Return the fields of a configuration's `options` that `policies_again` needs to restore the API keys.
 
     in_models_file: Maps a policy's name to its model in models.toml or on a backend.
     """
@@ -53,11 +53,11 @@ def policies_to_store(
 def policies_again(
     config: Mapping[str, Any], model_named: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return `policy.config` for each policy of a stored evaluation, including the policy's key.
+    """Return `policy.config` for each policy of a stored evaluation, including the policy's API key.
 
-    model_named: Returns the address, the name and the key of a model in models.toml.
+    model_named: Returns the address, the name and the API key of a model in models.toml, given its name there.
 
-    Raises ConfigError if an option of the evaluation was not stored.
+    Raises ConfigError if a setting of a policy was not stored.
     """
     options = config.get("options", {})
     found: dict[str, dict[str, Any]] = {}

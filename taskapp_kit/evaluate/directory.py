@@ -1,6 +1,6 @@
 """The directory of an evaluation: its configuration, one line per rollout, and the summary.
 
-    config.json     the requested rollouts, written before the first one
+    config.json     the requested rollouts, written before the first rollout is played
     results.jsonl   one line per rollout, appended and flushed to disk
     summary.json    written atomically when every rollout has a line
     report.html     the summary with plots, written atomically when the command ends
@@ -94,10 +94,11 @@ class Directory:
     def begin(self, config: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
         """Start or resume the evaluation, and return the configuration in effect.
 
-        config: The configuration. When resuming, its `asked` must equal the stored `asked`, and the other stored fields
-        stay. resume: Whether an existing evaluation may be resumed.
+        config: The configuration. When resuming, its `asked` must equal the stored `asked`, and the other fields keep
+        their stored values. resume: Whether an existing evaluation may be resumed.
 
-        Raises ConfigError if the directory has another evaluation, and StoreError if its files are damaged.
+        Raises ConfigError if the directory contains a different evaluation, or results and `resume` is false. Raises
+        StoreError if its files are damaged.
         """
         before = read_config(self.path) if (self.path / CONFIG).exists() else None
         if before is None and self._size:
@@ -200,7 +201,7 @@ class Directory:
             self._size += len(line)
 
     def results(self) -> Iterator[RolloutRow]:
-        """Yield the current result of each rollout that has one, in the plan's order."""
+        """Yield the current result of each rollout that has a result, in the plan's order."""
         return (result for _, result in self.placed_results())
 
     def placed_results(self) -> Iterator[tuple[int, RolloutRow]]:
@@ -292,7 +293,7 @@ def _json(body: Mapping[str, Json]) -> bytes:
 def read_config(path: Path) -> dict[str, Any]:
     """Read the `config.json` of an evaluation's directory.
 
-    Raises ConfigError if the file is missing or invalid, or if a link points outside of the directory.
+    Raises ConfigError if the file is missing or invalid, or if a symbolic link in the directory points outside of it.
     """
     try:
         text = read_inside(path, CONFIG, MAX_CONFIG_BYTES)
@@ -319,13 +320,13 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ConfigError(
-        f"{path / CONFIG} cannot be read as the configuration of an evaluation.",
+        f"{path / CONFIG} is not the configuration of an evaluation that this release can read.",
         hint="Pass an evaluation's directory.",
     )
 
 
 def store_address(reference: str) -> str:
-    """Return a store's address. For an evaluation's directory it is `rollouts.db` in it, otherwise `reference` itself.
+    """Return the path of `rollouts.db` if `reference` is the directory of an evaluation, else `reference` itself.
 
     Raises ConfigError if the directory has no `rollouts.db`.
     """

@@ -48,7 +48,7 @@ class Chat:
         messages: The messages.
         answers: The indexes of the messages that the model wrote. Other assistant messages are examples in the prompt.
         tools: The names of the episode's actions.
-        tokens: The number of tokens in the conversation, as reported for the last call, or estimated.
+        tokens: The number of tokens in the conversation, as reported for the last model call, or estimated.
     """
 
     messages: list[Message]
@@ -104,7 +104,7 @@ def conversation_of(stored: StoredRollout) -> Chat:
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Convert the messages of a request to the format of a Chat. Raises Unfit if that is not possible."""
+    """Convert the messages of a request to the format of a Chat. Raises Unfit if a message does not fit."""
     calls: dict[str, Message] = {}
     numbers = count(1)
     return [_plain(message, calls, numbers) for message in messages]
@@ -119,7 +119,7 @@ def _answers(messages: Sequence[Message], began: int, model_calls: int) -> list[
 
 
 def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -> bool:
-    """Return whether the turn's prompt omits or repeats a part of the conversation so far."""
+    """Return whether the turn's prompt omits or repeats a part of the conversation before it."""
     if (answer.get("details") or {}).get("left_out_turns"):
         return True
     first = answer["messages"][0]
@@ -129,7 +129,7 @@ def _is_rewritten(answer: Mapping[str, Any], opening: Message, *, later: bool) -
 def _plain(message: Mapping[str, Any], calls: dict[str, Message], numbers: Iterator[int]) -> Message:
     """Return the message with the fields that chat templates use.
 
-    calls: The earlier tool calls, by the endpoint's ids.
+    calls: The earlier tool calls, by the ids that the endpoint assigned to them.
     """
     role = message.get("role")
     plain: Message = {"role": role, "content": _text(message.get("content"))}
@@ -229,7 +229,7 @@ class ToolSchemas:
 
     @classmethod
     def of_info(cls, info: Mapping[str, Any]) -> ToolSchemas:
-        """Return the tools of a response of `GET /info`. Raises ConfigError if it does not describe any."""
+        """Return the tools in a response of `GET /info`. Raises ConfigError if it describes no tools."""
         try:
             tools = {
                 name: {
@@ -245,7 +245,7 @@ class ToolSchemas:
         return cls(tools, None)
 
     def of(self, environment: str, names: Sequence[str]) -> list[dict[str, Json]] | None:
-        """Return `tools` of a chat request for these actions; None if the app does not declare one of them."""
+        """Return `tools` of a chat request with these actions, or None if the app does not declare all of them."""
         known = self._environments.get(environment, {})
         if any(name not in known for name in names):
             return None
@@ -263,8 +263,8 @@ READ = ("observed", "answered", "stepped")
 def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
     """Return a rollout of a policy without a model, such as `gold` or a person, as if a model had played it.
 
-    It uses the code for a model's conversation (`rollout/policy/conversation.py`) and the current declarations of the
-    app. Raises Unfit if this is not possible.
+    The code that builds a model's prompts (`rollout/policy/conversation.py`) builds the prompts, from the app's current
+    declarations. Raises Unfit if the rollout cannot be converted.
     """
     environment = app.environments.get(stored.environment)
     if environment is None:
@@ -302,9 +302,9 @@ def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
 
 
 def _message(decision: Decision, declared: Mapping[str, Tool], numbers: count[int]) -> Message:
-    """Return the reply as a model would send it.
+    """Convert the decision to the message that a model would send.
 
-    An action that takes text is the message's content, not a tool call.
+    The text of an action that takes text becomes the message's content, not a tool call.
     """
     words = [call for call in decision.tool_calls if call.tool in declared and declared[call.tool].text]
     if words:

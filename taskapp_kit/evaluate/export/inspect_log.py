@@ -1,7 +1,7 @@
 """Writes rollouts as a log of Inspect (inspect-ai): an `.eval` file for Inspect's reader, data frames and viewer.
 
 The file is a zip archive with one JSON file per sample. Inspect compresses these files with zstd, and also reads
-DEFLATE. Each rollout is one sample, which is written as soon as it was read. The samples' summaries are in a temporary
+DEFLATE, which this module uses. Each rollout is one sample, which is written as soon as it was read. The samples' summaries are in a temporary
 file until the end.
 """
 
@@ -219,7 +219,7 @@ def sample_of(
 
 
 def _summary(sample: Object, shown: str) -> Object:
-    """Convert a sample to an `EvalSampleSummary`, which lists show."""
+    """Convert a sample to an `EvalSampleSummary`, which Inspect shows in its lists of samples."""
     names = (
         "id", "epoch", "uuid", "target", "scores", "model_usage", "started_at", "completed_at", "total_time",
         "working_time", "turn_count",
@@ -320,9 +320,9 @@ class _Messages:
         self._pictures = pictures
 
     def of(self, stored: StoredRollout, details: RolloutDetails) -> list[Object]:
-        """Return the model's messages, followed by the results of its last reply.
+        """Return the model's messages, followed by the observations after its last reply.
 
-        Without a model, build messages from the steps.
+        If no model played, build the messages from the steps.
         """
         recorded = recorded_messages(stored)
         if not recorded:

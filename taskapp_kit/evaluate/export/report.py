@@ -34,7 +34,7 @@ class ExportReport:
 
     Attributes:
         rollouts: The number of exported rollouts.
-        lines: The number of lines in the file, if it differs.
+        lines: The number of lines in the file, or None if each rollout has one line.
         seen: The number of rollouts that match the query.
         left_out: The number of rollouts that were excluded, by reason.
         notes: Sentences about the export.
@@ -70,7 +70,7 @@ async def selected(source: RolloutSource, scope: ExportScope, report: ExportRepo
         others = ", ".join(f"{name or '(none)'} ({many})" for name, many in sorted(splits.items()))
         raise ConfigError(
             f"{source.place} has no rollouts in the split {scope.split!r}.",
-            hint=f"It has rollouts in {others}. Pass --split.",
+            hint=f"It has rollouts in the splits {others}. Select one with --split NAME.",
         )
     if not found:
         raise ConfigError(f"{source.place} has no rollouts that match the filters.", hint="Remove a filter.")
