@@ -206,7 +206,8 @@ class JobConfigError(JobError, ConfigError, ValueError):
 
     Attributes:
         problems: The message of each problem, with its line in the config if the line is known.
-        places: The path of each problem in the config, such as ("training", "batch_size"), or () if the problem has no path.
+        places: The path of each problem in the config, such as ("training", "batch_size"), or () if the problem has no
+            path.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Compares two policies in pairs of rollouts with the same environment, split, seed and sample.
 
-Pairs with a failed rollout are counted separately. A difference also excludes the pairs in which its number is undefined
-for at least one rollout.
+Pairs with a failed rollout are counted separately. A difference also excludes the pairs in which its number is
+undefined for at least one rollout.
 """
 
 from __future__ import annotations
@@ -454,14 +454,14 @@ def _check_declarations(sides: Sequence[Side]) -> None:
     (one, first), (two, second) = list(hashes.items())[:2]
     where = first.name if first is second else f"{second.name} and {first.name}"
     raise ConfigError(
-        f"The rollouts of {where} were played with different versions of the app's declarations (spec hashes {one[:12]} and "
-        f"{two[:12]}), so their rewards may have different meanings.",
+        f"The rollouts of {where} were played with different versions of the app's declarations (spec hashes "
+        f"{one[:12]} and {two[:12]}), so their rewards may have different meanings.",
         hint="Evaluate all policies with one version of the app, or compare the rollouts anyway with --force.",
     )
 
 
 def _resolve_splits(sides: Sequence[Side]) -> None:
-    """Set the missing split of failed rollouts if it is the same in all rollouts of that environment, seed and sample."""
+    """Set a failed rollout's missing split if all other rollouts of its environment, seed and sample have one split."""
     splits: dict[tuple[str, int, int | str], set[str]] = {}
     for side in sides:
         for environment, split, seed, sample in side.rows:

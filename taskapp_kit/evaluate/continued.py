@@ -1,4 +1,6 @@
-"""Resumes a stored evaluation, using only its directory. API keys are not stored, so they are read from the environment."""
+"""Resumes a stored evaluation, using only its directory.
+
+API keys are not stored, so they are read from the environment."""
 
 from __future__ import annotations
 

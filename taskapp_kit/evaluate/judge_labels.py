@@ -1,4 +1,4 @@
-"""Reads people's labels of answers, plays the answers, and has an app's judges score them.
+"""Reads a file of answers that people labeled, plays an episode with each answer, and has an app's judges score it.
 
 A line of the file is `{"seed": 0, "answer": "…", "label": 0.5}`; `taskapp judge calibrate --help` describes the fields.
 """
@@ -42,7 +42,7 @@ async def judge_labels(
         name: The file's name, for messages.
         text: The file's content.
         settings: The settings, with the judges' models.
-        store: The store of the rollouts that labels name by id. It is not closed.
+        store: Contains the rollouts whose ids are in the file. The store is not closed.
         repeats: The number of judge calls per answer.
         concurrency: How many answers are judged concurrently.
 
@@ -72,7 +72,7 @@ async def judge_labels(
 async def annotated_labels(app: TaskApp, store: Store) -> bytes:
     """Return people's annotations for an app's judges in a store, in the format of a label file.
 
-    Raises Unavailable if the store has no annotations, StoreError if it fails, and ConfigError if no annotation is for
+    Raises Unavailable if the store does not support annotations, StoreError if it fails, and ConfigError if no annotation is for
     a judge of this app.
     """
     if not isinstance(store, QueryableStore):
@@ -89,7 +89,7 @@ async def annotated_labels(app: TaskApp, store: Store) -> bytes:
 
 
 class _LabelReader:
-    """Reads labels. Each answer is played, or its rollout is loaded from the store. No judge is called."""
+    """Reads labels. An answer is played in an episode, and a rollout id is loaded from the store. No judge is called."""
 
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
 

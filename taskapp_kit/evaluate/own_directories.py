@@ -1,7 +1,7 @@
-"""Remembers, in the user's state directory, which evaluation directories this user created on this machine.
+"""Records in the user's state directory which evaluation directories this user created on this machine.
 
 The config.json in a directory names an app, addresses and models. Another person may have written it. So the app is only
-imported, and keys are only sent to the addresses, if this user's record for the same path has the same values.
+imported, and API keys are only sent to the addresses, if this user's record for the same path has the same values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATE_HOME = "XDG_STATE_HOME"
 
 
 def remember(directory: Path, config: Mapping[str, Any]) -> None:
-    """Record that this user evaluates in `directory`, with this app and these addresses.
+    """Record that this user runs the evaluation in `directory`, with this app and these addresses.
 
     config: The configuration of the running command. Never pass a configuration that was read from the directory.
 
@@ -38,7 +38,7 @@ def remember(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def is_own(directory: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether this user created the directory here, with the app, addresses and models that `config` names."""
+    """Return whether this user created the directory on this machine, with the app, addresses and models that `config` names."""
     try:
         recorded = orjson.loads(_record_of(directory).read_bytes())
     except (OSError, orjson.JSONDecodeError):
@@ -47,18 +47,18 @@ def is_own(directory: Path, config: Mapping[str, Any]) -> bool:
 
 
 def check_own(directory: Path, config: Mapping[str, Any], command: list[str]) -> None:
-    """Raise ConfigError unless the directory `is_own`.
+    """Raise ConfigError if `is_own` is false for the directory.
 
-    command: The command for the hint. In it, the user names the app and the addresses.
+    command: The command that the hint shows. Its arguments are the app and the addresses.
     """
     if is_own(directory, config):
         return
     named = [config.get("app_reference"), config.get("options", {}).get("url")]
     words = " and ".join(str(name) for name in named if name)
     raise ConfigError(
-        f"You did not create {directory} on this machine, so its app was not imported and no key was sent to its addresses"
-        f"{f': {words}' if words else ''}.",
-        hint=f"If you trust the app and the addresses, name them yourself: {shlex.join(command)}",
+        f"You did not create {directory} on this machine with its current config.json, so its app was not imported and "
+        f"no API key was sent to its addresses{f' (the config names {words})' if words else ''}.",
+        hint=f"If you trust the app and the addresses, pass them in the command: {shlex.join(command)}",
     )
 
 
@@ -96,7 +96,7 @@ def _record_of(directory: Path) -> Path:
         raise FileNotFoundError(errno.ENOENT, "no home directory") from None
     for folder in (state / "taskapp-kit", state / "taskapp-kit" / "evaluations"):
         if folder.exists() and (folder.stat().st_uid != os.geteuid() or folder.stat().st_mode & OTHERS_WRITE):
-            raise PermissionError(errno.EPERM, "other users may write it")
+            raise PermissionError(errno.EPERM, "other users can write to it")
     name = hashlib.sha256(bytes(directory.resolve())).hexdigest()[:32]
     return state / "taskapp-kit" / "evaluations" / f"{name}.json"
 

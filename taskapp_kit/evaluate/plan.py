@@ -121,11 +121,11 @@ class EvalPlan:
         return None if index is None else (index * len(self.policies) + policy) * self.repeats + sample
 
     def policy_of(self, position: int) -> int:
-        """Return the index of the policy of the rollout at a position."""
+        """Return the index of the policy that plays the rollout at a position."""
         return position // (1 if self.only else self.repeats) % len(self.policies)
 
     def first(self, index: int, policy: int) -> int:
-        """Return the position of the first rollout of a seed and a policy, which are given by index."""
+        """Return the position of the first rollout of a seed and a policy, given the indexes of both."""
         if self.only:
             return bisect_left(self.only, (self.seeds.at(index), 0)) * len(self.policies) + policy
         return (index * len(self.policies) + policy) * self.repeats
@@ -155,7 +155,7 @@ class EvalPlan:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return the plan as it is stored, without API keys. It must match when the evaluation is resumed.
+        """Return the plan as it is stored, without API keys. An evaluation can only be resumed with an equal result.
 
         A single policy is stored as `policy`. Several policies are stored as `policies`, by name.
         """
@@ -188,7 +188,7 @@ class EvalPlan:
     ) -> EvalPlan:
         """Return the plan of a stored evaluation.
 
-        policies: The policies by name, with their API keys. Defaults to the stored policies, which have no keys.
+        policies: The policies by name, with their API keys. Defaults to the stored policies, which have no API keys.
         changed: Fields that replace stored fields.
 
         Raises ConfigError if `asked` is not a stored plan.
@@ -227,7 +227,7 @@ def policy_name(config: Mapping[str, Any]) -> str:
 def stored_policy(config: Mapping[str, Any]) -> dict[str, Json]:
     """Return `policy.config` for the store.
 
-    Fields that must not be stored, such as keys, are only named in `others`.
+    The API key is omitted. Other fields that must not be stored are only named in `others`.
     """
     stored: dict[str, Json] = {name: config[name] for name in STORED_CONFIG if name in config}
     url = config.get("inference_url")

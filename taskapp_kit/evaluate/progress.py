@@ -48,9 +48,10 @@ class Progress:
                 self.cost = (self.cost or 0.0) + cost
 
     def new_calls(self) -> list[float]:
-        """Return how many seconds each model call took that ended since the last call of this method.
+        """Return the seconds of each model call that has ended since `new_calls` was last called.
 
-        Model calls on a server are not included. The first call starts the recording and returns an empty list.
+        Model calls on a server are not included. The first time, `new_calls` starts the recording and returns an empty
+        list.
         """
         taken, self._calls = self._calls, []
         return taken or []
@@ -61,6 +62,6 @@ class Progress:
         self._signs = signs
 
     def new_congestion(self) -> bool:
-        """Return whether there was congestion since the last call."""
+        """Return whether there was congestion since `new_congestion` was last called."""
         taken, self._congested = self._congested, False
         return taken

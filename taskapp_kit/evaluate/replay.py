@@ -113,7 +113,7 @@ async def replay(
     requested: RolloutRequest,
     on_failure: Callable[[RolloutFailed], object] = lambda failed: None,
 ) -> Compared:
-    """Play a rollout of `store` again in `service`, and compare the two.
+    """Play a stored rollout again in `service`, and compare the replay with the original.
 
     requested: The caller's description of the episode, which must match the stored rollout. on_failure: Called if the replay
     fails at a boundary other than `policy`.
@@ -174,7 +174,7 @@ def _place(failure: Mapping[str, Any]) -> str:
 
 
 def _ops(stored: StoredRollout, was: Trajectory) -> list[Any]:
-    """Return `ops` that script the same actions. Without such actions it is empty, and the policy ends the episode."""
+    """Return `ops` with the recorded scripted actions, or an empty list if the policy chose every action."""
     recorded = EpisodeRecord.of(stored.events).turns
     if not any(turn.scripted for turn in recorded):
         return []

@@ -52,7 +52,7 @@ class Rescored:
         row: The rollout.
         scores: The new scores, or None if the rollout cannot be scored.
         refusal: Why the rollout cannot be scored.
-        new: Whether the scores were computed now.
+        new: Whether this run computed the scores. Otherwise they were already stored.
         before: The versions and the formula that the original scores were computed with, by name.
         unplayed: Whether the episode failed, so that there is nothing to score.
     """
@@ -74,8 +74,9 @@ class RescoreReport:
         rollouts: The rollouts whose episode ended.
         unplayed: The number of rollouts whose episode failed. They have nothing to score.
         ready: The number of rollouts to score.
-        judge_calls: The expected number of calls, by role.
-        call_costs: The costs of recorded calls in US dollars at current prices, by role, if the prices are known.
+        judge_calls: The expected number of judge calls, by model role.
+        call_costs: The costs of recorded judge calls in US dollars at current prices, by model role, if the prices are
+            known.
         dry: Whether this was a dry run, which computes no scores.
     """
 
@@ -99,16 +100,16 @@ class RescoreReport:
 
     @property
     def judge_costs(self) -> dict[str, float | None]:
-        """The estimated cost of the expected calls in US dollars, by role.
+        """The estimated cost of the expected judge calls in US dollars, by model role.
 
-        None if a role has no price or no recorded call.
+        The cost is None if the price is unknown or no call with this role was recorded.
         """
         costs = self.call_costs
         return {role: fmean(costs[role]) * many if role in costs else None for role, many in self.judge_calls.items()}
 
     @property
     def new(self) -> int:
-        """The number of rollouts that were scored now."""
+        """The number of rollouts that this run scored."""
         return sum(one.new for one in self.rollouts)
 
     def to_json(self) -> dict[str, Json]:
@@ -172,7 +173,7 @@ class Rescorer:
 
         Args:
             wanted: Selects the rollouts.
-            dry: Whether to compute and store nothing.
+            dry: Whether to only count the rollouts and judge calls, without computing or storing scores.
             watch: Called with each rollout that was scored or cannot be scored.
 
         Raises:
@@ -362,7 +363,7 @@ def compared_scores(report: RescoreReport, spec: AppSpec, place: str) -> Compari
 
 
 def _all(scored: Sequence[Rescored]) -> dict[str, list[Json]]:
-    """Return every value of the original scores, by name."""
+    """Return the distinct versions and formulas of the original scores, by name."""
     found: dict[str, dict[str, Json]] = {}
     for one in scored:
         for name, value in {**one.before, "scorer": ANSWERED}.items():

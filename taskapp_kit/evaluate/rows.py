@@ -70,7 +70,7 @@ def tags_of(row: Mapping[str, Json]) -> list[str]:
 def groups_of(by: str, row: Mapping[str, Json], seed: int) -> list[Json]:
     """Return the groups of a rollout: the value of the field `by`, or all tags if `by` is `tag`.
 
-    If it has no value, return [None].
+    If the row has no value for `by`, return [None].
     """
     if by == SEED:
         return [seed]

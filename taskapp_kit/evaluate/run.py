@@ -38,9 +38,9 @@ class Concurrency:
         self.limit = limit
 
     def see(self, seconds: float, *, congested: bool) -> None:
-        """Count a model call, or a turn of another policy.
+        """Count a model call, or a turn of a policy without a model.
 
-        seconds: How long it took. congested: Whether an endpoint returned 429 or was overloaded.
+        seconds: The duration of the call or turn. congested: Whether an endpoint returned 429 or was overloaded.
         """
 
 
@@ -151,7 +151,7 @@ async def evaluate(
     watch: EvalObserver | None = None,
     tick_seconds: float = TICK_SECONDS,
 ) -> None:
-    """Play every rollout that has no result in the directory.
+    """Play every rollout that has no result in the directory, and every failed rollout if `retry_failed` is set.
 
     Every result that was passed to `watch` is on disk, even if this function fails. `max_consecutive_failures` is the limit
     of ModelFailures.
@@ -235,7 +235,7 @@ class _Todo:
 async def _play_all(
     todo: _Todo, play: Callable[[int, int], Awaitable[None]], at_once: Concurrency, budget: EvalBudget
 ) -> None:
-    """Play up to `at_once.limit` rollouts concurrently until none is left or the budget is spent.
+    """Play up to `at_once.limit` rollouts concurrently until no rollout is left or the budget is spent.
 
     If a rollout raises an error, all running rollouts are cancelled.
     """
@@ -404,7 +404,7 @@ def _aggregates(spec: AppSpec | None, numbers: list[RolloutRow]) -> dict[str, An
 
 
 def published(spec: AppSpec | None, aggregates: Any) -> dict[str, Json]:
-    """Return the published figures for each computed aggregate, by heading and name."""
+    """Return the published figures that the app declares for each computed aggregate."""
     if spec is None or not aggregates:
         return {}
     return {

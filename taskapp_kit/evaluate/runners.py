@@ -63,9 +63,9 @@ class EvaluatedApp:
         environment: The environment.
         splits: The seeds of each split, with the default split first. Empty if a server does not report them.
         formula: The reward's formula as a string.
-        ranges: The possible values of the reward and the criteria.
+        ranges: The ranges of the reward and the criteria.
         kit_version: The kit's version.
-        models: The judges' models by role, as far as this process knows them.
+        models: The known models of the judges, by role.
         git: The commit of the repository that contains the app.
         has_rows: Whether the environment has rows.
     """
@@ -84,7 +84,7 @@ class EvaluatedApp:
 
 
 def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
-    """Return the judges' models that the settings configure, by role, without keys."""
+    """Return the judges' models that the settings configure, by role, without API keys."""
     found: dict[str, Json] = {}
     for need in needed_roles(spec):
         endpoint = role_endpoint(settings, need.role) if need.judges else None
@@ -123,7 +123,8 @@ class Runner(Protocol):
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
         """Play one rollout and return its row. The rollout may have failed.
 
-        key: A repeated call with the same key returns the same episode. progress: Receives turns and tokens.
+        key: The idempotency key. Calling `play` again with the same key returns the same episode. progress: Receives
+        turns and tokens.
 
         Raises KitError if no rollout can be played, for example because the request is invalid or the server is down.
         """
@@ -324,12 +325,12 @@ class RemoteRunner:
         if self.spec is not None and (self.spec.name, self.spec.version) != (about.app, about.version):
             raise ConfigError(
                 f"The server has {about.app} {about.version}, but --app-id is {self.spec.name} {self.spec.version}.",
-                hint="Pass the served app as --app-id, or omit --app-id, and no aggregates are computed.",
+                hint="Pass the served app as --app-id. If you omit --app-id, no aggregates are computed.",
             )
         return about
 
     def _name(self, value: Any) -> str:
-        """Return a server's string as one line, without control characters and the key, or "" if it is not a string."""
+        """Return a server's string as one line, without control characters and the API key, or "" for other values."""
         return sentence(value, self._key)
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:
@@ -346,7 +347,7 @@ class RemoteRunner:
         return [self._rows[split, seed] for seed in seeds]
 
     def _fields(self, task: Any) -> dict[str, Json]:
-        """Return the short fields of one TaskInfo, without the key."""
+        """Return the short fields of one TaskInfo, without the API key."""
         metadata = task.get("task_metadata") if isinstance(task, Mapping) else None
         row = metadata.get("row") if isinstance(metadata, Mapping) else None
         if not isinstance(row, Mapping):
@@ -408,7 +409,7 @@ class RemoteRunner:
             ) from None
 
     async def _add_use(self, run_id: str, result: RolloutRow) -> None:
-        """Add the tokens and the cost of a failed rollout, which its error response lacks, from the server's list.
+        """Look up the tokens and the cost of a failed rollout in the server's list, because its error response lacks them.
 
         They stay unknown if the server has no store, or if many rollouts have failed in the meantime.
         """

@@ -20,7 +20,9 @@ from taskapp_kit.rollout.source import RolloutSource, no_such_rollout
 
 
 async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
-    """Return a source of the rollouts that this scorer version scored, with its scores. Closing it closes `source`.
+    """Return a source of the rollouts that this scorer version scored, with the scores of this version.
+
+    Closing the returned source also closes `source`.
 
     Raises Unavailable if `source` does not support later scores, and ConfigError if it has no scores of this version.
     """

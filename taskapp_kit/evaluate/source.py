@@ -189,7 +189,7 @@ class DirectorySource(RolloutSource):
         if store is None:
             raise ConfigError(
                 f"{self.path} has no {DATABASE}, because the full rollouts are stored elsewhere or not at all.",
-                hint="Pass their store (sqlite:///PATH or postgresql://…), or the URL of the server that played them.",
+                hint="Pass the store that contains them (sqlite:///PATH or postgresql://…), or the URL of the server that played them.",
             )
         return await store.load(rollout_id)
 
@@ -257,7 +257,7 @@ _FILTERS = ("environment", "status", "boundary", "run_id", "group_id", "key_labe
 
 
 class ServerSource(RolloutSource):
-    """The stored rollouts of a running task app that the key may read."""
+    """The stored rollouts that the API key may read on a running task app."""
 
     def __init__(self, url: str, key: str | None) -> None:
         """Raises ConfigError for an invalid address or key."""
@@ -398,7 +398,7 @@ _CHECKED = ("environment", "split", "sample", "name", "policy", "model", "spec_h
 
 
 def _who(entry: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the policy and the model of a line. If a model has two addresses, return its names in models.toml."""
+    """Return a line's policy and model. If several policies have this model, return the policy's name as the model."""
     name = entry["key"].get("policy")
     policies = stored_policies(asked)
     policy = policies.get(name, {})

@@ -59,7 +59,7 @@ class Column:
         return math.fsum(self._values)
 
     def interval(self, method: IntervalMethod, bounds: Range = UNBOUNDED) -> Interval:
-        """Return the confidence interval of the mean, clustered by seed. bounds: The range of all values."""
+        """Return the confidence interval of the mean, clustered by seed. bounds: The range of possible values."""
         return mean_interval(self._values, self._seeds, method=method, bounds=bounds)
 
     @property
@@ -81,9 +81,9 @@ class SummaryOptions:
 
     Attributes:
         by: The fields by which results are grouped (see `rows.groups_of`).
-        pass_at: The lowest reward of a pass.
-        interval: The method of the reward's interval.
-        ranges: The possible values of the reward and the criteria. Intervals are clipped to them.
+        pass_at: The lowest reward with which a rollout passes.
+        interval: How the reward's confidence interval is computed.
+        ranges: The ranges of the reward and the criteria. Intervals are clipped to them.
     """
 
     by: tuple[str, ...] = ()
@@ -242,7 +242,7 @@ class CostStatistics:
         self._without_price += result.unpriced
 
     def to_json(self) -> dict[str, Json]:
-        """Return the costs as JSON for a summary, or None if they are unknown.
+        """Return the costs as JSON for a summary. Unknown costs are None.
 
         `policy` is the cost of the policy's model. `other` is the cost of judges and of models that environments call.
         `of_failed` is the part of `total` that failed rollouts cost. `without_price` counts rollouts with tokens of unknown

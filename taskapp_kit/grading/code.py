@@ -1,7 +1,7 @@
-"""Grader of Python functions: calls with hidden arguments in a sandbox, compared with the right results outside of it.
+"""Grader of Python functions: calls them with hidden arguments in a sandbox, and compares the results outside of it.
 
-The right results never enter the sandbox. So a submission can manipulate the program that calls it, the program's output or
-Python itself, and change the output, but it passes only where the output equals the right result.
+The right results never enter the sandbox. So a submission can manipulate the program that calls it, the program's output
+or Python itself, but it passes a test only if the output for this test equals the right result.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def passes_tests(
         function: The name of the function that the tests call.
         cases: The arguments and the right result of each test. The results never enter the sandbox.
         is_right: Decides whether a result is right, for tests with several right results. It is called with the arguments,
-            the right result and the result. By default, results must be equal, with equal types.
+            the right result from `cases`, and the function's result. By default, results must be equal, with equal types.
         limits: Limits of the sandbox. Each test may use 2 seconds of processor time.
         level: The required strength of the sandbox. Defaults to the strongest level that works.
 

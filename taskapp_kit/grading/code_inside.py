@@ -1,4 +1,4 @@
-"""The program that calls a submission in a separate box. It knows the arguments, but not the right answers.
+"""The program that calls a submission in a sandbox. It knows the arguments, but not the right answers.
 
 Standard input is one JSON object:
 
@@ -14,7 +14,7 @@ Standard output is one line for each case that was run, `NUMBER ANSWER`, where A
 
     ["value", V]    the function returned V, built of None, bool, int, finite float, str, list and dict with str keys
     ["odd"]         it returned something else, including subclasses of these types
-    ["raised"]      the code, or the call, raised
+    ["raised"]      the code or the call raised an exception
     ["absent"]      the code has no such function
     ["late"]        it took too long
     ["ended"]       the process ended without an answer
@@ -24,7 +24,7 @@ Each case has a separate process, forked before any part of the submission ran, 
 submission can do anything to this program, such as killing it or writing its own lines. It does not know the right
 answers, so it cannot forge them.
 
-This file is copied into the box, so it imports only the standard library and not the kit.
+This file is copied into the sandbox, so it imports only the standard library and not the kit.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def answer_of(request: dict[str, Any], arguments: list[Any], out: int) -> bytes:
 
 
 def _collected(reading: int, child: int, request: dict[str, Any]) -> bytes:
-    """Read the process's output until a line break, its end, or its time limit; then kills it."""
+    """Return the first line that the process writes, or the reason why there is none. Then kill the process."""
     deadline = time.monotonic() + request["wall_seconds"]
     output = b""
     answer = b'["ended"]'
@@ -139,7 +139,7 @@ def called(code: str, entry: str, arguments: list[Any]) -> bytes:
 
 
 def is_plain(value: Any, depth: int) -> bool:
-    """Return whether a value consists of JSON's own types only, exactly: a subclass may lie about equality."""
+    """Return whether a value consists only of JSON types. Subclasses are not allowed: they may lie about equality."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)

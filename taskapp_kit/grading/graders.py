@@ -54,7 +54,9 @@ def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool 
     """
     accepted = [normalize(text, ignore_case) for text in ([expected] if isinstance(expected, str) else expected)]
     if not accepted or not all(accepted):
-        raise ValueError("An expected answer is empty. Pass equal_text() a string with at least one visible character.")
+        raise ValueError(
+            "`expected` is or contains an empty answer. Pass equal_text() a string with at least one visible character."
+        )
     plain = normalize(answer, ignore_case)
     if not plain:
         return wrong("the answer is empty")
@@ -124,7 +126,9 @@ def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         or not all(texts)
         or not all(texts.values())
     ):
-        raise ValueError("The options are ambiguous. Pass at least two options that differ in label and text.")
+        raise ValueError(
+            "The options are ambiguous. Pass at least two options with different labels and different texts."
+        )
     return texts
 
 
@@ -159,7 +163,7 @@ def similar_text(answer: str, expected: str, *, at_least: float = 0.9) -> Grade:
     Args:
         answer: The policy's answer.
         expected: The right text.
-        at_least: The least similarity that earns anything, from above 0 to 1.
+        at_least: The lowest similarity with a score above 0.0. It must be above 0 and at most 1.
 
     Returns:
         A grade with the similarity, or 0.0 if it is below `at_least`.

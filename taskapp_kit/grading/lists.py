@@ -53,7 +53,7 @@ def same_sequence(
 ) -> Grade:
     """Grade whether the whole answer lists the expected items in their order.
 
-    The formats and arguments are those of `same_items`.
+    The accepted formats and the arguments are the same as for `same_items`.
     """
     return _grade(answer, expected, item, separator, any_order=False)
 

@@ -46,7 +46,7 @@ def number(
             two tolerances applies. If both are 0, the numbers must be equal.
         unit: The unit of the expected number, such as `"km/h"`, `"%"` or `"€"`. Case counts (`mW` is not `MW`), and a
             currency sign may precede the number.
-        units: Other accepted units, each with its size in `unit`: `{"m/s": 3.6}` next to `unit="km/h"`.
+        units: Other accepted units, each with its size in `unit`, such as `{"m/s": 3.6}` with `unit="km/h"`.
         unit_required: Whether an answer without a unit is wrong.
 
     Returns:
@@ -66,7 +66,7 @@ def number(
     if absolute is None or relative is None or min(absolute, relative) < 0:
         raise ValueError("A tolerance must be a finite number ≥ 0.")
     if unit is None and (units or unit_required):
-        raise ValueError("Other units are accepted only next to `unit`. Pass number() the unit of the expected number.")
+        raise ValueError("`units` and `unit_required` require `unit`. Pass number() the unit of the expected number.")
     sizes = {} if unit is None else {unit: 1.0, **(units or {})}
     digits, size = _without_unit(answer, sizes)
     if size is None and unit_required:
@@ -85,7 +85,7 @@ def number(
 
 
 def _read(text: str) -> Decimal | None:
-    """Return the number that the whole text represents, or None."""
+    """Return the number that the whole text represents, or None if it does not represent a number."""
     if len(text) > LONGEST_NUMBER:
         return None
     plain = normalize(_GROUP_SPACE.sub(",", text)).replace("\N{MINUS SIGN}", "-")
@@ -110,7 +110,7 @@ def _plain_unit(unit: str) -> str:
 
 
 def _without_unit(answer: str, sizes: Mapping[str, float]) -> tuple[str, float | None]:
-    """Return the answer without its unit, and the unit's size, or None if the answer does not have one of the units."""
+    """Return the answer without its unit, and the unit's size. If it has no accepted unit, the size is None."""
     if not sizes or len(answer) > LONGEST_NUMBER:
         return answer, None
     plain = normalize(_GROUP_SPACE.sub(",", answer), ignore_case=False).replace("\N{MINUS SIGN}", "-")

@@ -39,7 +39,7 @@ def sql_result(answer: str, expected: str, databases: str | Sequence[str], *, or
         answer: The policy's query, which may be in a Markdown code block.
         expected: The right query.
         databases: The SQL statements that create and fill the database. Pass several databases with different rows, so
-            that a query with the result of one database written into it is wrong on another.
+            that a query that hard-codes the result for one database is wrong on another.
         ordered: Whether the order of the rows counts.
 
     Returns:
@@ -71,7 +71,7 @@ def sql_result(answer: str, expected: str, databases: str | Sequence[str], *, or
 
 
 class _TooLarge(Exception):
-    """A query exceeds a limit; the message says which."""
+    """A query exceeds a limit. The message states the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +129,5 @@ def _run(statements: str, query: str) -> _Result:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value in the form that is compared: sums of floats depend on the order of the rows in their last digits."""
+    """Round a float to 9 digits, because the last digits of a sum depend on the order of the rows."""
     return float(f"{value:.9g}") if isinstance(value, float) else value

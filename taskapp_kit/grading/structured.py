@@ -23,7 +23,7 @@ def json_equal(answer: str, expected: Any, *, tolerance: float = 0.0) -> Grade:
     Args:
         answer: The policy's answer.
         expected: The right value: None, a bool, a number, a string, a list or a dict.
-        tolerance: Largest accepted difference of two numbers, in their unit.
+        tolerance: The largest accepted absolute difference between two numbers.
 
     Returns:
         A grade of 1.0 or 0.0. The reason names the location of the first difference, never the expected value.
@@ -37,7 +37,7 @@ def json_equal(answer: str, expected: Any, *, tolerance: float = 0.0) -> Grade:
 
 
 def _difference(value: Any, expected: Any, location: str, tolerance: float) -> str | None:
-    """Return where and how two values differ, or None."""
+    """Return where and how two values differ, or None if they are equal."""
     if _kind(value) != _kind(expected):
         return f"{location} has a different type"
     if isinstance(expected, Mapping):
@@ -62,7 +62,7 @@ def _within(value: float, expected: float, tolerance: float) -> bool:
 
 
 def _exact(value: float) -> Fraction | None:
-    """Return a number as JSON notation states it, or None for infinity, to which JSON numbers such as 1e999 are rounded."""
+    """Return the exact value of a number in JSON notation, or None for infinity, to which 1e999 is rounded."""
     # an integer of a thousand digits would raise OverflowError as a float
     return (
         Fraction(value if isinstance(value, int) else str(value))
@@ -162,7 +162,7 @@ def _check_keywords(schema: Any) -> None:
 
 
 def _violation(value: Any, schema: Any, root: Mapping[str, Any], location: str, references: int = 0) -> str | None:
-    """Return the location and the keyword that a value violates, or None."""
+    """Return the location and the keyword that a value violates, or None if the value is valid."""
     return next(_violations(value, schema, root, location, references), None)
 
 
@@ -218,7 +218,7 @@ def _inside(value: Any, schema: Mapping[str, Any], location: str) -> Iterator[tu
 
 
 def _short(name: str) -> str:
-    """Return a field's name for a reason. The policy chose the name, which may have a million characters."""
+    """Shorten a field's name for a grade's reason. The policy may choose a name of a million characters."""
     return repr(name[:40])
 
 

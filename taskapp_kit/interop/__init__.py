@@ -1,4 +1,4 @@
 """Adapters for other frameworks, one package each.
 
-They serve apps to a framework, import from it, or generate files for it.
+An adapter serves apps to a framework, imports environments from it, or generates files for it.
 """

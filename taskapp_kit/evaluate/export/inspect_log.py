@@ -1,8 +1,8 @@
 """Writes rollouts as a log of Inspect (inspect-ai): an `.eval` file for Inspect's reader, data frames and viewer.
 
 The file is a zip archive with one JSON file per sample. Inspect compresses these files with zstd, and also reads
-DEFLATE, which this module uses. Each rollout is one sample, which is written as soon as it was read. The samples' summaries are in a temporary
-file until the end.
+DEFLATE, which this module uses. Each rollout is one sample, which is written as soon as it was read. The samples'
+summaries are in a temporary file until the end.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _texts(row: dict[str, Any]) -> list[dict[str, str]]:
 def _verl(row: dict[str, Any]) -> dict[str, Any]:
     """Convert a row for verl.
 
-    verl requires `ground_truth`, but the task app computes the reward from `extra_info` only.
+    verl requires `ground_truth`, which is empty, because the task app computes the reward from `extra_info` only.
     """
     return {
         "data_source": f"{row['app']}/{row['environment']}",

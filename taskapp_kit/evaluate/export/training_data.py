@@ -1,4 +1,4 @@
-"""Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts with one seed.
+"""Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts of the same seed.
 
 The lines have the columns of TRL's conversational formats, which other trainers also read. Rollouts are read one by one.
 Only each rollout's id, reward and hashes stay in memory.
@@ -199,7 +199,7 @@ class TrainingData:
     async def _conversation(self, rollout: _Scored) -> tuple[Chat, list[dict[str, Json]] | None] | None:
         """Return the conversation and its tool schemas.
 
-        If the rollout is unfit, count it as excluded and return None.
+        If the rollout cannot be exported, count it as excluded and return None.
         """
         stored = await loaded(self._source, rollout.rollout_id, self._report)
         if stored is None:
@@ -245,7 +245,7 @@ class TrainingData:
     async def _chat(self, stored: StoredRollout) -> Chat:
         """Return the model's conversation.
 
-        For a policy without a model, return the conversation of an imagined model.
+        If demonstrations are exported and no model played, convert the rollout with `demonstration_of`.
         """
         if not self._filters.demonstrations or recorded_messages(stored):
             return conversation_of(stored)
@@ -319,9 +319,9 @@ class TrainingData:
 
 
 def shared_prompt(one: Sequence[Message], two: Sequence[Message]) -> int | None:
-    """Return how many messages both conversations start with, before they diverge at a reply.
+    """Return how many messages the common prompt has, which ends before a reply in both conversations.
 
-    Return None if one conversation is the beginning of the other.
+    Return None if there is no common prompt, or if one conversation is the beginning of the other.
     """
     differs = next((at for at, (mine, other) in enumerate(zip(one, two, strict=False)) if mine != other), None)
     if differs is None:
@@ -371,10 +371,11 @@ async def token_lines(
 
 
 def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
-    """Return the token sequences of a rollout. If a call's prompt continues a sequence, the call extends this sequence.
+    """Return the token sequences of a rollout's model calls.
 
-    In each sequence, `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have the same
-    length. Return None if a call lacks token ids, or does not have one log-probability per token.
+    A call whose prompt begins with the whole last sequence extends it, and any other call begins a sequence. In each
+    sequence, `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have the same length. Return
+    None if a call lacks token ids, or does not have one log-probability per sampled token.
     """
     found: list[dict[str, Any]] = []
     for call in _calls(stored):

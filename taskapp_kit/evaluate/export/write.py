@@ -115,7 +115,7 @@ async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportRe
 
 
 def record_of(row: RolloutRow, stored: StoredRollout | None) -> dict[str, Any]:
-    """Return the rollout as a record for a table. Lists and objects are not converted."""
+    """Return the rollout as a record for a table. Lists and objects are not converted to strings."""
     record = _members(row)
     if stored is not None:
         details = details_of(stored)
