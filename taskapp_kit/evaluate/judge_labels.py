@@ -72,8 +72,8 @@ async def judge_labels(
 async def annotated_labels(app: TaskApp, store: Store) -> bytes:
     """Return people's annotations for an app's judges in a store, in the format of a label file.
 
-    Raises Unavailable if the store does not support annotations, StoreError if it fails, and ConfigError if no annotation is for
-    a judge of this app.
+    Raises Unavailable if the store does not support annotations, StoreError if it fails, and ConfigError if no
+    annotation is for a judge of this app.
     """
     if not isinstance(store, QueryableStore):
         raise Unavailable("This store does not support annotations.", hint="Use a store of taskapp-kit.")
@@ -89,7 +89,7 @@ async def annotated_labels(app: TaskApp, store: Store) -> bytes:
 
 
 class _LabelReader:
-    """Reads labels. An answer is played in an episode, and a rollout id is loaded from the store. No judge is called."""
+    """Reads labels. Answers are played in episodes, and rollouts with ids are loaded from the store. Calls no judge."""
 
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
 

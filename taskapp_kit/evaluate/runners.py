@@ -409,7 +409,7 @@ class RemoteRunner:
             ) from None
 
     async def _add_use(self, run_id: str, result: RolloutRow) -> None:
-        """Look up the tokens and the cost of a failed rollout in the server's list, because its error response lacks them.
+        """Look up the tokens and the cost of a failed rollout in the server's list, because error responses lack them.
 
         They stay unknown if the server has no store, or if many rollouts have failed in the meantime.
         """

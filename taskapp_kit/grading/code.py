@@ -1,7 +1,7 @@
 """Grader of Python functions: calls them with hidden arguments in a sandbox, and compares the results outside of it.
 
-The right results never enter the sandbox. So a submission can manipulate the program that calls it, the program's output
-or Python itself, but it passes a test only if the output for this test equals the right result.
+The right results never enter the sandbox. So a submission can manipulate the program that calls it, the program's
+output or Python itself, but it passes a test only if the output for this test equals the right result.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ CONCURRENT = 4096
 
 @dataclass(frozen=True, slots=True)
 class TaskOfApp:
-    """A task: the prompt and the tools of its first request, and the fields that identify the episode.
+    """A task: the prompt and the tools of the first model call, and the fields that identify the episode.
 
     config: a JSON string.
     """
@@ -51,9 +51,10 @@ class TaskOfApp:
 
 @dataclass
 class VerifiersApp:
-    """A task app for verifiers, which is loaded on first use.
+    """A task app for verifiers. The app is loaded on first use.
 
-    reference: a path or the name of a bundled app. environment: the environment's name, or None for the app's first.
+    reference: a path or the name of a bundled app. environment: the environment's name, or None for the app's first
+    environment.
     """
 
     reference: str
@@ -71,7 +72,8 @@ class VerifiersApp:
     def spec(self) -> EnvironmentSpec:
         """The environment.
 
-        Raises DiscoveryError or DeclarationError for the app, and RequestError for an unknown name.
+        Raises DiscoveryError or DeclarationError if the app cannot be loaded, and RequestError if it does not have this
+        environment.
         """
         return find_environment(self.app.freeze(), self.environment)
 

@@ -1,4 +1,4 @@
-"""A session for blocking callers, which the environments for Gymnasium and TRL use.
+"""A session for blocking callers. The environments for Gymnasium and TRL use it.
 
 Requests and responses are the JSON objects in docs/connect/sessions.md, for apps in this process and at a URL.
 """
@@ -90,7 +90,7 @@ class BlockingSession:
 
 
 class _Local:
-    """A session with a service in this process, which stores nothing. The HTTP routes' code creates the responses."""
+    """A session with a service in this process. It stores nothing and returns the same responses as the HTTP routes."""
 
     def __init__(self, service: Service, session: EnvironmentSession) -> None:
         self._service, self._session = service, session
@@ -132,7 +132,7 @@ class _Local:
 
 
 class _Remote:
-    """A session with a task app at a URL. If the session has expired, `reset` opens another one."""
+    """A session with a task app at a URL. If the session has expired, `reset` opens a new session."""
 
     def __init__(self, client: TaskAppClient, environment: str | None) -> None:
         self._client, self._environment = client, environment

@@ -27,7 +27,9 @@ class CallQueue:
         self._running = False
 
     def start(self, work: Callable[[], Awaitable[T]], peer: Peer) -> asyncio.Task[T]:
-        """Return a task that runs `work` after all earlier calls. Raises SessionError if too many calls are waiting.
+        """Return an asyncio task that runs `work` after all earlier calls.
+
+        Raises SessionError if too many calls are waiting.
 
         The task raises the exceptions of `work`, or SessionError if the client disconnected before the call began.
         """

@@ -1,4 +1,4 @@
-"""Rollouts whose policy model is a function of the caller, so that another library samples during the kit's episodes.
+"""Rollouts whose policy model is a function of the caller, so that another library generates the model's replies.
 
 Episodes, worker processes, limits, judges and scores are the same as for `POST /rollout`. Only the policy's model calls
 go to the caller's function, through the parameter `answers` of `Service.run`, which sessions also use.
@@ -196,7 +196,7 @@ def truncating(reason: str) -> ModelFailed:
 class SteppedRollout:
     """A rollout in which the caller passes each model reply to `next`, for libraries that play one turn at a time.
 
-    Use an instance only on the event loop that created it. If the caller can pass a function that samples, use
+    Use an instance only on the event loop that created it. If the caller can pass a function that returns replies, use
     `CallerService.rollout` instead.
 
     Attributes:
@@ -226,9 +226,9 @@ class SteppedRollout:
         return await self._answer
 
     async def next(self, answer: ChatReply | ModelFailed | None = None) -> dict[str, Any] | None:
-        """Pass a reply to the waiting model call, and return the body of the following one, or None at the rollout's end.
+        """Answer the waiting model call, and return the body of the next model call, or None if the rollout has ended.
 
-        If this method is cancelled, no body is lost: calling the method again returns it. Raises the same exceptions as
+        If `next` is cancelled, no body is lost: calling `next` again returns it. Raises the same exceptions as
         `CallerService.rollout`.
         """
         if answer is not None and self._answer is not None:

@@ -40,7 +40,7 @@ def from_dataset(
 
     Args:
         source: A file; a directory with `SPLIT.jsonl` (or .json, .csv, .parquet) or `data/SPLIT-*.parquet`; or
-            `hub:OWNER/NAME`. A relative path is relative to the calling file.
+            `hub:OWNER/NAME`. A relative path is relative to the calling file's directory.
         split: The split of a directory or of the Hub.
         name: The configuration name of a data set on the Hub.
         revision: The commit of a data set on the Hub.
@@ -85,7 +85,7 @@ def _of_files(path: Path, shown: str, split: str) -> list[dict[str, Any]]:
         where = (
             f"The directory {shown} has no split {split!r}." if path.is_dir() else f"The file {path} does not exist."
         )
-        raise ConfigError(where, hint=f"Check the path. To read from the Hub, pass {HUB}OWNER/NAME.")
+        raise ConfigError(where, hint=f"Check the path and split=. To read from the Hub, pass {HUB}OWNER/NAME.")
     try:
         if (
             path.is_dir()

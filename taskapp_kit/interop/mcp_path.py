@@ -1,6 +1,7 @@
 """The path `/mcp`, which two protocols share: MCP's Streamable HTTP and OpenEnv's dialect of JSON-RPC.
 
-If both protocols are served, the headers of a request select one. Otherwise the served protocol handles all requests.
+If both protocols are served, a request's headers select the protocol. Otherwise the only served protocol handles all
+requests.
 """
 
 from __future__ import annotations

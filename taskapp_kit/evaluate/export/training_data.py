@@ -1,4 +1,4 @@
-"""Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts of the same seed.
+"""Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts with equal seeds.
 
 The lines have the columns of TRL's conversational formats, which other trainers also read. Rollouts are read one by one.
 Only each rollout's id, reward and hashes stay in memory.

@@ -101,7 +101,7 @@ class ActionText(AnyText):
 
 
 def numbered_calls(actions: Sequence[Mapping[str, Json]]) -> list[Call] | None:
-    """Return every possible call of the actions in order, or None if there are too many to number.
+    """Return every possible call of the actions in order, or None if they cannot be listed or are too many.
 
     A list argument has its minimum length, but at least one item. Crafter's `interact(actions)`, for example, becomes
     one call for each Crafter action.
@@ -196,7 +196,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
     `reset(options={"split": …, "config": …})` applies to one episode.
 
     Attributes:
-        choices: The calls that the numbers select, or None if actions are strings.
+        choices: The calls that numbered actions select, or None if actions are strings.
         rollout_id: The id of the latest episode.
         episode: The result of the latest scored episode, with its scorecard.
         judged: Whether a model scores episodes. If so, the rewards of equal episodes may differ.

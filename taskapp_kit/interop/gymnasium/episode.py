@@ -45,7 +45,7 @@ class GymnasiumEnvironment:
     _left_out: set[str]
 
     def open(self, image: bool, options: Mapping[str, Any]) -> None:
-        """Make the Gymnasium environment, which may raise ValueError for invalid options."""
+        """Make the Gymnasium environment. It may raise ValueError for invalid options."""
         self.image = image
         self.env: Any = self._make(**options, **({"render_mode": "rgb_array"} if image else {}))
         self._steps, self._over = 0, False

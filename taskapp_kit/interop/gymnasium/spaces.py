@@ -90,7 +90,7 @@ def needs_sampler(space: Any) -> bool:
 
 
 def sampler_of(space: Any, write: Callable[[Any], Json]) -> Callable[[random.Random], dict[str, Json]]:
-    """Return `fn(rng) -> {"action": value}`, which samples the space depending only on `rng`."""
+    """Return `fn(rng) -> {"action": value}`, which samples the space. The value depends only on `rng`."""
 
     def sample(rng: random.Random) -> dict[str, Json]:
         own = deepcopy(space)

@@ -237,7 +237,7 @@ def _dockerfile(folder: Path, files: list[str]) -> tuple[tuple[BuildStep, ...], 
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the first line number, the instruction in upper case and its arguments, with continued lines joined."""
+    """Yield each instruction's first line number, its name in upper case, and its arguments as one line."""
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not parts and not line.strip()):
@@ -274,9 +274,9 @@ def _environment(rest: str, variables: Mapping[str, str], where: str) -> dict[st
 
 
 def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir: str, where: str) -> dict[str, Path]:
-    """Return a mapping from the path in the sandbox to the source for each file of a COPY.
+    """Map the path in the sandbox of each file that a COPY instruction copies to the file's source.
 
-    names: all files in the context.
+    names: all files in the build context.
     """
     if any(word.startswith("--") for word in words):
         raise TaskRefused(f"{where}: options of COPY need a container engine")
@@ -305,7 +305,7 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if there are no arguments."""
+    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if they are invalid or empty."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):
@@ -316,7 +316,7 @@ def _words(rest: str, where: str) -> list[str]:
 
 
 def _inside(workdir: str, path: str, where: str) -> str:
-    """Return an absolute path in the sandbox. Raises TaskRefused if a task must not use its directory."""
+    """Return an absolute path in the sandbox. Raises TaskRefused if it is in a directory that a task must not use."""
     parts: list[str] = []
     for part in PurePosixPath(workdir, path).parts[1:]:
         if part == "..":

@@ -67,9 +67,9 @@ class _CloseServices(Hooks):
 
 
 class Episodes:
-    """Plays the rollouts of a task's samples.
+    """Plays the rollouts of the samples of an Inspect task.
 
-    The solver calls `play`, the scorers call `result`, and the task's cleanup calls `end`.
+    The solver calls `play`, the scorers call `result`, and the cleanup of the Inspect task calls `end`.
     """
 
     def __init__(self, app: TaskApp, output_mode: OutputMode) -> None:
@@ -272,7 +272,7 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _config(body: Mapping[str, Any]) -> GenerateConfig:
-    """Return the request's own setting: the schema of the reply in mode `structured`. Inspect sets all others."""
+    """Return the setting that the request determines: the reply's schema in mode `structured`. Inspect sets the rest."""
     requested = (body.get("response_format") or {}).get("json_schema")
     if requested is None:
         return GenerateConfig()

@@ -110,7 +110,7 @@ class McpConnection:
         return await self._in_order(step, peer)
 
     async def reset(self, choice: EpisodeChoice, peer: Peer | None = None) -> TaskText:
-        """Cancel an unfinished episode, and begin another one. Raises the exceptions of `act`."""
+        """Cancel an unfinished episode, and begin a new episode. Raises the exceptions of `act`."""
 
         async def again() -> TaskText:
             if self._session is not None and self._session.closed:

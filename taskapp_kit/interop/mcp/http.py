@@ -175,7 +175,7 @@ def _choice(request: Request) -> tuple[EpisodeChoice, bool]:
     chosen = {name: request.query_params.get(name) or request.headers.get(f"x-taskapp-{name}") for name in OPTIONS}
     seed, role = chosen["seed"], chosen["role"] or POLICY
     if seed is not None and not (seed.isascii() and seed.isdigit() and len(seed) < 20 and int(seed) < SEED_LIMIT):
-        raise _invalid("seed", f"seed is {seed[:80]!r}; expected an integer ≥ 0.")
+        raise _invalid("seed", f"seed is {seed[:80]!r}; expected an integer from 0 to 2⁶³ − 1.")
     if role not in (POLICY, CONTROL):
         raise _invalid("role", f"role is {role[:80]!r}; expected {POLICY} or {CONTROL}.")
     return EpisodeChoice(None if seed is None else int(seed), chosen["split"]), role == CONTROL

@@ -210,9 +210,9 @@ class _EpisodeOver(Exception):
 
 
 async def _answered(call: Callable[[], Awaitable[T]]) -> T:
-    """Await a call.
+    """Await a call, and convert the kit's errors.
 
-    Raises _EpisodeOver or MCPError, which does not contain the message of an environment's exception.
+    Raises _EpisodeOver or MCPError. An MCPError does not contain the message of an environment's exception.
     """
     try:
         return await call()

@@ -67,7 +67,7 @@ class NemoEpisodes:
         return session
 
     async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
-        """Run an action. Return False if the environment failed, and the text for the model."""
+        """Run an action. Return (ok, text): False if the environment failed, otherwise True, and the text for the model."""
         try:
             step = await session.step([(tool, args)])
         except RolloutFailed:
@@ -83,7 +83,7 @@ class NemoEpisodes:
     async def verify(
         self, session_id: str, environment: EnvironmentSpec, caller: Caller, body: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """End, score and close the episode, and return the fields that the response adds to the request.
+        """End and score the episode, close its session, and return the fields that the response adds to the request.
 
         If the environment accepts text, the model's last message is its answer. A repeated call waits for the first
         call, or returns the first call's result after the session was closed. Raises SessionError, RolloutFailed or
@@ -116,7 +116,7 @@ class NemoEpisodes:
         return end
 
     def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
-        """Store the result of a call for repeated calls. Remove calls that did not end the episode."""
+        """Forget a `verify` call that raised an exception, and the oldest results if there are more than MAX_VERIFIED."""
         if task.cancelled() or task.exception() is not None:
             del self._verified[key]
         while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:

@@ -30,7 +30,7 @@ RESET_FIELDS = ("seed", "split", "config", "reward", "request_id", "timeout_s")
 
 
 class OpenEnvEpisodes:
-    """OpenEnv's calls for sessions, which provide error boundaries, limits, rewards and storage.
+    """OpenEnv's calls, implemented with sessions, which provide error boundaries, limits, rewards and storage.
 
     Every method raises the session's exceptions, and RequestError if OpenEnv's own server would respond with 422.
     """
@@ -53,7 +53,7 @@ class OpenEnvEpisodes:
         return await self.sessions.open(environment.name, caller=caller, protocol=PROTOCOL)
 
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
-        """Return a session of this caller, which may have been opened with `/sessions`.
+        """Return a session of this caller. It may have been opened with `/sessions`.
 
         Raises SessionError if the caller has no such session, and RequestError if it belongs to another environment.
         """

@@ -300,7 +300,7 @@ def _named(
 
 
 def _metadata(answer: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the metadata of a response, or {}.
+    """Return the metadata of a response, or {} if the response has no metadata.
 
     openenv 0.10 sends metadata at the top level and in the observation. The server of 0.3.0 sends none.
     """

@@ -156,7 +156,7 @@ def _session(
         return session
     if not isinstance(session_id, str):
         raise RequestError(
-            "params.session_id is missing.",
+            "params.session_id is missing or is not a string.",
             hint="Create a session with openenv/session/create. An episode needs a session that stays open between calls.",
         )
     return episodes.find(session_id, environment, caller)
