@@ -1,4 +1,4 @@
-"""Training data from stored rollouts: `sft` has one conversation per line, `dpo` has pairs of rollouts with equal seeds.
+"""Training data from stored rollouts: conversations (`sft`), and pairs of rollouts of the same seed (`dpo`).
 
 The lines have the columns of TRL's conversational formats, which other trainers also read. Rollouts are read one by one.
 Only each rollout's id, reward and hashes stay in memory.

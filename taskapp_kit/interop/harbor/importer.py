@@ -315,7 +315,7 @@ class HarborEnvironment:
             raise VerifierFailed(f"{failed}.")
         if done.exit_code == LOCKED:
             raise VerifierFailed(
-                f"The tests of {self.task.name!r} cannot have written the reward file, because they have no permission to write it."
+                f"The tests of {self.task.name!r} cannot have written the reward file, because it is not writable for them."
             )
         for name, path in self.task.tests.items():
             if self.box.read_sync(name, max_bytes=MAX_BYTES) != self._content(path):

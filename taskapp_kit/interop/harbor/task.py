@@ -305,7 +305,7 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if they are invalid or empty."""
+    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if there are none."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):

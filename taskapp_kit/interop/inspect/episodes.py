@@ -272,7 +272,7 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _config(body: Mapping[str, Any]) -> GenerateConfig:
-    """Return the setting that the request determines: the reply's schema in mode `structured`. Inspect sets the rest."""
+    """Return the reply's schema in mode `structured`, the only setting in the request. Inspect determines all others."""
     requested = (body.get("response_format") or {}).get("json_schema")
     if requested is None:
         return GenerateConfig()

@@ -67,7 +67,7 @@ class NemoEpisodes:
         return session
 
     async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
-        """Run an action. Return (ok, text): False if the environment failed, otherwise True, and the text for the model."""
+        """Run an action. Return whether the environment did not fail, and the text for the model."""
         try:
             step = await session.step([(tool, args)])
         except RolloutFailed:
@@ -116,7 +116,7 @@ class NemoEpisodes:
         return end
 
     def _keep(self, key: tuple[str | None, str, str], task: asyncio.Task[Any]) -> None:
-        """Forget a `verify` call that raised an exception, and the oldest results if there are more than MAX_VERIFIED."""
+        """Forget a `verify` call that raised an exception, and the oldest results beyond MAX_VERIFIED."""
         if task.cancelled() or task.exception() is not None:
             del self._verified[key]
         while len(self._verified) > MAX_VERIFIED and next(iter(self._verified.values())).done:
