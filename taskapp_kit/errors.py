@@ -39,7 +39,7 @@
 
     InvalidAction               not a failure: an environment rejects an action, and the policy reads the reason
 
-A message states what happened, to what, what was expected and what to do. No message ever contains a key.
+A message states what happened, to what, what was expected and what to do. No message ever contains an API key.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DeclarationError(KitError):
 
 
 class LateRegistration(KitError):
-    """Something was declared on an app that is already being served, so only some callers would see it."""
+    """Something was declared on an app after the app was frozen, so only later callers would see it."""
 
 
 class DiscoveryError(KitError):

@@ -69,7 +69,7 @@ def _of_another(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
 
 
 def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right reply with another number or another last letter, or None if its answer allows neither."""
+    """Return the right reply with another number or another last letter, or None if the answer allows neither."""
     value = _number(case.answer)
     if value is not None and math.isfinite(value):
         changed = value * 1.5 + 1
@@ -280,7 +280,7 @@ def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
 
 
 def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
-    """Return `file:line` of the criterion that contributed most to a rollout's reward, or of the environment."""
+    """Return `file:line` of the criterion that contributed most to the reward, or of the environment if none did."""
     scores = {item.name: item.score for item in rollout.scorecard.criteria if item.score}
     criteria = [item for item in subject.spec.criteria if item.name in scores and item.applies_to(subject.name)]
     return max(criteria, key=lambda item: scores[item.name] * item.weight).place if criteria else subject.place

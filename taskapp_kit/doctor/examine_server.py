@@ -40,7 +40,7 @@ BROKEN: Mapping[str, bytes] = {
 
 
 async def examine_server(url: str, key: str | None) -> AsyncIterator[DoctorFinding]:
-    """Yield the findings of `taskapp doctor URL --load`. `client.check_task_app` must have accepted the URL and the key."""
+    """Yield the findings of `taskapp doctor URL --load`. The caller must first check the URL with `check_task_app`."""
     prober = Prober.at(read_address(url), {"X-API-Key": key} if key else {}, SECONDS)
     other = Prober.at(read_address(url), {"X-API-Key": f"not-{uuid.uuid4().hex}"}, SECONDS)
     try:

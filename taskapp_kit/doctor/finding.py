@@ -117,8 +117,8 @@ class DoctorCheck:
         function: Runs the check.
         plays: Whether the check plays rollouts. Such a check is skipped if the base policy's rollouts fail, or if episodes
             call a model.
-        after: The names of other checks. If one of them fails, this check is skipped, because it would only repeat the
-            finding.
+        after: The names of other checks. If one of them finds a problem, this check is skipped, because it would only
+            repeat the finding.
     """
 
     name: str

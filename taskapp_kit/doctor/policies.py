@@ -1,4 +1,4 @@
-"""The doctor's policies: they repeat recorded actions, draw from the tools' schemas, or reply with nonsense."""
+"""The doctor's policies: they repeat recorded actions, draw actions from the tools' schemas, or reply with nonsense."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def scripted(steps: Sequence[PlayedStep]) -> list[Json]:
 
 
 class TakingTurns:
-    """Makes rollouts in separate threads take turns. Each plays one action at a time, in a fixed order.
+    """Makes rollouts in separate threads take turns. Each rollout plays one action at a time, in a fixed order.
 
     late: Whether a rollout was stopped because a turn took longer than TURN_SECONDS.
     """

@@ -166,7 +166,7 @@ def _leaks(row: _Row, split: str, seed: int, shown: Iterable[_Shown]) -> Iterato
 
 
 def _has_word(text: str, value: str) -> bool:
-    """Return whether the text contains the value as a separate word. As a part of a word it may be there by chance."""
+    """Return whether the value is a separate word in the text. Inside a longer word, it may occur by chance."""
     return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text) is not None
 
 

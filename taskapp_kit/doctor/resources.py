@@ -75,7 +75,10 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 
 async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitable[None]]) -> tuple[dict[str, int], int]:
-    """Play episodes. Return the resources of which they left at least one per two episodes, and their number."""
+    """Play episodes. Return how many of each resource they left, and how many episodes were played.
+
+    A resource is only returned if at least one was left for every two episodes.
+    """
     with _own_temporary_folder() as folder:
         for number in range(WARM):
             await episode(number)

@@ -61,7 +61,7 @@ async def baselines(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("idle-scores", "Idling, chance and one repeated action score little.", after=("baselines",))
 async def idle_scores(subject: EnvironmentUnderTest) -> CheckResult:
-    """Compare policies without knowledge of the task with gold, or with the reward's scale."""
+    """Compare policies without knowledge of the task with gold, or with the reward's scale if there is no gold."""
     gold, blend = subject.mean_reward(GOLD), subject.spec.blend_for(subject.name)
     top = gold if gold is not None and gold > 0 else blend.outcome if not blend.env and not blend.event else None
     said, high = [], []
@@ -159,8 +159,8 @@ async def reward_attainable(subject: EnvironmentUnderTest) -> CheckResult:
 async def criteria_move(subject: EnvironmentUnderTest) -> CheckResult:
     """Report criteria that give one score to all rollouts, including gold and nonsense, and to changed copies of them.
 
-    All rollouts may meet a criterion such as "no rule was broken". Copies with another end, no steps or other rewards show
-    whether its score can change.
+    All rollouts may meet a criterion such as "no rule was broken". Copies with another final state, no steps or other
+    rewards show whether the criterion's score can change.
     """
     rollouts = [*subject.scored(), *(item for items in subject.nonsense.values() for item in items)]
     weighed = [item for item in subject.spec.criteria if item.weight > 0 and item.applies_to(subject.name)]
@@ -220,7 +220,7 @@ def _moved(
 
 
 def _changed(one: Trajectory, other: Trajectory) -> Iterator[Trajectory]:
-    """Yield copies of a trajectory with another final state, without steps, or with other rewards, infos and ends."""
+    """Yield copies of a trajectory with another final state, no steps, or other rewards, infos and stop reasons."""
     steps = [
         replace(step, reward=(step.reward or 0.0) + 1.0, info={}, refused=None, terminated=True) for step in one.steps
     ]

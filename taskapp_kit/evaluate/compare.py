@@ -49,7 +49,7 @@ class Side:
 
     Attributes:
         place: The source, as the caller wrote it.
-        policy: The name of the policy or of the model.
+        policy: The policy's name in the evaluation, or else the name of its model.
         name: A name that is unique among the compared sides.
         rows: The newest rollout for each environment, split, seed and sample.
         replaced: The number of older rollouts, which are not in `rows`.
@@ -340,7 +340,7 @@ def _measure(
 
 
 def _breakdown(by: str, pairs: Sequence[Pair], settings: ComparisonSettings, bounds: Range) -> list[Measure]:
-    """Compare the reward separately for each value of the field `by`, numbers first.
+    """Compare the reward separately for each value of the field `by`. Numbers come first.
 
     With `tag`, a rollout counts for each of its tags.
     """

@@ -97,8 +97,8 @@ class Directory:
         config: The configuration. When resuming, its `asked` must equal the stored `asked`, and the other fields keep
         their stored values. resume: Whether an existing evaluation may be resumed.
 
-        Raises ConfigError if the directory contains a different evaluation, or results and `resume` is false. Raises
-        StoreError if its files are damaged.
+        Raises ConfigError if the directory contains a different evaluation, or if it contains results but `resume` is
+        false. Raises StoreError if its files are damaged.
         """
         before = read_config(self.path) if (self.path / CONFIG).exists() else None
         if before is None and self._size:

@@ -1,4 +1,4 @@
-"""Reads a file of answers that people labeled, plays an episode with each answer, and has an app's judges score it.
+"""Reads answers that people labeled, plays an episode with each answer, and has an app's judges score the answers.
 
 A line of the file is `{"seed": 0, "answer": "…", "label": 0.5}`; `taskapp judge calibrate --help` describes the fields.
 """
@@ -35,7 +35,7 @@ DEADLINE_SECONDS = 24 * 3600.0
 async def judge_labels(
     app: TaskApp, name: str, text: bytes, settings: Settings, store: Store | None, *, repeats: int, concurrency: int
 ) -> list[CaseResult]:
-    """Have the judges score every labelled answer in a file. Results are in the order of the lines.
+    """Have the judges score every labeled answer in a file. Results are in the order of the lines.
 
     Args:
         app: The app with the judges.
@@ -89,7 +89,7 @@ async def annotated_labels(app: TaskApp, store: Store) -> bytes:
 
 
 class _LabelReader:
-    """Reads labels. Answers are played in episodes, and rollouts with ids are loaded from the store. Calls no judge."""
+    """Reads labels. Plays an episode with each answer, or loads the labeled rollout. Calls no judge."""
 
     def __init__(self, app: TaskApp, spec: AppSpec, store: Store | None) -> None:
 

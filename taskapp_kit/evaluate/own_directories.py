@@ -26,7 +26,7 @@ STATE_HOME = "XDG_STATE_HOME"
 
 
 def remember(directory: Path, config: Mapping[str, Any]) -> None:
-    """Record that this user runs the evaluation in `directory`, with this app and these addresses.
+    """Record that this user runs the evaluation in `directory`, with the app and the addresses in `config`.
 
     config: The configuration of the running command. Never pass a configuration that was read from the directory.
 

@@ -20,7 +20,7 @@ from taskapp_kit.wire.rollout import RolloutRequest
 class RolloutKey:
     """Identifies a rollout in a plan.
 
-    policy: The policy's name. split: The requested split, or None for the seed's split.
+    policy: The policy's name. split: The requested split, or None for the app's default split.
     """
 
     policy: str
@@ -155,7 +155,7 @@ class EvalPlan:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return the plan as it is stored, without API keys. An evaluation can only be resumed with an equal result.
+        """Return the plan as it is stored, without API keys. To resume an evaluation, both plans must have equal JSON.
 
         A single policy is stored as `policy`. Several policies are stored as `policies`, by name.
         """

@@ -48,7 +48,7 @@ class Progress:
                 self.cost = (self.cost or 0.0) + cost
 
     def new_calls(self) -> list[float]:
-        """Return the seconds of each model call that has ended since `new_calls` was last called.
+        """Return the duration in seconds of each model call that ended since `new_calls` was last called.
 
         Model calls on a server are not included. The first time, `new_calls` starts the recording and returns an empty
         list.

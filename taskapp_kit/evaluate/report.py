@@ -124,7 +124,7 @@ def _plots(
     found: Mapping[str, _OfPolicy],
     failures: Mapping[tuple[str, str], _Failures],
 ) -> list[CaptionedPlot]:
-    """Return the plots that have data, with captions. Plots that every run has come first."""
+    """Return the plots that have data, with captions. The plots that are drawn for every run come first."""
     boundaries = Counter[str]()
     for item in failures.values():
         boundaries[shown(item.boundary)] += item.count

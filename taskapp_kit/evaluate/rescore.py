@@ -372,5 +372,5 @@ def _all(scored: Sequence[Rescored]) -> dict[str, list[Json]]:
 
 
 def _joined(values: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
-    """Return a single value unchanged. Join several values to one string."""
+    """Return a single value unchanged. Join several values into one string."""
     return {name: some[0] if len(some) == 1 else ", ".join(map(str, some)) for name, some in values.items() if some}

@@ -81,7 +81,7 @@ def groups_of(by: str, row: Mapping[str, Json], seed: int) -> list[Json]:
 
 
 def check_by(by: Iterable[str], rows: Iterable[Mapping[str, Json]]) -> None:
-    """Raise ConfigError if no row has one of the fields of `--by`. For `seed`, no rows are read."""
+    """Raise ConfigError if a field of `--by` is in no row. For the field `seed`, no rows are read."""
     missing = {"tags" if name == TAG else name: name for name in by if name != SEED}
     known: dict[str, None] = {}
     for row in rows if missing else ():

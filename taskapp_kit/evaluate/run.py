@@ -98,7 +98,7 @@ class EvalObserver(Protocol):
     """An observer of an evaluation. Its methods run on the event loop and must not raise."""
 
     def begin(self, *, asked: int, done: int) -> None:
-        """Called first. asked: The number of requested rollouts. done: How many of them already exist."""
+        """Called first. asked: The number of requested rollouts. done: How many of them already have a result."""
 
     def result(self, result: RolloutRow, policy: str) -> None:
         """Called when a result was written to disk. policy: The policy's name in the plan."""
@@ -226,7 +226,7 @@ class _Todo:
         return self._next is not None
 
     def take(self) -> tuple[int, int]:
-        """Remove and return the next rollout. There must be one."""
+        """Remove and return the next rollout. At least one rollout must remain."""
         taken, self._next = self._next, next(self._items, None)
         assert taken is not None, "the caller checks first"
         return taken

@@ -94,7 +94,7 @@ def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
 
 
 class Runner(Protocol):
-    """Plays rollouts on one event loop. Call `about` and `check`, then `open`, and at the end always `close`."""
+    """Plays rollouts on one event loop. Call `about` and `check`, then `open`. Always call `close` at the end."""
 
     @property
     def spec(self) -> AppSpec | None:
@@ -117,7 +117,7 @@ class Runner(Protocol):
         ...
 
     async def open(self) -> None:
-        """Prepare to play. Raises KitError if that is not possible."""
+        """Prepare to play rollouts. Raises KitError if the preparation fails."""
         ...
 
     async def play(self, request: RolloutRequest, *, key: str, progress: Progress) -> RolloutRow:
@@ -140,7 +140,7 @@ class LocalRunner:
 
     Args:
         app: The app.
-        settings: The models of judges and environments.
+        settings: The settings that configure the models of judges and environments.
         store: Opens the store for full rollouts. With None, nothing is stored.
         concurrency: The number of concurrent rollouts.
         workers: The number of worker processes. With 0, rollouts run in threads.
@@ -215,7 +215,7 @@ class LocalRunner:
                 planner.plan(plan.request(plan.first(index, policy), "check"))
 
     async def open(self) -> None:
-        """See Runner. Raises Unavailable, StoreError or ConfigError."""
+        """See Runner. Raises Unavailable, StoreError or ConfigError if the service cannot be started."""
         self._service = Service.of(
             self._app,
             self._settings,
@@ -330,7 +330,7 @@ class RemoteRunner:
         return about
 
     def _name(self, value: Any) -> str:
-        """Return a server's string as one line, without control characters and the API key, or "" for other values."""
+        """Return a server's string as one line, without control characters or the API key, or "" for other values."""
         return sentence(value, self._key)
 
     async def rows(self, environment: str | None, split: str | None, seeds: Sequence[int]) -> list[dict[str, Json]]:

@@ -24,7 +24,7 @@ async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
 
     Closing the returned source also closes `source`.
 
-    Raises Unavailable if `source` does not support later scores, and ConfigError if it has no scores of this version.
+    Raises Unavailable if `source` does not support scorer versions, and ConfigError if it has no scores of this version.
     """
     store = source.score_store()
     scores = await store.scores(scorer)

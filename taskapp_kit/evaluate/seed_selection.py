@@ -57,7 +57,7 @@ async def select_seeds(
 
 
 def unplayed(about: EvaluatedApp, split: str | None, seeds: Seeds) -> str:
-    """Return a note on how to play the full split, or an empty string if `seeds` contains all of its seeds."""
+    """Return a note on how to play the full split, or an empty string if `seeds` is the full split."""
     whole = about.splits.get(split) if split is not None else next(iter(about.splits.values()), None)
     if not whole or size(whole) <= len(seeds) or whole.step != 1:
         return ""

@@ -49,7 +49,7 @@ class Column:
 
     @property
     def mean(self) -> float | None:
-        """The mean, or None without any values."""
+        """The mean, or None if there are no values."""
         # fsum is exact in any order, so interrupted and uninterrupted evaluations have the same summary
         return math.fsum(self._values) / len(self._values) if self._values else None
 

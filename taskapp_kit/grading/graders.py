@@ -55,7 +55,7 @@ def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool 
     accepted = [normalize(text, ignore_case) for text in ([expected] if isinstance(expected, str) else expected)]
     if not accepted or not all(accepted):
         raise ValueError(
-            "`expected` is or contains an empty answer. Pass equal_text() a string with at least one visible character."
+            "`expected` is empty or contains an empty answer. Pass strings with at least one visible character."
         )
     plain = normalize(answer, ignore_case)
     if not plain:

@@ -45,7 +45,7 @@ class BlockingSession:
 
         Args:
             app: An app, a path, the name of a bundled app, or a URL.
-            environment: The name of an environment, or None for the app's first.
+            environment: The name of an environment, or None for the app's first environment.
             key_variable: The environment variable that contains the API key for a URL.
             protocol: The protocol's name, which is stored with the episodes.
 

@@ -250,7 +250,7 @@ class SteppedRollout:
         return self._task.done()
 
     def result(self) -> Rollout:
-        """Return the scored rollout, after it has ended. Raises the rollout's failure."""
+        """Return the scored rollout, or raise the rollout's failure. The rollout must have ended."""
         return self._task.result()
 
     async def cancel(self) -> None:

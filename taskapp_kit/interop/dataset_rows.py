@@ -41,7 +41,7 @@ def from_dataset(
     Args:
         source: A file; a directory with `SPLIT.jsonl` (or .json, .csv, .parquet) or `data/SPLIT-*.parquet`; or
             `hub:OWNER/NAME`. A relative path is relative to the calling file's directory.
-        split: The split of a directory or of the Hub.
+        split: The split of the directory, or of the data set on the Hub.
         name: The configuration name of a data set on the Hub.
         revision: The commit of a data set on the Hub.
         columns: Maps the name of each new column to its name in the source. All other columns are dropped. Defaults to
@@ -104,7 +104,7 @@ def _of_files(path: Path, shown: str, split: str) -> list[dict[str, Any]]:
 
 
 def _of_file(file: Path) -> list[Any]:
-    """Return the rows in a file. Raises OSError, ValueError, csv.Error, ConfigError or Unavailable."""
+    """Return a file's rows. Raises OSError, ValueError, csv.Error, ConfigError or Unavailable if it cannot be read."""
     if file.suffix == ".parquet":
         try:
             import pyarrow.parquet

@@ -163,7 +163,7 @@ class _OnlyAllowed(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return None for an allowed module, so that the next finder is used. Raises ModuleNotFoundError for others."""
+        """Return None for an allowed module, so that the next finder is used. Raises ModuleNotFoundError otherwise."""
         if "." in fullname or fullname in self.allowed or fullname.startswith("_sysconfigdata"):
             return None
         raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)

@@ -168,7 +168,7 @@ def _lines_of_extra(extra: str, optional: dict[str, list[str]]) -> list[str]:
 
 
 def parse_requirement(line: str) -> Requirement:
-    """Parse an entry in `dependencies`. Raises ConfigError if it is invalid; the message does not repeat it."""
+    """Parse an entry in `dependencies`. Raises ConfigError, without repeating the entry, if it is invalid."""
     try:
         if line.isprintable():
             return Requirement(line)

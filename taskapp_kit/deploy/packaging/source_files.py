@@ -201,7 +201,7 @@ def _file_set(folder: Path, remote_dir: str, files: Iterable[str]) -> FileSet:
 
 
 def _walk(top: Path, suffixes: frozenset[str]) -> Iterator[str]:
-    """Yield the files below `top` with these suffixes, in order, except for links and private files."""
+    """Yield the files below `top` with these suffixes in a fixed order. Links and private files are omitted."""
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if f != "__pycache__" and not f.startswith("."))
         for file in sorted(files):

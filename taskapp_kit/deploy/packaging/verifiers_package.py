@@ -20,7 +20,7 @@ PREFIX = "taskapp-"
 
 @dataclass(frozen=True, slots=True)
 class VerifiersPackage:
-    """A written package.
+    """A verifiers package that was written to a directory.
 
     Attributes:
         name: The name of the distribution.

@@ -1,6 +1,6 @@
 """Opens and tests the tunnel that `tunnel_settings.py` has selected, and runs the cloudflared process of the tunnel.
 
-The test requests `/health` with the key through the tunnel.
+The test requests `/health` through the tunnel, with the app's API key.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cloudflared(OwnedProcess[str]):
         return (complaints or lines or [""])[-1]
 
     def wait_for_address(self, seconds: float, leave: threading.Event) -> str | None:
-        """Return the address that cloudflared prints, or None if it ends, `seconds` have passed, or `leave` is set."""
+        """Return the address that cloudflared prints, or None if cloudflared ends, time is up or `leave` is set."""
         self.address = self.wait_ready(seconds, leave)
         return self.address
 

@@ -104,7 +104,7 @@ def conversation_of(stored: StoredRollout) -> Chat:
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Convert the messages of a request to the format of a Chat. Raises Unfit if a message does not fit."""
+    """Convert the messages of a request to the format of a Chat. Raises Unfit for images and invalid tool calls."""
     calls: dict[str, Message] = {}
     numbers = count(1)
     return [_plain(message, calls, numbers) for message in messages]
@@ -263,8 +263,8 @@ READ = ("observed", "answered", "stepped")
 def demonstration_of(stored: StoredRollout, app: AppSpec) -> Chat:
     """Return a rollout of a policy without a model, such as `gold` or a person, as if a model had played it.
 
-    The code that builds a model's prompts (`rollout/policy/conversation.py`) builds the prompts, from the app's current
-    declarations. Raises Unfit if the rollout cannot be converted.
+    The prompts are built as for a model (`rollout/policy/conversation.py`), from the app's current declarations. Raises
+    Unfit if the rollout cannot be converted.
     """
     environment = app.environments.get(stored.environment)
     if environment is None:

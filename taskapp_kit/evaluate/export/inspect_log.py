@@ -380,7 +380,7 @@ class _Messages:
 
 
 def _calls(calls: Sequence[RequestedCall]) -> Object:
-    """Return an object with `tool_calls`, or an empty object if the list is empty."""
+    """Return an object with `tool_calls`, or an empty object if `calls` is empty."""
     if not calls:
         return {}
     return {

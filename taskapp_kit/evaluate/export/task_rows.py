@@ -53,7 +53,7 @@ async def task_rows(
         service: The service of the app.
         environment: Defaults to the first environment.
         split: Defaults to the first split.
-        seeds: Defaults to all seeds of the split. If the environment has rows, a seed is the number of a row.
+        seeds: Defaults to all seeds of the split. If the environment has rows, a seed is the index of a row.
         config: `env.config` of every episode. Its `difficulty` and `tags` select rows.
         output_mode: The format of the model's replies.
 
@@ -121,7 +121,10 @@ def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> It
     for seed in seeds:
         chosen.append(seed)
         if len(chosen) > MOST_TASKS:
-            raise ConfigError(f"One file can have at most {MOST_TASKS} seeds.", hint="Export several files.")
+            raise ConfigError(
+                f"One file can have at most {MOST_TASKS} seeds.",
+                hint="Export the seeds to several files, for example --seeds 0-999 first.",
+            )
     return chosen
 
 

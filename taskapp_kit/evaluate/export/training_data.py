@@ -319,7 +319,7 @@ class TrainingData:
 
 
 def shared_prompt(one: Sequence[Message], two: Sequence[Message]) -> int | None:
-    """Return how many messages the common prompt has, which ends before a reply in both conversations.
+    """Return the number of messages in the common prompt, which ends before a reply in both conversations.
 
     Return None if there is no common prompt, or if one conversation is the beginning of the other.
     """

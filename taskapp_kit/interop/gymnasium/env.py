@@ -170,7 +170,7 @@ def make(app: TaskApp | str | Path, environment: str | None = None, **options: A
 
     Args:
         app: An app, a path ("my_app.py"), the name of a bundled app ("crafter"), or the URL of a served app.
-        environment: The name of an environment. Defaults to the app's first.
+        environment: The name of an environment. Defaults to the app's first environment.
         **options: Options of `GymnasiumEnv` and `gymnasium.make`.
 
     Returns:
@@ -222,8 +222,8 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
 
         Args:
             app: An app, a path, the name of a bundled app, or the URL of a served app.
-            environment: The name of an environment. Defaults to the app's first.
-            split: The split from which `reset` draws seeds. Defaults to the first.
+            environment: The name of an environment. Defaults to the app's first environment.
+            split: The split from which `reset` draws seeds. Defaults to the environment's first split.
             config: `env.config` of each episode.
             reward: Weights `env`, `event` and `outcome`, which replace the app's weights.
             actions: With "auto", actions are numbers if all arguments can be listed, and otherwise strings. With
@@ -372,7 +372,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         return self._seen, float(step["reward"]), step["terminated"], step["truncated"], info
 
     def _look(self, observation: dict[str, Json]) -> dict[str, Any]:
-        """Store the text of an observation as the latest, and return the part of `info` that contains the images."""
+        """Store an observation's text for `render`, and return the part of `info` that contains the images."""
         blocks = observation.get("content")
         images: list[bytes] = []
         if observation.keys() == {"text"}:
@@ -405,7 +405,7 @@ def _decision(text: str) -> dict[str, Json]:
 
 
 def _result(episode: dict[str, Json]) -> dict[str, Json]:
-    """Return the fields of an episode's result that are equal for equal episodes. Undefined scores are omitted."""
+    """Return an episode's result without undefined scores and without fields that differ between equal episodes."""
     scores = {item["name"]: item["score"] for item in episode["scorecard"]["criteria"] if item["score"] is not None}
     names = ("status", "stop_reason", "reward", "length", "digest", "metrics")
     return {**{name: episode[name] for name in names}, "scores": scores}

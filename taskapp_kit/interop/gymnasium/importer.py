@@ -260,7 +260,7 @@ class _ClassBuilder(ClassParts):
 
 
 def _gymnasium() -> Any:
-    """Import and return gymnasium. Raises Unavailable, which names the extra to install."""
+    """Import and return gymnasium. Raises Unavailable if it is not installed."""
     require("from_gymnasium", "gymnasium", "Gymnasium", "gymnasium")
     import gymnasium
 

@@ -274,7 +274,7 @@ def _environment(rest: str, variables: Mapping[str, str], where: str) -> dict[st
 
 
 def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir: str, where: str) -> dict[str, Path]:
-    """Map the path in the sandbox of each file that a COPY instruction copies to the file's source.
+    """Return a mapping from the sandbox path of each file of a COPY instruction to the file's source.
 
     names: all files in the build context.
     """
@@ -305,7 +305,7 @@ def _copied(context: Path, names: list[PurePosixPath], words: list[str], workdir
 
 
 def _words(rest: str, where: str) -> list[str]:
-    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused if there are none."""
+    """Parse an instruction's arguments, a JSON array or shell words. Raises TaskRefused for invalid arguments."""
     try:
         words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
     except (ValueError, RecursionError):

@@ -272,7 +272,7 @@ def _tool_choice(choice: Any) -> Any:
 
 
 def _config(body: Mapping[str, Any]) -> GenerateConfig:
-    """Return the reply's schema in mode `structured`, the only setting in the request. Inspect determines all others."""
+    """Return the reply's schema in mode `structured`. Inspect determines all other settings."""
     requested = (body.get("response_format") or {}).get("json_schema")
     if requested is None:
         return GenerateConfig()

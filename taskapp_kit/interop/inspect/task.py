@@ -55,8 +55,8 @@ def inspect_task(
 
     Args:
         app: An app, a path, or the name of a bundled app.
-        environment: The name of an environment. Defaults to the app's first.
-        split: The name of a split. Defaults to the first.
+        environment: The name of an environment. Defaults to the app's first environment.
+        split: The name of a split. Defaults to the environment's first split.
         seeds: The seeds to play: integers, or a string such as `"0-9,20"`. Defaults to the whole split.
         config: `env.config` of each episode. `difficulty` and `tags` in it select rows.
         output_mode: The format of the model's replies: `tool_calls`, `text` or `structured`.

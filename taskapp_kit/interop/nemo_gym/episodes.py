@@ -67,7 +67,7 @@ class NemoEpisodes:
         return session
 
     async def call(self, session: EnvironmentSession, tool: str, args: Json) -> tuple[bool, str]:
-        """Run an action. Return whether the environment did not fail, and the text for the model."""
+        """Run an action. Return (ok, text): `ok` is False if the environment failed, and `text` is for the model."""
         try:
             step = await session.step([(tool, args)])
         except RolloutFailed:
