@@ -24,7 +24,7 @@
     │   │   └── BackendUnreachable
     │   ├── TaskAppError        the task app rejected a request or failed, with the HTTP status, code and boundary
     │   │   └── TaskAppUnreachable
-    │   ├── TunnelError         the tunnel to a task app on this machine could not be opened, or does not reach it
+    │   ├── TunnelError         the tunnel to a task app on this machine could not be opened, or does not reach the app
     │   ├── JobFailed           the job ended with a status other than succeeded
     │   └── JobTimeout          the job ran longer than the caller waits (also a TimeoutError)
     ├── TrainingError           the learning engine's sampler or update failed (`train/`)
@@ -376,7 +376,7 @@ class RolloutFailed(KitError):
 
 
 class UndefinedReward(RolloutFailed):
-    """A rollout was played, but its reward is undefined. It is raised only if the caller needs a number."""
+    """A rollout was played, but its reward is undefined. This error is raised only if the caller needs a number."""
 
     def __init__(self, *, rollout_id: str = "") -> None:
         message = "The episode was played, but a part of its reward is undefined."

@@ -176,7 +176,7 @@ async def _play(subject: EnvironmentUnderTest, case: RowAnswer, text: str) -> Ro
 
 
 async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]:
-    """Return the rows with their right answers and the answers' source, or an empty list and why they are unknown."""
+    """Return the rows with their right answers and the answers' source, or [] and why the answers are unknown."""
     tasks = subject.environment.tasks
     if tasks is None:
         return [], "the environment has no rows"

@@ -174,7 +174,10 @@ class EnvironmentUnderTest:
         ops: Sequence[Json] = (),
         config: Mapping[str, Json] | None = None,
     ) -> RolloutRequest:
-        """Return a request for a rollout of at most MOST_TURNS turns with one action. Raises OutOfTime if time is up."""
+        """Return a request for a rollout of at most MOST_TURNS turns with one action.
+
+        Raises OutOfTime if time is up.
+        """
         chosen = {"split": split} if self.environment.tasks is not None else {}
         return RolloutRequest.model_validate(
             {

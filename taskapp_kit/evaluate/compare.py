@@ -164,7 +164,7 @@ class Comparison:
     def more_seeds(self) -> int | None:
         """How many more seeds are needed to show that a reward difference of this size is not chance.
 
-        0 if the shared seeds already show it. None if the difference is 0, or if fewer than two seeds are shared.
+        0 if the shared seeds already show this. None if the difference is 0, or if fewer than two seeds are shared.
         """
         difference = self.reward.difference
         if difference.decided:

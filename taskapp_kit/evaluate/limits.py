@@ -118,7 +118,8 @@ MAX_CONSECUTIVE_FAILURES = 8
 class ModelFailures:
     """Counts failures with one of GONE_CODES, for each code and policy, since the last success.
 
-    limit: The evaluation stops after this many failures with the same code. With 0, it never stops for this reason.
+    limit: The evaluation stops after this many failures with the same code. With 0, the evaluation never stops
+    for this reason.
     """
 
     def __init__(self, limit: int = MAX_CONSECUTIVE_FAILURES) -> None:

@@ -22,7 +22,7 @@ LONGEST_WORD = 1000
 
 
 def row_of_answer(body: Mapping[str, Any], *, seed: int) -> RolloutRow:
-    """Return the row of a response to `POST /rollout`. Raises KeyError, TypeError or ValueError if it is malformed."""
+    """Return the row of a response to `POST /rollout`. Raises KeyError, TypeError or ValueError for other JSON."""
     metrics, card = body["metrics"], body["scorecard"]
     details = dict(metrics["details"])
     if details.pop("seed") != seed:

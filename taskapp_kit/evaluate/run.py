@@ -160,7 +160,7 @@ async def evaluate(
         EvaluationLimitReached: One of `limits` was reached. The running rollouts have ended.
         EvaluationStopped: The remaining rollouts would probably fail the same way. Running rollouts were cancelled.
         StoreError: Results cannot be written. Running rollouts were cancelled.
-        KitError: `Runner.play` raised it. Running rollouts were cancelled.
+        KitError: `Runner.play` raised this error. Running rollouts were cancelled.
     """
     writer = _Writer(directory)
     todo = _Todo(directory.missing(retry_failed=retry_failed))

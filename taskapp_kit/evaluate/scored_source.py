@@ -24,7 +24,7 @@ async def with_scores(source: RolloutSource, scorer: str) -> RolloutSource:
 
     Closing the returned source also closes `source`.
 
-    Raises Unavailable if `source` does not support scorer versions, and ConfigError if it has no scores of this version.
+    Raises Unavailable if `source` does not support scorer versions, and ConfigError if it has no scores of this one.
     """
     store = source.score_store()
     scores = await store.scores(scorer)
@@ -65,7 +65,7 @@ def _text(failure: Mapping[str, Json], name: str) -> str | None:
 
 
 class ScoredSource(RolloutSource):
-    """A source whose rollouts have the scores of another version. It omits rollouts that this version did not score."""
+    """A source whose rollouts have the scores of one scorer version. It omits rollouts that this version did not score."""
 
     def __init__(self, source: RolloutSource, store: QueryableStore, scores: dict[str, StoredScores]) -> None:
         self._source, self._store, self._scores = source, store, scores

@@ -269,7 +269,7 @@ class ServerSource(RolloutSource):
     async def rows(
         self, query: RolloutQuery | None = None, order: RowOrder | None = None, *, limit: int | None = None
     ) -> AsyncIterator[RolloutRow]:
-        """See RolloutSource. Rows lack the criteria and the failure's message. `load` returns both."""
+        """See RolloutSource. Rows lack the criteria and the failure's message, which `load` returns."""
         wanted = query or RolloutQuery()
         found = self._newest(wanted)
         if order is not None and order != "newest":

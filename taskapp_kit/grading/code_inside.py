@@ -8,7 +8,7 @@ Standard input is one JSON object:
     cpu_seconds     processor time limit of one case, in whole seconds
     wall_seconds    time limit of one case
     result_bytes    maximum length of one case's answer
-    late_cases      number of cases over their time limit after which the rest is skipped
+    late_cases      number of cases over their time limit after which the remaining cases are skipped
 
 Standard output is one line for each case that was run, `NUMBER ANSWER`, where ANSWER is a JSON list:
 

@@ -33,7 +33,7 @@ def sql_result(answer: str, expected: str, databases: str | Sequence[str], *, or
 
     The answer must be one `SELECT` (or `WITH … SELECT`) in SQLite's dialect. It runs on a new database in memory. There, it
     cannot write, attach a file, or call a function that reaches outside of the database. The names of columns are ignored,
-    and their order counts. A query that reads no table is wrong if the expected query reads one.
+    and their order counts. A query that reads no table is wrong if the expected query reads a table.
 
     Args:
         answer: The policy's query, which may be in a Markdown code block.

@@ -200,7 +200,7 @@ class SteppedRollout:
     `CallerService.rollout` instead.
 
     Attributes:
-        request: The body of the model call that waits for a reply, or None.
+        request: The body of the model call that waits for a reply, or None if no call is waiting.
         answered: How many model replies were used.
     """
 

@@ -49,7 +49,7 @@ class ClassParts:
         return type(re.sub(r"\W", "_", name), (base,), {"__module__": self.module, **members})
 
     def without_environment(self, error: DeclarationError, base: type) -> type:
-        """Return a class that reports the error's problems when its app is frozen, and cannot be instantiated."""
+        """Return a class that cannot be instantiated, and that reports the error's problems when its app is frozen."""
 
         def refuse(*_: Any, **__: Any) -> None:
             raise error

@@ -50,7 +50,7 @@ Object = dict[str, Any]
 
 
 async def write_inspect_log(source: RolloutSource, scope: ExportScope, path: Path, report: ExportReport) -> None:
-    """Write the log. Raises ConfigError if the rollouts have several environments, policies or models."""
+    """Write an Inspect log to `path`. Raises ConfigError if the rollouts have several apps, policies or models."""
     log = _Log(path, source)
     try:
         async for row in selected(source, scope, report):

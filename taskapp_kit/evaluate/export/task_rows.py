@@ -46,8 +46,8 @@ async def task_rows(
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield one row for each seed of a split, in order. The episodes are started, but no turn is played.
 
-    A row has `prompt` (the messages of the first request), `tools` (as in a chat request, or None), `environment`,
-    `split`, `seed`, `config`, `output_mode`, `app` and `app_version`.
+    A row has `prompt` (the messages of the first request), `tools` (as in a chat request, or None if the request
+    has no tools), `environment`, `split`, `seed`, `config`, `output_mode`, `app` and `app_version`.
 
     Args:
         service: The service of the app.

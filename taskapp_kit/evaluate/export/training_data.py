@@ -373,9 +373,9 @@ async def token_lines(
 def sequences_of(stored: StoredRollout) -> list[dict[str, Any]] | None:
     """Return the token sequences of a rollout's model calls.
 
-    A call whose prompt begins with the whole last sequence extends it, and any other call begins a sequence. In each
-    sequence, `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have the same length. Return
-    None if a call lacks token ids, or does not have one log-probability per sampled token.
+    A call whose prompt begins with the whole last sequence extends this sequence. Any other call begins a new sequence.
+    In each sequence, `tokens`, `mask` (1 for sampled tokens) and `logprobs` (0.0 for other tokens) have equal lengths.
+    Return None if a call lacks token ids, or does not have one log-probability per sampled token.
     """
     found: list[dict[str, Any]] = []
     for call in _calls(stored):

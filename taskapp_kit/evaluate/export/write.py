@@ -109,7 +109,10 @@ async def whole_rollouts(
 
 
 async def json_lines(source: RolloutSource, scope: ExportScope, report: ExportReport) -> AsyncIterator[dict[str, Any]]:
-    """Yield one object per rollout: the fields of its row, and `rollout`, which is its `RolloutDetails` or None."""
+    """Yield one object per rollout: the fields of its row, and `rollout`, which contains its `RolloutDetails`.
+
+    `rollout` is None if only the numbers are stored.
+    """
     async for row, stored in whole_rollouts(source, scope, report):
         yield {**_members(row), "rollout": None if stored is None else details_of(stored).to_json()}
 

@@ -48,8 +48,8 @@ Call = tuple[str, Json]
 class AnyText(gymnasium.spaces.Space[str]):
     """A space of all strings up to a maximum length, including the empty string.
 
-    `gymnasium.spaces.Text` cannot be used. It lists its characters, and AsyncVectorEnv does not update such observations
-    in shared memory (Gymnasium 1.4.0). With a space of another class, AsyncVectorEnv requires `shared_memory=False`.
+    `gymnasium.spaces.Text` cannot be used. It lists its characters, and AsyncVectorEnv does not update observations of
+    this space in shared memory (Gymnasium 1.4.0). With a space of another class, AsyncVectorEnv requires `shared_memory=False`.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -270,7 +270,7 @@ class GymnasiumEnv(gymnasium.Env[str, Any]):
         self._seen = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, and cancel an unfinished one.
+        """Begin an episode, and cancel an unfinished episode.
 
         Raises BadArgument or RequestError for invalid options, and RolloutFailed or TaskAppError if the reset fails.
         """

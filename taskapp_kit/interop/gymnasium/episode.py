@@ -31,7 +31,7 @@ class GymnasiumEnvironment:
     Attributes:
         env: The Gymnasium environment, including its wrappers.
         action_space: The space that the declared action describes.
-        step_limit: Gymnasium's own time limit (`max_episode_steps`), or None.
+        step_limit: Gymnasium's own time limit (`max_episode_steps`), or None for no limit.
     """
 
     name: str

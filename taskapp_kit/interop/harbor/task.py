@@ -114,7 +114,7 @@ class HarborTask:
 
 
 def task_folders(path: Path) -> list[Path]:
-    """Return the task directories at a path, sorted by name. Raises TaskRefused if it finds no task.
+    """Return the task directories at a path, sorted by name. Raises TaskRefused if no task is found.
 
     path: a task directory, or a directory that contains task directories.
     """

@@ -55,7 +55,7 @@ class OpenEnvEpisodes:
     def find(self, session_id: str, environment: EnvironmentSpec, caller: Caller) -> EnvironmentSession:
         """Return a session of this caller. It may have been opened with `/sessions`.
 
-        Raises SessionError if the caller has no such session, and RequestError if it belongs to another environment.
+        Raises SessionError if the caller has no such session, and RequestError if the session has another environment.
         """
         session = self.sessions.find(session_id, caller)
         check_environment(session, environment, "Use the path with the name of the session's environment.")
@@ -220,7 +220,7 @@ NO_STATE: dict[str, Json] = {"episode_id": None, "step_count": 0}
 def _answer(observation: dict[str, Json], reward: Json, done: bool, metadata: dict[str, Json]) -> dict[str, Json]:
     """Return the response of a reset or step.
 
-    `metadata` is at the top level and in the observation, because each release of OpenEnv reads only one of the two.
+    `metadata` is at the top level and in the observation, because each OpenEnv release reads only one of these.
     """
     return {"observation": observation, "reward": reward, "done": done, METADATA: metadata}
 
