@@ -109,7 +109,7 @@ async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
 
 @check("schema-accepted", "An action that fits its schema is played or rejected, and causes no failure.", plays=True)
 async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
-    """Draw arguments from the schemas, including unbounded strings and numbers."""
+    """Play actions with arguments drawn from the schemas, including unbounded strings and numbers."""
     if not subject.in_this_process:
         return skipped(OTHER_PROCESS)
     assert subject.base is not None

@@ -65,7 +65,7 @@ def _text(failure: Mapping[str, Json], name: str) -> str | None:
 
 
 class ScoredSource(RolloutSource):
-    """A source whose rollouts have the scores of one scorer version. It omits rollouts that this version did not score."""
+    """A source whose rollouts have the scores of a scorer version. It omits rollouts that this version did not score."""
 
     def __init__(self, source: RolloutSource, store: QueryableStore, scores: dict[str, StoredScores]) -> None:
         self._source, self._store, self._scores = source, store, scores

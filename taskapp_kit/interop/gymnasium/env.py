@@ -49,7 +49,8 @@ class AnyText(gymnasium.spaces.Space[str]):
     """A space of all strings up to a maximum length, including the empty string.
 
     `gymnasium.spaces.Text` cannot be used. It lists its characters, and AsyncVectorEnv does not update observations of
-    this space in shared memory (Gymnasium 1.4.0). With a space of another class, AsyncVectorEnv requires `shared_memory=False`.
+    this space in shared memory (Gymnasium 1.4.0). With a space of another class, AsyncVectorEnv requires
+    `shared_memory=False`.
     """
 
     def __init__(self, max_length: int) -> None:

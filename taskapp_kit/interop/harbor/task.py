@@ -71,7 +71,7 @@ class BuildStep:
     Attributes:
         line: The line number in the Dockerfile.
         command: The shell command to run.
-        files: Maps the path of each copied file in the sandbox to its source.
+        files: Maps the sandbox path of each copied file to the file's source.
     """
 
     line: int
@@ -109,7 +109,7 @@ class HarborTask:
 
     @property
     def tests(self) -> dict[str, Path]:
-        """A mapping from the path of each test file in the sandbox to its source."""
+        """A mapping from the sandbox path of each test file to the file's source."""
         return {f"/{name}": self.folder / name for name in self.files if name.startswith("tests/")}
 
 
