@@ -387,7 +387,7 @@ def _changes(pairs: Sequence[Pair], pass_at: float) -> list[Change]:
 def _policy_of(row: RolloutRow) -> str:
     """Return the policy's name in the evaluation that played the rollout.
 
-    If there is no such name, return the name of the language model, or of the policy if it is not a language model.
+    If the rollout has no such name, return the language model's name, or the policy's name if no language model played.
     """
     return row.name or (row.model if row.policy in (None, MODEL) else None) or row.policy or MODEL
 

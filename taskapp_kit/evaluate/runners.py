@@ -65,7 +65,7 @@ class EvaluatedApp:
         formula: The reward's formula as a string.
         ranges: The ranges of the reward and the criteria.
         kit_version: The kit's version.
-        models: The known models of the judges, by role.
+        models: The known models of the judges, by model role.
         git: The commit of the repository that contains the app.
         has_rows: Whether the environment has rows.
     """
@@ -84,7 +84,7 @@ class EvaluatedApp:
 
 
 def judge_models(spec: AppSpec, settings: Settings) -> dict[str, Json]:
-    """Return the judges' models that the settings configure, by role, without API keys."""
+    """Return the judges' models that the settings configure, by model role, without API keys."""
     found: dict[str, Json] = {}
     for need in needed_roles(spec):
         endpoint = role_endpoint(settings, need.role) if need.judges else None

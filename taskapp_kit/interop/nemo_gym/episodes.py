@@ -85,9 +85,9 @@ class NemoEpisodes:
     ) -> dict[str, Json]:
         """End and score the episode, close its session, and return the fields that the response adds to the request.
 
-        If the environment accepts text, the model's last message is its answer. A repeated call waits for the first
-        call, or returns the first call's result after the session was closed. Raises SessionError, RolloutFailed or
-        UndefinedReward.
+        If the environment accepts text, the model's last message is its answer. A repeated `verify` call waits for
+        the first call, or returns the first call's result after the session was closed. Raises SessionError,
+        RolloutFailed or UndefinedReward.
         """
         key = (caller.key_label, environment.name, session_id)
         call = self._verified.get(key)
