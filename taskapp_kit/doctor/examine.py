@@ -74,8 +74,7 @@ async def examine(
         yield DoctorFinding(DECLARATIONS, "task app", "ok", f"{_capital(text).rstrip('.')}.")
     if options.environment is not None and options.environment not in spec.environments:
         raise ConfigError(
-            f"The environment {options.environment!r} does not exist. The app's environments are "
-            f"{', '.join(spec.environments)}."
+            f"The environment {options.environment!r} does not exist. The app has {', '.join(spec.environments)}."
         )
     chosen = [item for item in spec.environments.values() if options.environment in (None, item.name)]
     for item in chosen:

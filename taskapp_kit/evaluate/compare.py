@@ -244,8 +244,7 @@ def chosen_sides(sides: Sequence[Side], policy: str | None = None, baseline: str
         known = {side.policy for side in among}
         if name is not None and name not in known:
             raise ConfigError(
-                f"The policy {name[:80]!r} has no rollouts.",
-                hint=f"Policies with rollouts: {', '.join(sorted(known)) or 'none'}.",
+                f"The policy {name[:80]!r} has no rollouts.", hint=f"Policies: {', '.join(sorted(known)) or 'none'}."
             )
     return sorted(found, key=lambda side: baseline not in (None, side.policy))
 

@@ -189,8 +189,7 @@ class DirectorySource(RolloutSource):
         if store is None:
             raise ConfigError(
                 f"{self.path} has no {DATABASE}, because the full rollouts are stored elsewhere or not at all.",
-                hint="Pass the store that contains them (sqlite:///PATH or postgresql://…), or the URL of the server "
-                "that played them.",
+                hint="Pass their store (sqlite:///PATH or postgresql://…), or the URL of the server that played them.",
             )
         return await store.load(rollout_id)
 

@@ -54,9 +54,7 @@ def equal_text(answer: str, expected: str | Iterable[str], *, ignore_case: bool 
     """
     accepted = [normalize(text, ignore_case) for text in ([expected] if isinstance(expected, str) else expected)]
     if not accepted or not all(accepted):
-        raise ValueError(
-            "`expected` is empty or contains an empty answer. Pass strings with at least one visible character."
-        )
+        raise ValueError("`expected` is empty or contains an empty answer. Pass strings with visible characters.")
     plain = normalize(answer, ignore_case)
     if not plain:
         return wrong("the answer is empty")
@@ -126,9 +124,7 @@ def _texts(options: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         or not all(texts)
         or not all(texts.values())
     ):
-        raise ValueError(
-            "The options are ambiguous. Pass at least two options with different labels and different texts."
-        )
+        raise ValueError("The options are ambiguous. Pass at least two options that differ in label and text.")
     return texts
 
 

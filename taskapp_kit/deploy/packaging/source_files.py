@@ -288,10 +288,7 @@ def _data_file(folder: Path, name: str) -> str:
     path = folder / name
     hint = "List each data file with its path, relative to the directory of the app's file."
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(
-            f"The path of the data file {name!r} is absolute or contains `..`; expected a path below {folder}.",
-            hint=hint,
-        )
+        raise ConfigError(f"The data file {name!r} is not given as a relative path below {folder}.", hint=hint)
     if path.is_dir():
         raise ConfigError(f"The data file {name!r} is a directory. Whole directories are never uploaded.", hint=hint)
     if not path.is_file():

@@ -121,10 +121,7 @@ def _seeds(spec: EnvironmentSpec, split: str, seeds: Iterable[int] | None) -> It
     for seed in seeds:
         chosen.append(seed)
         if len(chosen) > MOST_TASKS:
-            raise ConfigError(
-                f"One file can have at most {MOST_TASKS} seeds.",
-                hint="Export the seeds to several files, for example --seeds 0-999 first.",
-            )
+            raise ConfigError(f"One file can have at most {MOST_TASKS} seeds.", hint="Pass fewer --seeds per file.")
     return chosen
 
 
