@@ -38,7 +38,7 @@ def remember(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def is_own(directory: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether this user created the directory on this machine, with the app and models that `config` names."""
+    """Return whether this user created the directory on this machine, with the app, addresses and models of `config`."""
     try:
         recorded = orjson.loads(_record_of(directory).read_bytes())
     except (OSError, orjson.JSONDecodeError):
