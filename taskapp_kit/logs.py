@@ -42,7 +42,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 @contextmanager
 def rollout(rollout_id: str) -> Iterator[None]:
-    """Add this id to the log records that this thread or task creates inside the `with` block."""
+    """Add this id to the log records that this thread or asyncio task creates inside the `with` block."""
     token = ROLLOUT.set(rollout_id)
     try:
         yield
@@ -54,7 +54,7 @@ class LogMessage:
     """A log message with fields: `log.info(LogMessage("rollout", seed=3))` writes `rollout seed=3`, or JSON.
 
     The text format quotes values that are not plain words, so that a value cannot imitate another field. In JSON,
-    `message` is only the name.
+    `message` is the name, such as `rollout`, and each field has its own key.
     """
 
     __slots__ = ("fields", "name")

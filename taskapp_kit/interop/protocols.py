@@ -80,12 +80,16 @@ def check_environment(session: EnvironmentSession, environment: EnvironmentSpec,
 
 
 async def body_of(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:
-    """Return the JSON object in a request's body. Raises RequestError (422) or RequestRefused (408, 413, 415)."""
+    """Return the JSON object in a request's body.
+
+    Raises RequestError (422) if the body is not a JSON object, and RequestRefused if it was not received in time (408),
+    is too large (413) or has another media type (415).
+    """
     return await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
 
 
 def tools_of(environment: EnvironmentSpec, schema_name: str) -> list[dict[str, Json]]:
-    """Return the environment's actions as tools. The field `schema_name` contains the JSON Schema of the arguments."""
+    """Return the environment's actions as tools. schema_name: the name of the field for the arguments' JSON Schema."""
     return [
         {
             "name": action.name,
@@ -118,7 +122,7 @@ def _served(name: str) -> WireProtocol:
     if protocol is None:
         raise ConfigError(
             f"The protocol {name!r} is not served over HTTP.",
-            hint=f"Omit it here. `taskapp {name} --help` shows how to use it.",
+            hint=f"Remove it from the protocols to serve. `taskapp {name} --help` shows how to use it.",
         )
     return protocol
 

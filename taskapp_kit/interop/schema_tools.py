@@ -56,7 +56,7 @@ def tool_method(
 
     schema: a JSON Schema of the arguments, with type object. left_out: arguments that the policy does not pass. If the
     policy omits an optional argument without a default, `call` does not receive it. Raises DeclarationError if the
-    schema is not an object, or an argument's name is not a valid parameter name.
+    schema does not describe an object, or an argument's name is not a valid parameter name.
     """
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":

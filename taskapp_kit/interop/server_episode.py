@@ -81,7 +81,7 @@ class ServerEpisode:
         """
         value = answer.get(name, False)
         if not isinstance(value, bool):
-            raise self.failed(f"sent a {name} that is {kind_of(value)}; expected true or false")
+            raise self.failed(f"sent `{name}` as {kind_of(value)}; expected true or false")
         return value
 
     def close(self) -> None:

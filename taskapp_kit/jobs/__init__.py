@@ -1,1 +1,1 @@
-"""Training jobs: the client, with the configs, and the server."""
+"""Training jobs: `client` contains the client and the configs of jobs, and `server` a backend that runs jobs."""

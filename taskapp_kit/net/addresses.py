@@ -73,12 +73,12 @@ def embedded(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def is_metadata(address: Address) -> bool:
-    """Return whether a cloud serves credentials to machines at this address."""
+    """Return whether this is the address of a cloud's metadata service, which returns credentials."""
     return address in METADATA or embedded(address) in METADATA
 
 
 def is_metadata_name(host: str) -> bool:
-    """Return whether a cloud serves credentials at this host name. host: normalized by `read_url`."""
+    """Return whether this is the host name of a cloud's metadata service. host: normalized by `read_url`."""
     return host in METADATA_NAMES
 
 

@@ -91,9 +91,9 @@ class ApiKeyMiddleware:
 
     Args:
         app: The application.
-        authenticate: Returns the error for a request, or None if its key is valid. It may store the caller in the
-            scope.
-        is_open: Returns whether a request needs no key.
+        authenticate: A function that returns the error for a request, or None if its key is valid. It may store the
+            caller in the scope.
+        is_open: A function that returns whether a request needs no key.
         sites: The accepted Host and Origin headers. They are also checked for open paths.
         errors: Writes the error responses.
         on_refusal: Called with the code of every rejected request.

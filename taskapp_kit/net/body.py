@@ -83,7 +83,7 @@ async def parse_json(raw: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]
 async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, str]:
     """Read a form (`application/x-www-form-urlencoded`). Of several fields with the same name, the first is returned.
 
-    Raises RequestRefused (408, 413, 415), RequestError (422) if the form is not valid UTF-8, and ClientGone.
+    Raises RequestError (422) if the form is not valid UTF-8, and RequestRefused and ClientGone as `read_json` does.
     """
     _check_type(scope, FORM)
     raw = await read_body(scope, receive, max_bytes)
@@ -200,9 +200,10 @@ def _refused(place: Place, found: str, kind: str, hint: str = "") -> RequestErro
 
 
 def _colons(value: Any, depth: int) -> int:
-    """Return how many `:` the JSON of a value contains if the parser dropped no name.
+    """Return how many colons the JSON text of a parsed value contains, if no name occurs twice in an object.
 
-    The result is negative if the value is suspect for another reason.
+    If the text contains more colons, the parser dropped a repeated name. The result is negative if the value is too
+    deep, or contains a number that may be out of range.
     """
     kind = type(value)
     if kind is str:

@@ -97,7 +97,8 @@ class ErrorWriter:
         unavailable_status: The HTTP status for `Unavailable`.
         framework_codes: The error codes for the statuses of errors that the web framework raises.
         max_fields: The maximum number of fields in an error.
-        shape: Returns the body, given the status and the error's fields. None writes the kit's envelope.
+        shape: A function that returns the body, given the status and the error's fields. If None, the body is the kit's
+            envelope.
     """
 
     server: str

@@ -1,8 +1,6 @@
-"""HTTP requests.
+"""Sends HTTP requests. A guard can check the address of every connection, and every response has a size limit.
 
-The key is only sent to one address, every connection can be checked, and every response has a size limit.
-
-This module does not retry or follow redirects; its callers do (`retry.py`, `rollout/models/attempts.py`).
+This module does not retry requests or follow redirects. `retry.py` and `rollout/models/attempts.py` do that.
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ class HttpResponse:
         return read_json(self.body)
 
     def json_object(self) -> dict[str, Any] | None:
-        """Return the body if it is a JSON object, else None."""
+        """Return the parsed body, or None if it is not a JSON object."""
         try:
             body = self.json()
         except ValueError:
@@ -317,12 +315,12 @@ class Transport:
         seconds: float | None,
         silence_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send one request and yield the response before its body was read.
+        """Send one request and yield the response before its body is read.
 
         The caller reads the body in the `with` block.
 
         seconds: the time limit, including the body. silence_seconds: the longest allowed pause between two reads.
-        Raises NoAnswer, also for errors while the body is read.
+        Raises NoAnswer if no response arrives, or if the body cannot be read completely.
         """
         refusals: list[AddressRefused] = []
         _refusals.set(refusals)

@@ -27,9 +27,9 @@ class Proxy:
 
 
 def proxy_for(url: str) -> Proxy | None:
-    """Return the proxy for an address, or None. Raises ValueError if the proxy is unusable.
+    """Return the proxy for requests to an address, or None if they use no proxy.
 
-    The exception's message is a clause that follows the name of the server.
+    Raises ValueError if the proxy is unusable. The exception's message is a clause that follows the name of the server.
     """
     from urllib.request import getproxies, proxy_bypass
 

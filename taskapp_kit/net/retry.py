@@ -43,9 +43,9 @@ class Attempts:
     Args:
         backoff: The lengths of the pauses.
         retries: How many attempts may follow the first attempt. None sets no limit.
-        seconds: The time from now on for all attempts and pauses. None sets no limit.
+        seconds: The time limit for all attempts and pauses together. It starts now. None sets no limit.
         rng: The random generator for the jitter.
-        clock: Returns monotonic time in seconds.
+        clock: A function that returns monotonic time in seconds.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Attempts:
         self._failed = 0
 
     def pause(self, retry_after: float | None = None) -> float | None:
-        """Count a failed attempt. Return the seconds to wait before the next one, or None to stop.
+        """Count a failed attempt. Return the seconds to wait before the next attempt, or None to stop.
 
         retry_after: The pause in seconds that the server requested. It is limited to the longest pause.
         """
@@ -167,7 +167,7 @@ async def follow(
         hops: The maximum number of redirects.
         retries: How many times the request to each address may be retried.
         hop_seconds: The time limit for each request.
-        left: Returns the seconds until the caller's time limit.
+        left: A function that returns the seconds until the caller's time limit.
         headers: Headers of each request.
 
     Raises:

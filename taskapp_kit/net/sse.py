@@ -47,8 +47,8 @@ class EventStreamResponse:
     """A streaming response. It ends when there are no more frames or the client disconnects.
 
     Args:
-        batches: Yields the bytes of one or more frames at a time. It is closed at the end, even if the client
-            disconnects.
+        batches: An iterator that yields the bytes of one or more frames at a time. It is closed at the end, even if the
+            client disconnects.
         headers: Additional headers.
         alive_seconds: After how many seconds without a frame a keep-alive comment is sent.
     """

@@ -336,7 +336,7 @@ def text_of(recorded: Content) -> str:
 
 
 def without_images(recorded: Content) -> Json:
-    """Return the observation for the digest, in which a single text block and the same string are equal."""
+    """Return the observation without images, for the digest. A list with one text block becomes that block's string."""
     if type(recorded) is list:
         texts = [block for block in recorded if isinstance(block, str)]
         return texts[0] if len(texts) == 1 else texts

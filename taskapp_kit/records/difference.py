@@ -22,16 +22,16 @@ class Difference:
 
 
 def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
-    """Return the first difference that would change the digest, or None.
+    """Return the first difference that would change the trajectory's digest, or None if there is no such difference.
 
-    With `pictures`, compare everything that the observation digest covers.
+    With `pictures`, also compare what only the observation digest covers, such as images.
     """
     found = located_difference(was, now, pictures=pictures)
     return None if found is None else found[1]
 
 
 def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> tuple[int, Difference] | None:
-    """Return the number of equal turns before the first difference, and the difference. See `first_difference`."""
+    """Return the first difference, preceded by the number of equal turns before it. See `first_difference`."""
     for turn, where, what, before, after in _compared(was, now, pictures):
         if before != after:
             return turn, Difference(where, what, before, after)

@@ -442,7 +442,10 @@ def event_history(events: Iterable[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def _shortened_answer(answer: dict[str, Json], known: list[int] | None) -> tuple[dict[str, Json], list[int] | None]:
-    """Return the shortened reply, and the tokens of its last call. known: The tokens of the previous call, or None."""
+    """Return the shortened reply, and the tokens of the reply's last model call.
+
+    known: The tokens of the model call before this reply, or None if there was no such call.
+    """
     details = answer.get("details") or {}
     if "earlier_calls" in details:
         calls = []

@@ -1,4 +1,4 @@
-"""Chooses a policy if the user named none: for checks, deployments and printed examples."""
+"""Chooses a policy for checks, deployments and printed examples if the user did not name one."""
 
 from __future__ import annotations
 

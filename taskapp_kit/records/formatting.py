@@ -16,7 +16,7 @@ def counted(many: int, word: str) -> str:
 def dollars(cost: float) -> str:
     """Format US dollars: `$1,234.50`, `$0.0123`, `$0.000045`, `$0`.
 
-    Below a dollar, use 4 decimals or 2 significant digits.
+    Amounts from $1 have 2 decimals, amounts from $0.001 have 4, and smaller amounts have 2 significant digits.
     """
     if cost >= 1:
         return f"${cost:,.2f}"

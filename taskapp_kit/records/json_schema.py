@@ -2,8 +2,8 @@
 
 `typed_argument` converts a person's input, on the command line and in the viewer's forms, to a value of a schema.
 
-Callers use it to draw or describe values, and to create forms and types. One level is read at a time, so a schema may contain
-itself. The keywords `not`, `if` and `dependent…` are ignored.
+Callers use schemas to draw or describe values, and to create forms and types. One level is read at a time, so a schema
+may contain itself. The keywords `not`, `if` and `dependent…` are ignored.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Schema:
 
     @property
     def items(self) -> Schema:
-        """Return the schema of a list's items after the first ones."""
+        """Return the schema of a list's items that follow `first_items`."""
         return self.part(self.keywords.get("items"))
 
     @property
     def first_items(self) -> list[Schema]:
-        """Return the schemas of a list's first items, if they have separate schemas."""
+        """Return the schemas of a list's first items (`prefixItems`), or an empty list if all items have one schema."""
         return [self.part(item) for item in self.keywords.get("prefixItems") or ()]
 
     @property

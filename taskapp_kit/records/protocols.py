@@ -18,9 +18,9 @@ from taskapp_kit.records.trajectory import Decision, PlayedStep
 class Tool:
     """An action as a policy sees it.
 
-    `parameters` is the JSON Schema of the arguments. If `text` is true, the action takes the assistant's plain text instead.
-    `noop` has arguments that change nothing, or is None. `sample` is the author's function `fn(rng) -> dict` that samples
-    arguments, which is needed if a field is unbounded.
+    `parameters` is the JSON Schema of the arguments. If `text` is true, the argument is the assistant's plain text.
+    `noop` contains the arguments of a call that changes nothing, or is None. `sample` is the author's function
+    `fn(rng) -> dict` that samples arguments, which is needed if a field is unbounded.
     """
 
     name: str
@@ -54,7 +54,7 @@ class PolicyStops(BaseException):
     It is not an Exception, so an author's `except Exception` around a model call, or a library's retry, does not catch it.
 
     stop_reason: The reason that the trajectory records, such as `left`. value: The value of the limit that was reached. If
-    None, the event contains the number of turns.
+    None, the event `limited` contains the number of turns.
     """
 
     def __init__(self, stop_reason: str, value: float | None = None) -> None:
@@ -103,14 +103,14 @@ class StoredRollout:
     Attributes:
         status: `terminated`, `truncated` or `failed`.
         events: The events in order, in the format of `records.events.to_json`, without private state.
-        private: Data that only rubrics may read (`{"final_state": …}`), and the calls of judges and auxiliary models.
+        private: Data that only rubrics may read (`{"final_state": …}`), and the calls to judges and auxiliary models.
         policy: The allow-listed part of `policy.config`.
         failure: The boundary, code, message and error_id of a failed rollout.
         created_at: Unix seconds.
         seconds: Wall time.
         tokens: The prompt and completion tokens of the policy's model, or None if unknown.
-        cost: The cost of all calls with a price in US dollars, including calls by judges and the environment. None if
-            unknown.
+        cost: The cost in US dollars of all model calls whose price is known, including the calls by judges and the
+            environment. None if no price is known.
         row_hash: The SHA-256 of the task's row, or None. The row itself is never stored.
         observation_digest: The digest that includes images. None if no images were requested, and in rows from before 0.2.0.
     """
@@ -193,20 +193,21 @@ class RolloutRow:
         model: The language model's name.
         name: The policy's name within its evaluation.
         stop_reason: Why the episode ended.
-        boundary: Where the rollout failed. None if another kind of server did not report it.
+        boundary: Where the rollout failed. None if the task app is not built with this kit and did not report it.
         code: The failure's code.
         message: The failure's message.
         reward: The reward, or None if it is undefined or the rollout failed.
         outcome_score: The outcome score, or None as with `reward`.
         events_score: The events score, or None as with `reward`.
-        total_reward: The sum of the step rewards. Only set in aggregates, and in lines of rollouts that did not fail.
+        total_reward: The sum of the step rewards. Only set in aggregates, and in lines of `results.jsonl` for
+            rollouts that did not fail.
         criteria: Scores by name.
-        metrics: The metrics of scoring. Includes the episode's metrics if they are known without its events.
+        metrics: The metrics of scoring, and the episode's metrics if they are available without reading the events.
         length: The number of steps.
         turns: The number of the policy's decisions.
         usage: The numbers of tokens, with the endpoint's names.
         tokens: The sum of prompt and completion tokens.
-        cost: The cost of all calls with a price, in US dollars.
+        cost: The cost in US dollars of all model calls whose price is known.
         policy_cost: The cost of the policy's model.
         other_cost: The cost of judges and of models that the environment called.
         models: What each model used.
@@ -328,7 +329,10 @@ class Annotation:
 
 
 class Store(Protocol):
-    """A store for rollouts. All tasks of one event loop may call its methods. They raise StoreError if the store fails."""
+    """A store for rollouts.
+
+    All asyncio tasks of one event loop may call its methods. They raise StoreError if the store fails.
+    """
 
     async def save(self, rollout: StoredRollout) -> None:
         """Store the rollout durably: after this returns, it survives a kill -9."""
@@ -347,7 +351,10 @@ class Store(Protocol):
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
-        """Return a store for idempotency records that lives as long as this store. With None, they stay in memory."""
+        """Return a store for idempotency records. The caller closes it before this store.
+
+        If the result is None, the caller keeps the records in memory.
+        """
         ...
 
     async def close(self) -> None:
@@ -377,15 +384,25 @@ class QueryableStore(Store, Protocol):
         ...
 
     async def save_scores(self, scores: Sequence[StoredScores]) -> None:
-        """Store later scores. They may replace a failure, but never other scores. Raises StoreRefusal or StoreError."""
+        """Store scores by another version of the scorer. They replace that version's failure for the same rollout.
+
+        Raises StoreRefusal if that version has already scored a rollout or a value cannot be stored exactly, and
+        StoreError if the store fails.
+        """
         ...
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Return a version's scores by rollout id, with `private` empty. Raises StoreError if the store fails."""
+        """Return a scorer version's scores by rollout id. Their `private` is empty.
+
+        Raises StoreError if the store fails.
+        """
         ...
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Return a version's scores of one rollout, or None if they do not exist. Raises StoreError if the store fails."""
+        """Return a scorer version's scores of one rollout, or None if they do not exist.
+
+        Raises StoreError if the store fails.
+        """
         ...
 
     async def scorers(self) -> list[ScorerVersion]:

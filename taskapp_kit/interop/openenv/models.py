@@ -1,4 +1,7 @@
-"""OpenEnv's bodies for the OpenAPI document. Routes and sockets parse them with the models for sessions."""
+"""The bodies of OpenEnv's requests and responses, as models for the OpenAPI document.
+
+The routes and sockets validate requests with the models in `serve.routes.sessions`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class OpenEnvSession(BaseModel):
 
 
 class OpenEnvReset(ResetSession, OpenEnvSession):
-    """The episode to begin. `index` requires a split and no seed. Additional fields are settings of the environment."""
+    """The episode to begin. Instead of `seed`, `split` and `index` may select a task.
+
+    The environment's options may be additional fields, or in `config`.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,7 +54,7 @@ class OpenEnvAnswer(BaseModel):
 
 
 class OpenEnvState(BaseModel):
-    """The state of the episode. Without a session, there is no episode."""
+    """The state of the session's episode. `episode_id` is null if the request identifies no session."""
 
     model_config = ConfigDict(extra="allow")
 

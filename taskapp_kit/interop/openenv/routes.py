@@ -51,7 +51,7 @@ API_VERSION = "1.0.0"
 
 
 def openenv_routes(context: RouteContext) -> Sequence[BaseRoute]:
-    """Return the routes of all environments, and routes without a name for the default environment."""
+    """Return the routes of all environments. The default environment also has routes whose paths omit its name."""
     handlers = OpenEnvHandlers(context)
     routes: list[BaseRoute] = []
     for prefix, parameters in ((f"/{PROTOCOL}", ()), (f"/{PROTOCOL}/{{environment}}", ENVIRONMENT_PARAMETERS)):
@@ -99,13 +99,16 @@ class OpenEnvHandlers:
         return json_answer({"openapi": "3.1.0", "info": info, "paths": paths})
 
     async def openenv_state(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Describes the episode of the session, if there is one."""
+        """Describes the session's episode. Without a session id, `episode_id` is null."""
         self._environment(request)
         session = self._session(request)
         return json_answer(NO_STATE if session is None else self.episodes.state(session))
 
     async def openenv_reset(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Begins an episode in the session, or in a new session, whose id is in the metadata and a header."""
+        """Begins an episode in the session that the request identifies, or otherwise in a new session.
+
+        The session's id is in the response's metadata and in a header of the response.
+        """
         environment = self._environment(request)
         body = await body_of(context, request)
         session = self._session(request, body)
@@ -146,7 +149,10 @@ class OpenEnvHandlers:
         return json_answer(self.episodes.state(session))
 
     async def openenv_mcp(self, context: RouteContext, request: Request) -> EncodedResponse:
-        """Handles OpenEnv's dialect of JSON-RPC: tools/list, tools/call, and sessions for these calls."""
+        """Handles OpenEnv's dialect of JSON-RPC.
+
+        The methods are tools/list, tools/call, openenv/session/create and openenv/session/close.
+        """
         environment = self._environment(request)
         try:
             body = await body_of(context, request)
@@ -181,7 +187,11 @@ class OpenEnvHandlers:
         return self.episodes.environment(request.path_params.get("environment"))
 
     def _environment_of_tasks(self, request: Request) -> EnvironmentSpec:
-        """Return the environment. Clients whose base URL contains the environment's name send the name twice."""
+        """Return the environment that the request's path names.
+
+        If a client's base URL contains the environment's name, the path contains the name twice. Raises RequestRefused
+        (404) if the two names differ.
+        """
         environment = self._environment(request)
         if request.path_params.get("name", environment.name) != environment.name:
             raise RequestRefused(
@@ -207,14 +217,15 @@ class OpenEnvHandlers:
             raise RequestError(
                 "The request does not contain a session id.",
                 fields=(FieldProblem(("body", "session_id"), "is missing"),),
-                hint=f"Send the session_id from a reset's metadata in {SESSION_HEADER}, or use the WebSocket at /ws.",
+                hint=f"Set the header {SESSION_HEADER} to the session_id in the metadata of the /reset response, "
+                "or use the WebSocket at /ws.",
             )
         return session
 
     # -- the routes --------------------------------------------------------------------------------------------------
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes of an environment, whose paths are relative to the environment's base URL."""
+        """Return an environment's routes. Their paths are relative to the environment's base URL."""
         state = _about("state", self.openenv_state, "OpenEnv: describe the episode", OpenEnvState)
         close = _playing("close", self.openenv_close, "OpenEnv: close the session", OpenEnvSession)
         rpc = RouteSpec("mcp", "POST", self.openenv_mcp, "OpenEnv: call tools by JSON-RPC")
@@ -233,7 +244,7 @@ class OpenEnvHandlers:
         ]
 
     def task_verbs(self) -> list[RouteSpec]:
-        """Return the routes for an environment's tasks, whose paths are relative to the environment's base URL."""
+        """Return the routes for an environment's tasks. Their paths are relative to the environment's base URL."""
         return [
             _about("splits", self.openenv_splits, "OpenEnv: the splits", list[SplitType]),
             *(

@@ -91,9 +91,9 @@ class OpenEnvSocket:
         self._connection = ExitStack()
 
     def open(self, data: Mapping[str, Json] | None) -> dict[str, Json]:
-        """Connect and reset, and return the response.
+        """Connect, send a reset with `data`, and return the data of the response.
 
-        If `data` is None, list the tools instead, which needs no episode.
+        If `data` is None, request the list of tools instead of a reset.
         """
         attempts = Attempts(BACKOFF, seconds=self._open_seconds)
         while True:
@@ -180,7 +180,7 @@ class OpenEnvSocket:
                 extra = None
         except TimeoutError:
             raise self._failed(
-                f"did not respond to {kind!r} within {self._seconds:g} s. The connection is closed, because responses have no id",
+                f"did not respond to {kind!r} within {self._seconds:g} s, so the connection was closed",
                 "Increase seconds= of from_openenv.",
             ) from None
         except (ConnectionClosed, OSError) as error:
@@ -210,7 +210,7 @@ class OpenEnvSocket:
 
 
 def _fields(error: Mapping[str, Json]) -> str:
-    """Return the fields that the server rejected, such as `message: field required`, or ""."""
+    """Return the fields that the server rejected, such as `message: field required`, or "" if the error lists none."""
     listed = error.get("errors")
     items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return "; ".join(

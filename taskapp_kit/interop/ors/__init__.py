@@ -1,4 +1,4 @@
-"""The Open Reward Standard: apps served with the ORS protocol, and environments on ORS servers in apps."""
+"""The Open Reward Standard (ORS): serves apps with its protocol, and lets apps use environments of ORS servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ORS sessions of a server, whose ids the clients choose, and the conversion of observations to ORS blocks."""
+"""The ORS sessions of a server, and the conversion of observations to ORS blocks. Clients choose the session ids."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SYSTEM: dict[str, Json] = {"role": "system"}
 
 
 def observed_blocks(observation: Content) -> list[Block]:
-    """Convert an observation to blocks. A dict becomes one block of JSON text."""
+    """Convert an observation to ORS blocks. A dict becomes one block of JSON text."""
     if not isinstance(observation, list):
         return [text_block(text_of(observation))]
     return [image_block(block.data_url()) if isinstance(block, Image) else text_block(block) for block in observation]
 
 
 def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Convert the messages of an episode's first request to blocks."""
+    """Convert the messages of an episode's first request to ORS blocks."""
     return [
         block
         for message in messages
@@ -59,13 +59,13 @@ def text_block(text: str, detail: Json = None) -> Block:
 
 
 def image_block(data_url: str, detail: Json = None) -> Block:
-    """Return a block of an image. data_url: `data:TYPE;base64,DATA`."""
+    """Convert a data URL of an image to an ORS block. data_url: `data:TYPE;base64,DATA`."""
     kind, _, data = data_url.removeprefix("data:").partition(";base64,")
     return {"type": "image", "data": data, "mimeType": kind, "detail": detail}
 
 
 def _content(content: Any, detail: Json) -> list[Block]:
-    """Convert the content of a chat message to blocks."""
+    """Convert the content of a chat message to ORS blocks."""
     if isinstance(content, str):
         return [text_block(content, detail)]
     return [
@@ -101,7 +101,7 @@ class OrsSession:
         self._start = self._begun()
 
     async def started(self, seconds: float) -> SessionStart:
-        """Return the start of the episode. Raises the exceptions of the reset.
+        """Wait until the episode has begun, and return its start. If the reset failed, raise the reset's exception.
 
         Raises RequestRefused if the episode did not begin within `seconds` (503) or the session was deleted (410).
         """
@@ -128,9 +128,11 @@ class OrsSession:
             raise
 
     def call(self, work: Callable[[], Awaitable[Json]], task_id: str | None, where: str, peer: Peer) -> CallStream:
-        """Return the stream of a new call, or of an earlier call with this `task_id`. Calls run in order.
+        """Start a call and return its stream. If `task_id` is set, only return the stream of the call with this id.
 
-        peer: the connection of the request. Raises SessionError if too many calls are waiting.
+        The session's calls run in order. A call that was dropped before it began is started again with its id.
+
+        work: runs the call. peer: the connection of the request. Raises SessionError if too many calls are waiting.
         """
         earlier = None if task_id is None else self._calls.get(task_id)
         if task_id is not None and not _dropped(earlier):
@@ -162,7 +164,7 @@ class OrsSession:
 
 
 class OrsEpisodes:
-    """ORS's calls for sessions, which provide error boundaries, limits, rewards and storage."""
+    """ORS's operations on sessions. The app's sessions provide error boundaries, limits, rewards and storage."""
 
     def __init__(self, context: RouteContext) -> None:
         self.context = context
@@ -179,10 +181,10 @@ class OrsEpisodes:
         return self._by_name.get(name) or self._by_name.get(name.lower())
 
     def environment(self, name: str | None, deployment: str | None = None) -> EnvironmentSpec:
-        """Return an environment. Raises RequestRefused (404) if `name` is unknown.
+        """Return the environment that a request names. Raises RequestRefused (404) if `name` is unknown.
 
-        name: the name in the path, or None. deployment: the name that `openreward` sends in a header, which is used if
-        `name` is None. If the name in the header is unknown, the default environment is returned.
+        name: the name in the path, or None. deployment: the name that `openreward` sends in a header. It is only used
+        if `name` is None. If the header is missing or its name is unknown, the default environment is returned.
         """
         if name is None:
             return self.known(deployment or "") or self._app.default_environment
@@ -193,8 +195,8 @@ class OrsEpisodes:
     async def create(self, environment: EnvironmentSpec, sid: str, caller: Caller, creation: CreateSession) -> None:
         """Open the session `sid` and begin its episode, without waiting for the first observation.
 
-        Raises RequestError (422), Saturated, or RequestRefused (400) if the session already exists or the split or
-        index does not exist.
+        Raises RequestRefused (400) if the session already exists or the split or index does not exist, RequestError
+        (422) if the task is invalid, and Saturated if the server has no free session.
         """
         task_spec: Mapping[str, Any] | None = creation.task_spec
         if task_spec is None:
@@ -246,7 +248,7 @@ class OrsEpisodes:
             await ors_session.session.close()
 
     async def call(self, ors_session: OrsSession, call: OrsCall, peer: Peer) -> CallStream:
-        """Start a call of a tool, and return the stream of the result."""
+        """Start a tool call, and return the stream with its result."""
         await ors_session.started(self.setup_seconds)
 
         async def work() -> Json:
@@ -315,10 +317,10 @@ def sentence(error: Exception, where: str) -> str:
 
 
 def _answer(session: EnvironmentSession, step: SessionStep, tool: str) -> Json:
-    """Return the result of a call.
+    """Return the result of a tool call in ORS's format.
 
-    A rejected action becomes a malformed call of ORS, which has no reward. But if the action had a reward or ended the
-    episode, the response is a result with `metadata.refused`.
+    If the action was rejected, the result is ORS's error for a malformed call, which has no reward. But if the rejected
+    action had a reward or ended the episode, the result is an output with `metadata.refused`.
     """
     metadata = step_metadata(session, step)
     refused = metadata["refused"]
@@ -347,6 +349,6 @@ async def _unknown() -> str:
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Retrieve the task's exception, which asyncio would otherwise log if the client has disconnected."""
+    """Retrieve the asyncio task's exception, so that asyncio does not log it if the client has disconnected."""
     if not task.cancelled():
         task.exception()

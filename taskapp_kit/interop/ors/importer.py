@@ -1,7 +1,7 @@
 """`from_ors` declares an environment on an ORS server as an environment of an app.
 
-Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io), whose
-packages are not needed. Guarantees:
+Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io). Neither
+package has to be installed. Guarantees:
 
 - Each task of a split is a seed, and the task's prompt is the first observation. Each tool is an action, whose
   arguments are checked against the tool's schema.
@@ -65,7 +65,7 @@ def from_ors(
 
     Args:
         url: The server's URL.
-        environment: The name of an environment. Defaults to the server's first.
+        environment: The name of an environment. Defaults to the server's first environment.
         headers: Maps each header to the *name* of the environment variable that contains its value.
         sample: Maps each tool's name to `fn(rng) -> arguments`, for the policy `random`.
         rewarded: Pass False if the server sends no rewards and the author's rubrics score the episode.
@@ -150,7 +150,7 @@ class OrsEnvironment(ServerEpisode):
         )
 
     def final_state(self) -> dict[str, Any]:
-        """Return how many calls had a reward. Raises OrsFailed if no call had a reward."""
+        """Return the numbers of calls and rewards. Raises OrsFailed if the server should send rewards but sent none."""
         self.check_paid()
         return {"calls": self.steps, "rewards": self.rewards}
 
@@ -186,7 +186,8 @@ def _described(
 ) -> dict[str, Any]:
     """Return the attributes of the class that depend on the server.
 
-    Raises OrsFailed if the server fails, and DeclarationError if it does not have what the call of `from_ors` requires.
+    Raises OrsFailed if the server fails. Raises DeclarationError if the server does not list the environment or a tool
+    in `sample`, or if the environment has no tasks or no tools.
     """
     names = connection.ask("/list_environments")
     if not isinstance(names, list) or not names:
@@ -209,6 +210,6 @@ def _described(
     unknown = sorted(set(sample) - {tool["name"] for tool in tools})
     if unknown or not tools:
         problem = f"has sample= for {unknown[0]!r}" if unknown else f"found no tools in {chosen!r} at {parts.name}"
-        raise parts.wrong(problem, "tools that the environment lists for every task", "check sample= and the server")
+        raise parts.wrong(problem, "tools that the server lists for the environment", "check sample= and the server")
     methods = tool_methods(parts, tools, OrsEnvironment.send, sample)
     return {**methods, "environment": chosen, "splits": splits}

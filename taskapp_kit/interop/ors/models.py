@@ -104,7 +104,8 @@ class OrsCall(OrsBody):
 class GroupCandidate(OrsBody):
     """A rollout of a group.
 
-    `metadata.rollout_id` is the id from the metadata of the rollout's calls. Messages are ignored.
+    `metadata.rollout_id` is the rollout's id, which each response to `/call` contains in its metadata. `messages` is
+    ignored.
     """
 
     messages: list[Any] = Field(default_factory=list)

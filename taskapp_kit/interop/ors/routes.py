@@ -136,7 +136,7 @@ class OrsHandlers:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     async def ors_create_session(self, _: RouteContext, __: Request) -> EncodedResponse:
-        """Returns an id for a session as an event. `/create` opens the session."""
+        """Returns an id for a new session as an event. `/create` opens the session."""
         return whole_stream(event("task_id", str(uuid.uuid4())), event("end", ""))
 
     async def ors_create(self, context: RouteContext, request: Request) -> EncodedResponse:
@@ -210,7 +210,7 @@ class OrsHandlers:
     # -- the routes ------------------------------------------------------------------------------------------------
 
     def server_verbs(self) -> list[RouteSpec]:
-        """Return the routes for the server, whose paths are relative to a prefix."""
+        """Return the routes for the server. Their paths are relative to a prefix."""
         return [
             _spec("health", "GET", self.ors_health, "whether the server answers", dict[str, str]),
             _spec("version", "GET", self.ors_version, "the server's version", dict[str, Any]),
@@ -218,7 +218,7 @@ class OrsHandlers:
         ]
 
     def verbs(self) -> list[RouteSpec]:
-        """Return the routes that need no session, whose paths are relative to a prefix."""
+        """Return the routes that need no session. Their paths are relative to a prefix."""
         return [
             _spec("splits", "GET", self.ors_splits, "the splits", list[SplitType], failures=(404,)),
             _spec("tools", "GET", self.ors_tools, "the tools", OrsTools, failures=(404,)),
@@ -232,7 +232,7 @@ class OrsHandlers:
         ]
 
     def session_verbs(self) -> list[RouteSpec]:
-        """Return the routes of a session, whose paths are relative to a prefix."""
+        """Return the routes that need a session. Their paths are relative to a prefix."""
         creating = {"request_model": CreateSession, "failures": (400, *READING, 429)}
         calling = {"request_model": OrsCall, "media_type": EVENT_STREAM, "failures": (*BEGUN, 408, 413, 415)}
         scoring = {
@@ -292,7 +292,7 @@ class _OfSession(SharedPathRoute):
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match like the route if the header is present, and not at all otherwise."""
+        """Return the match of the wrapped route if the header is present, and otherwise no match."""
         if scope["type"] == "http" and any(name == SESSION_HEADER.lower().encode() for name, _ in scope["headers"]):
             return self._route.matches(scope)
         return Match.NONE, {}
@@ -308,7 +308,7 @@ class _OfEnvironment(BaseRoute):
         self.path = route.path
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match like the route if the name belongs to an environment, and not at all otherwise."""
+        """Return the match of the wrapped route if the path names an environment, and otherwise no match."""
         match, child = self.named.matches(scope)
         if match is not Match.NONE and self._episodes.known(child["path_params"]["environment"]) is None:
             return Match.NONE, {}

@@ -78,7 +78,7 @@ class OrsConnection:
         return blocks
 
     def call(self, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """Call a tool and return `{"ok", "output"}`, or `{"ok", "error", "reason"}`."""
+        """Call a tool. Return `{"ok", "output"}`, or `{"ok", "error", "reason"}` if the server rejects the call."""
         if self._sid is None:
             raise self._failed("has no open session")
         path = f"/{quote(self._environment)}/call"
@@ -106,7 +106,7 @@ class OrsConnection:
         _loop().run(self._transport.aclose())
 
     def _ready(self, path: str, body: Mapping[str, Json] | None) -> Any:
-        """Return the JSON of a response.
+        """Send a request and return the JSON of the response.
 
         The request is repeated while the server is full or the episode has not begun.
         """

@@ -64,7 +64,7 @@ def pieces(text: str) -> Iterator[str]:
 class CallStream(EncodedResponse):
     """The stream of a running or completed call. The call continues if the client disconnects.
 
-    call: the task that returns the result as JSON or raises CallFailed.
+    call: the asyncio task that returns the result as JSON or raises CallFailed.
     """
 
     task_id: str = ""
@@ -86,5 +86,5 @@ class CallStream(EncodedResponse):
 
 
 def whole_stream(*events: bytes) -> EncodedResponse:
-    """Return a response with a complete stream of events."""
+    """Return a response that contains these events and then ends."""
     return EncodedResponse(200, b"".join(events), STREAM_HEADERS)

@@ -67,7 +67,7 @@ class ProgramBridge:
 
     Attributes:
         prefix: The beginning of all paths, which contains the token.
-        ended: A future that a call sets to the exception that ended the rollout.
+        ended: A future. Its exception is set when a request to the bridge ends the rollout.
     """
 
     def __init__(self, listener: socket.socket, model: LoopModel, env: LoopEnvironment) -> None:
@@ -109,7 +109,7 @@ class ProgramBridge:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[bytes, EncodedResponse]:
         """Return a request's digest and response.
 
-        If the request was repeated, return the response that was not delivered.
+        If the program repeats a request whose response could not be delivered, return that response again.
         """
         path = scope["path"]
         route = path.removeprefix(self.prefix).removeprefix("/v1/").strip("/")

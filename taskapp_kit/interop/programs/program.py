@@ -1,4 +1,4 @@
-"""Runs a program that calls its model itself as the agent of a task app.
+"""Runs a program as the agent of a task app. The program itself calls the model.
 
     app.rollout(from_program(["node", "agent.js"], inputs={"agent.js": source}, answer="submit"))
 
@@ -84,8 +84,8 @@ def from_program(
     Args:
         command: The program and its arguments. If the first item is `python`, the sandbox's Python is used, or this
             process's Python without a sandbox.
-        answer: The action that is called at the end with the program's stdout, without the last newline. None calls no
-            action. If no action has ended the episode, it is truncated and scored.
+        answer: The action that is called at the end with the program's stdout, without the last newline. If None, no
+            action is called. If no action has ended the episode, it is truncated and scored.
         files: The names of text files in the program's directory. Those that exist are passed to the action as `files`.
         inputs: A mapping from names to contents of files for the directory, or a function that returns the mapping,
             given the task's public fields.

@@ -2,8 +2,8 @@
 
 Written against reasoning-gym 0.1.25 (PyPI; github.com/open-thought/reasoning-gym, Apache-2.0): `create_dataset(name,
 seed, size, **options)`, items with `question`, `answer` and `metadata`, and `score_answer(answer, entry)` from 0 to 1.
-It needs the extra `taskapp-kit[reasoning-gym]`. The package is imported before the first episode of a process, which
-takes seconds. Guarantees:
+It needs the extra `taskapp-kit[reasoning-gym]`. Importing the package takes seconds. Each process imports it before its
+first episode. Guarantees:
 
 - Each seed is the same problem in every process, and the process's random state is not used.
 - Only the final answer is scored: the argument of `submit`, or the text between `<answer>` and `</answer>`.
@@ -76,14 +76,14 @@ def from_reasoning_gym(
         app.environment("sums", splits={"train": range(100_000), "test": range(100_000, 101_000)}, max_turns=4)(Sums)
         app.policy("gold", environment="sums")(Sums.gold)
 
-    The step that submits an answer has the reward of `score_answer`. If the generator or an option is unknown, setting
-    up a process raises ConfigError.
+    The reward of the step that submits an answer is the result of `score_answer`. If the generator or an option is
+    unknown, the setup of each worker process raises ConfigError.
 
     Args:
         name: A name in `reasoning_gym.factory.DATASETS`.
         dataset_seed: The seed of the data set. For s below 1000, seed s of the environment plays item s of this data
-            set. From s = 1000 on, seed s plays an item of the data set with seed `dataset_seed + s - s % 1000`. For a
-            generator that draws each item separately, both data sets contain the same problem.
+            set. From s = 1000 on, seed s plays an item of the data set with seed `dataset_seed + s - s % 1000`. If
+            the generator seeds each item separately, this item is the same as item s of the first data set.
         configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
             str) or to (annotation, default).
         **options: Options of the generator, which are passed to `create_dataset`.

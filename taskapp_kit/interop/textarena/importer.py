@@ -54,7 +54,7 @@ def from_textarena(
         app.environment("hanoi", splits={"train": range(1000)}, isolation="process")(from_textarena("TowerOfHanoi-v0"))
 
     The last step has the game's reward, and earlier steps have the reward None. If the game does not exist or cannot be
-    started, setting up a process raises ConfigError.
+    started, the setup of each worker process raises ConfigError.
 
     Args:
         game: An id of TextArena's registry.
@@ -77,7 +77,9 @@ def from_textarena(
     parts = ClassParts("from_textarena", str(game), sys._getframe(1))
     try:
         if players < 1 or seat not in range(players):
-            raise parts.wrong(f"has players={players}, seat={seat}", "a seat from 0 to players - 1", "change seat=")
+            raise parts.wrong(
+                f"has players={players}, seat={seat}", "a seat from 0 to players - 1", "change players= or seat="
+            )
         configurable = configurable or {}
         members = {
             "__doc__": f"Play {game.partition('-v')[0]}. Write your move as the game asks for it.",

@@ -143,7 +143,7 @@ class TaskAppGroupBuilder(EnvGroupBuilder):
 
 
 class TaskAppDataset(RLDataset):
-    """A data set of batches. Each seed of a split has one group of rollouts, in the order of the seeds."""
+    """A data set of batches. A batch contains one group of rollouts for each of its seeds, in the order of the seeds."""
 
     def __init__(
         self,

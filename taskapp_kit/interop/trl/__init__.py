@@ -1,4 +1,4 @@
 """TRL: apps as environments of TRL.
 
-`train.trl_rollouts` contains the rollout functions for TRL, which sample themselves.
+For TRL's `rollout_func`, see `train.trl_rollouts`.
 """

@@ -179,7 +179,7 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
 
 
 def _hint(schema: Mapping[str, Any]) -> Any:
-    """Return the type of an argument as transformers supports it. The app checks the values."""
+    """Return an argument's type in a form that transformers can read. The app checks the values."""
     if "const" in schema or "enum" in schema:
         return Literal[tuple(schema.get("enum", [schema.get("const")]))]
     if forms := schema.get("anyOf", schema.get("oneOf")):

@@ -1,4 +1,4 @@
-"""verifiers: environments of verifiers in apps, and apps as packages for verifiers."""
+"""verifiers: lets apps use environments of verifiers, and lets verifiers use apps as its environments."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
             )
     if not isinstance(env, vf.MultiTurnEnv):
         raise parts.wrong(
-            f"is called with {parts.name!r}, which returned a {type(env).__name__}",
+            f"is called with {parts.name!r}, whose load_environment returned a {type(env).__name__}",
             "a MultiTurnEnv of verifiers",
             "return a MultiTurnEnv from load_environment",
         )
@@ -107,7 +107,7 @@ def members_of(parts: ClassParts, env: Any, rewarded: bool, samples: Mapping[str
 
 
 class ClassicEnvironment(VerifiersEnvironment):
-    """A rollout of a classic environment. state: the state of verifiers, which `reset` sets."""
+    """A rollout of a classic environment. state: verifiers' state of the rollout, which `reset` sets."""
 
     env: Any
     max_turns: int | None

@@ -18,7 +18,7 @@ PAID_BY_NAME = "set a weight for a function, or use your own rubrics and pass fr
 
 
 class VerifiersFailed(KitError):
-    """An environment of verifiers did something that is not supported, or its reward failed."""
+    """An environment of verifiers did something that is not supported, or its reward could not be computed."""
 
 
 class VerifiersEnvironment:

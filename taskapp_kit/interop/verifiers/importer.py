@@ -44,8 +44,8 @@ def from_verifiers(
     If the environment cannot be played, freezing the app that declares the class raises DeclarationError.
 
     Args:
-        module: The name of the installed package in verifiers, such as "my-env" or "owner/my-env". The package must
-            have `load_environment` or export a Taskset.
+        module: The name that verifiers uses for the installed package, such as "my-env" or "owner/my-env". The package
+            must have `load_environment` or export a Taskset.
         sample: `fn(rng) -> text` for the policy `random`, or a mapping from the names of tools and "say" to functions.
         rewarded: Pass False if no function has a weight and the author's rubrics score the episode.
         **arguments: Arguments of `load_environment`, or of the taskset's config.

@@ -86,7 +86,7 @@ def members_of(parts: ClassParts, module: str, arguments: dict[str, Any], reward
 
 
 class TasksetEnvironment(VerifiersEnvironment):
-    """A task of a taskset. task: the task in verifiers, which `reset` sets."""
+    """A task of a taskset. task: verifiers' object for the task, which `reset` sets."""
 
     tasks: Tasks
 

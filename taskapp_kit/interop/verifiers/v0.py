@@ -1,7 +1,7 @@
 """Runs a task app as an environment of verifiers' classic API (`load_environment`), for verifiers up to 0.3.1.
 
 It is written against verifiers 0.3.1, which calls this API `verifiers.legacy`. verifiers calls the model, and
-`env_response` continues the episode between two calls, so prompts, tools, limits and scores are the same as in
+`env_response` continues the episode between two model calls, so prompts, tools, limits and scores are the same as in
 `/rollout`.
 
 If a rollout fails, `state["error"]` is a `vf.Error` and the reward is NaN, because the classic API has no null reward

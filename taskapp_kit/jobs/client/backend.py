@@ -35,7 +35,7 @@ def backend_url(given: str | None) -> str:
     """Return `given`. If it is None, return the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
 
     Raises:
-        JobConfigError: No address is set, and no default exists.
+        JobConfigError: `given` is None or blank, and neither variable is set.
     """
     url = (given or "").strip() or process_variable("BACKEND_BASE_URL") or process_variable("PROD_BACKEND_URL")
     if not url:
@@ -115,7 +115,7 @@ class BackendClient:
         return _rows(await self._family("jobs", "jobs", query), "jobs", self.url)
 
     async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """Return the events after number `since_seq`, at most `limit`."""
+        """Return at most `limit` events whose number is greater than `since_seq`."""
         query = {"since_seq": since_seq, "limit": limit}
         return _rows(await self._family("events", f"jobs/{_part(job_id)}/events", query), "events", self.url)
 

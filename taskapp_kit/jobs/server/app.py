@@ -59,17 +59,18 @@ def create_backend(
     """Return the application. `app.state.drain(grace_seconds)` stops running jobs, which a later backend resumes.
 
     Args:
-        keys: The keys that callers may use.
+        keys: The API keys that callers may use.
         store: A SQLite address or path. With `none` and `memory`, jobs are lost when the process ends.
         environment_api_key: The key that the backend sends to task apps without an uploaded key.
         local: Whether only this machine can reach the backend. It may then call private and loopback addresses.
         allow: Non-public hosts and networks of task apps that may be called.
-        hosts: Accepted host names, in addition to this machine's if `local`. Otherwise, an empty sequence accepts any.
+        hosts: The host names that requests may use. If `local` is true, this machine's names are also accepted. If it
+            is false and `hosts` is empty, every host name is accepted.
         max_jobs: The maximum number of concurrent jobs. The engine may have a lower limit.
         engine: The engine that runs the jobs. Defaults to `RolloutsEngine`.
-        models: Serves trained models by name. It is closed at shutdown. With None, no models are served.
+        models: Serves trained models by name. It is closed at shutdown. If None, no models are served.
         trainers: Names of additional trainers, by id. The engine is always a trainer.
-        resumes: Returns whether an unfinished job in the store is resumed at startup.
+        resumes: A function that returns whether an unfinished job in the store is resumed at startup.
 
     Raises:
         ConfigError: A setting is invalid.

@@ -1,8 +1,8 @@
-"""The backend's keys, and the organization of each key.
+"""The backend's API keys, and the organization of each API key.
 
-Jobs and environment keys belong to a key's organization, whose name is a slow hash of the key. If a local backend
-creates a key for itself, the key's organization is `local`. The next backend with this store then finds the jobs, even
-if it has another key.
+Jobs and uploaded task-app keys belong to the organization of the API key that created or uploaded them. The name of an
+organization is a slow hash of its API key. If a local backend creates an API key for itself, that key's organization is
+`local`. The next local backend with this store then finds the jobs, even if it has another API key.
 """
 
 from __future__ import annotations
@@ -101,5 +101,5 @@ def authenticator(keys: BearerKeys) -> Callable[[Scope], RequestRefused | None]:
 
 
 def is_open(scope: Scope) -> bool:
-    """Return whether a request needs no key. If it has a valid key, its organization is still set."""
+    """Return whether a request needs no key. If it has a valid key, store the key's organization in the scope."""
     return scope["path"] in OPEN and scope["method"] in ("GET", "HEAD")

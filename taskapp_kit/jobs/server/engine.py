@@ -2,7 +2,7 @@
 
 The ledger stores all progress. The engine itself stores nothing. `Ledger.report` writes events, metric points and the
 engine's state in one transaction. After a backend is killed, the next backend passes the stored state to `Engine.run`,
-so that no event is duplicated or missing. If the engine's weights are older than this state, it first calls
+so that no event is duplicated or missing. If the engine's weights are older than this state, the engine first calls
 `Ledger.supersede` to go back to the position at which the weights were saved.
 """
 
@@ -44,7 +44,7 @@ class JobDocument:
         config: The RL config, as parsed from TOML.
         model: The model that the request names outside of the config, or "".
         trainer_id: The trainer that the request names, or "".
-        trainer: `batch_size` and `group_size`, if the request has the second form.
+        trainer: The request's field `trainer`, which may contain `batch_size` and `group_size`.
     """
 
     job_id: str
@@ -180,7 +180,7 @@ class Ledger(Protocol):
         ...
 
     async def last_data(self, *types: str, last: int) -> list[Mapping[str, Any]]:
-        """Return the data of the last events of these types, in order. Superseded events are ignored."""
+        """Return the data of the `last` latest events of these types, oldest first. Superseded events are ignored."""
         ...
 
     async def store(self, rollout: RolloutOutcome) -> RolloutOutcome:

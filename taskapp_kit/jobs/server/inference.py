@@ -88,8 +88,8 @@ class InferenceRoutes:
     """The routes of the inference API.
 
     Args:
-        models: Finds and serves models. With None, no models are served.
-        operator: Returns the organization of the backend's operator.
+        models: Finds and serves models. If None, no models are served.
+        operator: A function that returns the organization of the backend's operator.
         engine: The engine's name, for messages.
     """
 

@@ -29,7 +29,10 @@ RANDOM = "random"
 
 
 async def missing(plan: JobPlan, task_app: OpenedTaskApp) -> list[str]:
-    """Return one sentence for each requirement that the task app does not meet. Raises TaskAppError."""
+    """Return one sentence for each requirement that the task app does not meet.
+
+    Raises TaskAppError if `GET /task_info` fails.
+    """
     described = await task_app.task_info(())
     environments = _names(_table(described, "taskset", "dataset").get("environments"))
     if plan.env_name is not None and environments:

@@ -56,8 +56,8 @@ class Jobs:
     Args:
         at_once: How many jobs run at the same time.
         max_waiting: How many unfinished jobs an organization may have.
-        resumes: Returns whether an unfinished job of an earlier process is resumed. Other jobs stay unchanged in the
-            store.
+        resumes: A function that returns whether an unfinished job of an earlier process is resumed. Other jobs stay
+            unchanged in the store.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Jobs:
         self._fill()
 
     async def submit(self, org: str, document: JobDocument, *, fingerprint: str, idempotency_key: str | None) -> JobRow:
-        """Store a job and queue it. If an earlier request had the same key and body, return the job of that request.
+        """Store a job and queue it. If an earlier request had the same idempotency key, return its job.
 
         Only a hash of the idempotency key is stored, because callers may send secrets in it.
 
@@ -152,7 +152,7 @@ class Jobs:
         return known
 
     async def submitted(self, org: str, idempotency_key: str) -> JobRow | None:
-        """Return the job that was submitted with this key, or None if it does not exist."""
+        """Return the job that was submitted with this idempotency key, or None if it does not exist."""
         return await self.records.submitted(org, stored_key(org, idempotency_key))
 
     async def _check(self, org: str, document: JobDocument) -> None:
@@ -253,7 +253,7 @@ class Jobs:
             task.add_done_callback(over)
 
     async def _run(self, job_id: str) -> None:
-        """Run one job until it ends or this task is cancelled."""
+        """Run one job until it ends or this asyncio task is cancelled."""
         try:
             while True:
                 try:

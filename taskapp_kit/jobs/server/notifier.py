@@ -31,7 +31,9 @@ class Notifier:
         self._notified.set()
 
     async def read_shared(self, since_seq: int, read: Callable[[int], Awaitable[Page]]) -> Page:
-        """Return `read(since_seq)`. Concurrent calls share one read, because nothing changes until a notification."""
+        """Return the result of `read(since_seq)`. Calls with the same number share one read, because the job has no new
+        events until this notification is sent.
+        """
         reading = self._reads.get(since_seq)
         if reading is None:
             reading = self._reads[since_seq] = asyncio.ensure_future(_done(read(since_seq)))

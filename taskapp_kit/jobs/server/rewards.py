@@ -33,7 +33,7 @@ class UnreadableRollout(ValueError):
 class RewardBlend:
     """The weights in `judge.reward_blend`.
 
-    env: of the return. event: of the events score. outcome: of the outcome score.
+    env: The weight of the return. event: The weight of the events score. outcome: The weight of the outcome score.
     """
 
     env: float = 1.0
@@ -99,9 +99,9 @@ def _is_number(value: Any) -> bool:
 
 
 def check_echo(answer: Mapping[str, Any], run_id: str, correlation_id: str) -> None:
-    """Raise UnreadableRollout if the response belongs to another request.
+    """Raise UnreadableRollout if the response has the `run_id` or `trace_correlation_id` of another request.
 
-    Responses without these fields are accepted.
+    Both fields are optional.
     """
     for name, sent in (("run_id", run_id), ("trace_correlation_id", correlation_id)):
         if answer.get(name) not in (None, "", sent):

@@ -275,9 +275,9 @@ class SeedRange:
 
 
 def ranges_of(task_info: Any, wanted_split: str | None = None) -> tuple[SeedRange, SeedRange]:
-    """Return the ranges for training and evaluation from `GET /task_info`.
+    """Return the seed ranges for training and for evaluation, given the response of `GET /task_info`.
 
-    wanted_split: The split in the job's env_config, which is then used for both.
+    wanted_split: The split in the job's env_config. If the task app has this split, both ranges are from it.
     """
     described = task_info if isinstance(task_info, Mapping) else {}
     dataset = described.get("taskset") or described.get("dataset")

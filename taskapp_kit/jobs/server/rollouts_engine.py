@@ -79,11 +79,10 @@ class _Run:
 
     - done: the number of finished units
     - opened: whether the start of the next unit was reported
-    - held: points of an iteration whose evaluation has not finished. They are reported together, because a caller that
-    requests
-      the points after a step must not miss the rest of the step.
+    - held: points of an iteration whose evaluation has not finished. They are reported with the evaluation's points,
+      because a caller that requests the points after a step must not miss the rest of the step.
     - ranges: the seed ranges from the task app
-    - policy: the policy, if the job names none
+    - policy: the chosen policy, if the job does not name a policy
     - failed: the number of failed rollouts
     - failures: the number of failed rollouts by cause
     - finished: the number of rollouts in finished units

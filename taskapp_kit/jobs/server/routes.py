@@ -286,7 +286,10 @@ def _tags(request: Request) -> list[tuple[str, str | None]]:
 
 
 def _whole(request: Request, name: str, default: int, low: int, high: int) -> int:
-    """Return an integer of the query, but at most `high`. Raises RequestError if it is invalid or below `low`."""
+    """Return an integer from the query, reduced to `high` if it is larger, or `default` if it is absent.
+
+    Raises RequestError if it is not an integer or is below `low`.
+    """
     text = request.query_params.get(name)
     if text is None or not text.strip():
         return default

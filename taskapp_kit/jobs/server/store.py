@@ -69,7 +69,7 @@ def _read(
 
 
 class JobStore:
-    """The tables in the database `place`, which it owns and closes. Every method raises StoreError if the store fails."""
+    """The tables in the database `place`, which `close` closes. Every method raises StoreError if the store fails."""
 
     def __init__(self, place: JobDatabase, now: Callable[[], float] = time.time) -> None:
         self._place = place
@@ -129,7 +129,7 @@ class JobStore:
     def move(
         self, connection: Connection, job_id: str, task_app_url: str, urls: Mapping[str, str] | None = None
     ) -> None:
-        """Change a job's task app addresses. urls: Addresses by the `task_app` in `[rollout] environments`."""
+        """Change a job's task app addresses. urls: The address for each `task_app` in `[rollout] environments`."""
         document = connection.execute(select(JOBS.c.document).where(JOBS.c.job_id == job_id)).scalar_one()
         moved = {**json.loads(document), "task_app_url": task_app_url}
         for each in (moved["config"].get("rollout") or {}).get("environments") or ():
@@ -292,7 +292,7 @@ class JobStore:
 
     @_read
     def last_events(self, connection: Connection, job_id: str, types: Sequence[str], limit: int) -> list[JobEventRow]:
-        """Return the last events of these types, in order. Superseded events are ignored."""
+        """Return the `limit` latest events of these types, oldest first. Superseded events are ignored."""
         asked = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.type.in_(types), _counts(EVENTS))
         rows = connection.execute(asked.order_by(EVENTS.c.seq.desc()).limit(limit)).all()
         return [read_event(row) for row in reversed(rows)]
@@ -442,7 +442,10 @@ class JobStore:
     # Keys of the backend
 
     def minted(self, org: str | None) -> set[str]:
-        """Record `org` as having a key, unless it is None, and return all recorded organizations. Blocks the calling thread."""
+        """Record that a backend created a key for `org`, and return all organizations with such a record.
+
+        If `org` is None, only return the organizations. This method blocks the calling thread.
+        """
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())

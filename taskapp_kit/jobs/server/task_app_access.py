@@ -63,7 +63,7 @@ class TaskAppAddresses:
         """
         try:
             if not isinstance(url, str) or not url.strip():
-                raise NotAnAddress("is missing; expected the task app's address")
+                raise NotAnAddress("is missing or is not a string")
             if len(url) > MAX_CHARACTERS:
                 raise NotAnAddress(f"has more than {MAX_CHARACTERS} characters")
             return server_url(url)
@@ -210,7 +210,7 @@ class TaskAppAccess:
     """Opens task apps.
 
     Args:
-        uploaded: Returns the name and the ciphertext of each key that an organization uploaded.
+        uploaded: A function that returns the name and the ciphertext of each key that an organization uploaded.
         box: Opens uploaded keys. None if PyNaCl is not installed.
         own_key: The backend's own ENVIRONMENT_API_KEY.
     """
@@ -280,7 +280,7 @@ class TaskAppAccess:
         ) from None
 
     async def verify(self, org: str, url: str) -> dict[str, Any]:
-        """Return the results of `/health` and `/task_info` for each key. `any_ok`: whether both succeeded with a key.
+        """Return the results of `/health` and `/task_info` for each key. `any_ok`: whether both accept the same key.
 
         If the task app does not respond in time, the remaining keys are not tried. Raises RequestError if the address
         is not allowed.

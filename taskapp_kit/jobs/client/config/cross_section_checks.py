@@ -164,7 +164,7 @@ def _check_shares(review: Review, compute: Compute, topology: Topology, path: tu
 
 
 def _check_spread(review: Review, vllm: Vllm, topology: Topology, path: tuple[str, ...]) -> None:
-    """Add a problem or a warning if the copies of the policy cannot use all of its GPUs."""
+    """Add a problem if a copy of the policy needs more than the policy's GPUs, and a warning if GPUs stay unused."""
     policy_gpus, parallel, size = topology.gpus_for_vllm, topology.tensor_parallel, vllm.tensor_parallel_size
     parallel_place, size_place = (*path, "tensor_parallel"), ("vllm", "tensor_parallel_size")
     for place, spread in ((parallel_place, parallel), (size_place, size)):

@@ -134,7 +134,10 @@ def _existing(document: Document, location: Place) -> tuple[Place, Any]:
 
 
 def _key_at(schema: type[ConfigSection], place: Place) -> tuple[Place, FieldInfo | None]:
-    """Return the path of the key that contains `place`, and the key. For a section, return its own path and None."""
+    """Return the path of the key that is at `place` or contains it, and the key's field in the schema.
+
+    If there is a section at `place`, return `place` and None.
+    """
     for depth, name in enumerate(place, start=1):
         key = schema.model_fields[str(name)]
         inner = inner_section(key)

@@ -62,7 +62,7 @@ class RlConfig:
 
         Args:
             overrides: Nested tables. Sections are merged key by key, lists are replaced completely, and None removes a
-                key. A model replaces the models of all sections. As in the original SDK, `model` may also be a model's
+                key. A model replaces the models of all sections. As in SDK 0.3.9, `model` may also be a model's
                 id, and `task_url` sets `services.task_url`.
 
         Raises:
@@ -83,7 +83,7 @@ class RlConfig:
     def with_lines(self, text: str, fields: Iterable[FieldProblem]) -> str:
         """Add line numbers of the config file to a backend's error message.
 
-        fields: The keys that its sentences are about.
+        text: The message. fields: The keys that the sentences of the message are about.
         """
         for problem in fields:
             names = tuple(part for part in problem.loc if isinstance(part, str))

@@ -1,4 +1,4 @@
-"""The sections and keys of an RL config as pydantic models, from the RL guides, the contract and the SDK's configs.
+"""The sections and keys of an RL config as pydantic models, from the RL guides, the API contract and SDK 0.3.9.
 
 The validator, the backend's plan and the page `docs/reference/rl-config.md` all use these models. The page (generated
 by `docs/tools`) shows each class's docstring, and each key's description and example.
@@ -65,7 +65,7 @@ def optional(about: str, example: str) -> Any:
 
 
 def section(kind: type[ConfigSection], *, required: bool = False, deprecated: str | None = None) -> Any:
-    """Declare a section. If the document omits it, no key is set. required: Whether the full form requires it."""
+    """Declare a section. If the document omits it, all its keys are None. required: Whether the full form needs it."""
     return Field(default_factory=kind, deprecated=deprecated, json_schema_extra=REQUIRED if required else None)
 
 
@@ -128,7 +128,7 @@ class Policy(ConfigSection):
 
 
 class Topology(ConfigSection):
-    """The uses of the GPUs. [compute.topology] and [topology] are the same section: each key may be in either."""
+    """How the GPUs are used. [compute.topology] and [topology] are the same section: each key may be in either."""
 
     type: Text | None = required("how the GPUs are divided", '"single_node_split"')
     gpus_for_vllm: Count | None = required("GPUs that run the policy", "2")
@@ -175,7 +175,7 @@ class RolloutSection(ConfigSection):
 
 
 class WeightSync(ConfigSection):
-    """How the policy that plays receives new weights."""
+    """How the policy's inference server receives new weights."""
 
     enable: Switch | None = optional("whether it receives them", "true")
     targets: Texts | None = optional("the models that receive them", '["policy"]')
@@ -206,7 +206,7 @@ class TrainingRewards(ConfigSection):
 
 
 class PpoSection(ConfigSection):
-    """How the variety ppo estimates values and advantages."""
+    """How values and advantages are estimated if `variety` is "ppo"."""
 
     discount: PositiveShare | None = optional("the factor by which a reward is discounted per sampled token", "1.0")
     gae_lambda: Share | None = optional("the lambda of GAE, per token", "1.0")

@@ -26,7 +26,10 @@ VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 
 
 def is_key_like(name: str, value: Any) -> bool:
-    """Return whether a string or its name looks like an API key. The name of a variable (`OPENAI_API_KEY`) does not."""
+    """Return whether `value` is a string that looks like an API key or has a name such as `api_key`.
+
+    The name of an environment variable, such as `OPENAI_API_KEY`, is not a key.
+    """
     if not isinstance(value, str) or not value.strip() or VARIABLE_NAME.fullmatch(value):
         return False
     return SECRET_NAME.search(name) is not None or KEY_TEXT.search(value) is not None
