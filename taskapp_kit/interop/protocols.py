@@ -2,7 +2,7 @@
 
 A package next to this module is a protocol if it contains a module `protocol`, which is imported only when the protocol
 is served or described. The module's `PROTOCOL` is a `WireProtocol`. A protocol without `PROTOCOL` has a command but no
-routes. If a protocol needs an optional package, the extra has the protocol's name.
+routes. If a protocol needs an optional package, the kit's extra for the package has the protocol's name.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def header_values(parts: ClassParts, headers: Mapping[str, str]) -> dict[str, st
     for header, variable in headers.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
             raise parts.wrong(
-                f"has an invalid headers[{header!r}]",
+                f"has an invalid value for headers[{header!r}]",
                 "the name of an environment variable",
                 "write the name of the variable, not its value",
             )

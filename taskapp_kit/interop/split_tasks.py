@@ -52,7 +52,7 @@ class TaskRange(_Body):
 
 
 def splits_of(environment: EnvironmentSpec) -> list[dict[str, Json]]:
-    """Return the splits.
+    """Return the name and the type of each split.
 
     As in ORS's own server, a split whose name is not a standard type has the type `validation`.
     """

@@ -56,7 +56,7 @@ _NO_NETWORK = (ipaddress.ip_address("::"), ipaddress.ip_address("::1"))
 
 
 def embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address inside an IPv6 address (mapped, compatible, NAT64, 6to4, Teredo, ISATAP), or None."""
+    """Return the IPv4 address that an IPv6 address contains (mapped, compatible, NAT64, 6to4, Teredo, ISATAP), if any."""
     if not isinstance(address, ipaddress.IPv6Address):
         return None
     if address.ipv4_mapped is not None:
@@ -163,7 +163,7 @@ def read_url(url: str) -> ParsedUrl:
         raise NotAnAddress(f"has the scheme {scheme[:20]!r}; expected http or https")
     # normalized first, because another parser may treat a full-width @ as @
     if "@" in unicodedata.normalize("NFKC", parts["netloc"]):
-        raise NotAnAddress("contains a user before the host; send a key in policy.config.api_key instead")
+        raise NotAnAddress("contains a user name before the host; send a key in policy.config.api_key instead")
     host, port = _host_and_port(parts["netloc"], scheme)
     # escapes stay unchanged: %2F in a gateway's path is not a slash, and a signed query must match its signature
     rest = quote((parts["path"] or "/") + (parts["query"] or ""), safe=_PRINTED)
@@ -188,7 +188,7 @@ def server_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NotAnAddress("does not begin with http://HOST or https://HOST")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise NotAnAddress("contains a user, a query or a fragment; expected only the address of a server")
+        raise NotAnAddress("contains a user name, a query or a fragment; expected only the address of a server")
     return text.rstrip("/")
 
 
@@ -251,7 +251,7 @@ class AddressPolicy:
     """The rules for the addresses that one server may call. Metadata addresses are never called.
 
     Args:
-        exposure: With `local`, private and loopback addresses may also be called.
+        exposure: If `local`, private and loopback addresses may also be called.
         allow: Host names (`*.example.org` for subdomains), addresses and networks that may always be called.
         setting: The name of the setting that contains `allow`, for messages.
         link_local: If False, link-local and multicast addresses are never called, even if `allow` contains them.
@@ -333,7 +333,7 @@ class AddressPolicy:
         return any(one in network for network in self._networks for one in (address, mapped) if one is not None)
 
     def refusal_of(self, called: ParsedUrl) -> str | None:
-        """Return why a parsed address may not be called, or None. A host name is not resolved."""
+        """Return why a parsed address may not be called, or None if it may be called. A host name is not resolved."""
         if is_metadata_name(called.host):
             return "a cloud's metadata address"
         try:

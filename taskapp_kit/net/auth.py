@@ -182,7 +182,7 @@ class SiteRules:
         hosts: Accepted hosts: names (`*.example.org` for subdomains), addresses and networks. The address at which a
             connection arrived is always accepted.
         local: Whether only this machine can reach the server. If so, every loopback name is accepted.
-        any_host: Accept every Host. The Origin must still be the same host.
+        any_host: Accept every Host. The Origin must still have the same host as the Host header.
         origins: Other sites whose pages may call the server; `*` accepts all sites.
 
     Raises:
@@ -197,7 +197,7 @@ class SiteRules:
         self._origins = frozenset(origin.lower() for origin in origins)
 
     def refusal(self, scope: Scope) -> RequestRefused | None:
-        """Return why a request or websocket is rejected, or None."""
+        """Return why a request or websocket is rejected, or None if it is accepted."""
         sent, origins = [], []
         for name, value in scope["headers"]:
             if name == b"host":

@@ -95,7 +95,11 @@ async def read_form(scope: Scope, receive: Receive, max_bytes: int) -> dict[str,
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, arrival_seconds: float = ARRIVAL_SECONDS) -> bytes:
-    """Read a body of any type. Raises RequestRefused (408, 413, or 415 for a compressed body) and ClientGone."""
+    """Read a body of any type.
+
+    Raises RequestRefused if the body is late (408), too large (413) or compressed (415), and ClientGone if the client
+    disconnects.
+    """
     for name, value in scope["headers"]:
         # a few compressed bytes may expand to gigabytes
         if name == b"content-encoding":

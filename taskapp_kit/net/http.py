@@ -353,9 +353,9 @@ class Transport:
             await session.close()
 
     def _proxy_for(self, url: str) -> Proxy | None:
-        """Return the proxy for this server, or None.
+        """Return the proxy for this server, or None to connect directly.
 
-        With a guard, no proxy is used, because the guard must check the server's own address.
+        If there is a guard, no proxy is used, because the guard must check the server's own address.
         """
         if self.guard is not None or self.unix_socket is not None:
             return None

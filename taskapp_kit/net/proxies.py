@@ -73,7 +73,10 @@ def _is_unspecified(host: str) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse an address in any notation, or return None. An IPv4 address inside an IPv6 address is returned as IPv4."""
+    """Parse an IP address in any notation, or return None if the host is a name.
+
+    An IPv4 address inside an IPv6 address is returned as IPv4.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

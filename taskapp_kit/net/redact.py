@@ -60,7 +60,7 @@ def without_whole(text: str, keys: Iterable[str], mark: str = REDACTED) -> str:
 def without_keys(value: Any, keys: Sequence[str | None]) -> Any:
     """Replace every part of a key that has at least LEAST_IN_IDS characters with `(key)` in a JSON value.
 
-    In names, and in strings longer than LONG, only complete keys are replaced.
+    In the names of an object's members, and in strings longer than LONG, only complete keys are replaced.
     """
     if isinstance(value, str):
         if len(value) > LONG:

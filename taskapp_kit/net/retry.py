@@ -43,7 +43,7 @@ class Attempts:
     Args:
         backoff: The lengths of the pauses.
         retries: How many attempts may follow the first attempt. None sets no limit.
-        seconds: The time limit for all attempts and pauses together. It starts now. None sets no limit.
+        seconds: The time limit for all attempts and pauses, from the creation of this object. None sets no limit.
         rng: The random generator for the jitter.
         clock: A function that returns monotonic time in seconds.
     """
@@ -133,7 +133,7 @@ def hop_budget(timeout_seconds: float) -> int:
 
 
 def next_address(current: str, location: str | None) -> str:
-    """Return the target of a redirect. Raises ForeignRedirect if the target is invalid or another server.
+    """Return the target of a redirect. Raises ForeignRedirect if the target is invalid or on another server.
 
     current: the address that responded. location: the value of its Location header.
     """

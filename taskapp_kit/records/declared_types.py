@@ -47,7 +47,7 @@ def _members(kind: type) -> dict[str, Callable[[Any], bool]]:
 
 
 def _check(declared: str) -> Callable[[Any], bool]:
-    """Return the check for a type, given as it is written in the source."""
+    """Return a function that checks a value against a type. declared: The type as source code, such as `int | None`."""
     if declared in _ANYTHING:
         return lambda value: True
     if declared == "ModelUse":

@@ -357,7 +357,7 @@ def _members(seq: int, event: Event) -> dict[str, Any]:
 
 
 def joined(pieces: Sequence[bytes]) -> EncodedEvents:
-    """Join encoded events into one sequence. A piece contains one or several events, separated by commas."""
+    """Join pieces into one sequence of events. A piece contains one or more encoded events, separated by commas."""
     return EncodedEvents(b"[" + b",".join(pieces) + b"]")
 
 

@@ -11,11 +11,11 @@ NEVER_FIRST = ("constant", "replay", "gold")
 def example_policy(policies: Mapping[str, str | None], *, words: bool = True) -> dict[str, str]:
     """Return a `policy.config` that works without further input, or an empty dict if only a model can play.
 
-    The first available policy is chosen: random, one of the app's policies or noop, and finally constant text.
+    `random` is preferred, then the other available policies in their order, and finally `constant` with a text.
 
     Args:
         policies: For each policy, None if it is available, and otherwise the reason why it is not.
-        words: Whether an action takes plain text. If not, `gold` is used instead of constant text.
+        words: Whether an action takes plain text. If not, `gold` is used instead of `constant`.
     """
     for name in ("random", *policies):
         if name not in NEVER_FIRST and policies.get(name, "") is None:

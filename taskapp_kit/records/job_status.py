@@ -82,5 +82,5 @@ def tag_texts(job: Mapping[str, Any]) -> list[str]:
 
 
 def seen(job: Mapping[str, Any]) -> str:
-    """Return the watched fields as a string, to compare two polls."""
+    """Return the fields in WATCHED as a string, so that two polls of a job can be compared."""
     return json.dumps([job.get(name) for name in WATCHED], sort_keys=True, default=repr)

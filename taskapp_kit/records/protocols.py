@@ -111,7 +111,7 @@ class StoredRollout:
         tokens: The prompt and completion tokens of the policy's model, or None if unknown.
         cost: The cost in US dollars of all model calls whose price is known, including the calls by judges and the
             environment. None if no price is known.
-        row_hash: The SHA-256 of the task's row, or None. The row itself is never stored.
+        row_hash: The SHA-256 of the task's row, or None if the task has no row. The row itself is never stored.
         observation_digest: The digest that includes images. None if no images were requested, and in rows from before 0.2.0.
     """
 
@@ -210,7 +210,7 @@ class RolloutRow:
         cost: The cost in US dollars of all model calls whose price is known.
         policy_cost: The cost of the policy's model.
         other_cost: The cost of judges and of models that the environment called.
-        models: What each model used.
+        models: The calls, tokens and cost of each model in each role.
         seconds: Wall time.
         row: Short public fields of the task's row.
     """
@@ -438,9 +438,9 @@ class QueryableStore(Store, Protocol):
 class IdempotencyRecord:
     """A record of a rollout that can be found by its id and by the Idempotency-Key of its request.
 
-    `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key, or None. `fingerprint` is the
-    SHA-256 (hex) of the request's body. `created_at` is in Unix seconds. `key_label` is the label of the API key that sent
-    the request. `app` is the task app's name, or None in records from before 0.2.0.
+    `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key. It is None if the request
+    had no idempotency key. `fingerprint` is the SHA-256 (hex) of the request's body. `created_at` is in Unix seconds.
+    `key_label` is the label of the API key that sent the request. `app` is the task app's name, or None in records from before 0.2.0.
     """
 
     rollout_id: str

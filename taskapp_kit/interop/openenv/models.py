@@ -16,7 +16,7 @@ MAX_EPISODE_ID = 255
 
 
 class OpenEnvSession(BaseModel):
-    """The session's id, unless a header or the query contains it. Other fields are ignored."""
+    """The id of the session. It may be sent in a header or the query instead. Other fields are ignored."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -31,7 +31,7 @@ with GenericEnvClient(base_url=f"{scheme}://key:{{key}}@{place}").sync() as env:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return the client code for a server's first environment. For other environments, users change the path."""
+    """Return example code for each client. It uses the first of `environments`, whose name is in the URL's path."""
     scheme, _, place = url.partition("://")
     path = f"openenv/{environments[0]}"
     return [

@@ -72,7 +72,7 @@ async def _serve(
     answer: Answering,
     failed: Callable[[Exception, dict[str, Any]], dict[str, Json]],
 ) -> None:
-    """Serve a WebSocket. It is accepted before its session is opened, because clients only wait a few seconds."""
+    """Serve a WebSocket. It is accepted before its session is opened, because clients wait only a few seconds."""
     try:
         environment = episodes.environment(websocket.path_params.get("environment"))
     except KitError as error:

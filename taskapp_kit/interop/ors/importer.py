@@ -3,14 +3,14 @@
 Written against openreward 0.1.167 and ors-sdk 0.1.0 (PyPI; the Open Reward Standard, openrewardstandard.io). Neither
 package has to be installed. Guarantees:
 
-- Each task of a split is a seed, and the task's prompt is the first observation. Each tool is an action, whose
+- Each task of a split has a seed, and the task's prompt is the first observation. Each tool is an action, whose
   arguments are checked against the tool's schema.
 - The reward of an episode is the sum of the rewards of its calls. A reward of null is undefined. If the server sends
   only null in an episode, the reward of the episode is undefined and the rollout fails, unless the author passes
   `rewarded=False`.
 - `finished` means terminated, unless the call's metadata contains `truncated`. A malformed call is a rejected action.
-- If a tool raises, a call times out, the connection breaks or the server remains full, the rollout fails and has no
-  reward.
+- The rollout fails and has no reward if a tool raises an exception, a call times out, the connection breaks, or the
+  server remains full.
 - The server's key is read from an environment variable. URLs, messages and traces do not contain it. X-Secrets is not
   sent.
 """
@@ -60,8 +60,8 @@ def from_ors(
         Env = from_ors("http://127.0.0.1:8080", headers={"X-API-Key": "ORS_KEY"})
         app.environment("counter", splits=Env.splits)(Env)
 
-    The server must be running when the app is declared. If the call contains a mistake, freezing the app that declares
-    the class raises DeclarationError.
+    The server must be running when the app is declared. If the arguments contain a mistake, freezing the app that
+    declares the class raises DeclarationError.
 
     Args:
         url: The server's URL.
@@ -128,11 +128,11 @@ class OrsEnvironment(ServerEpisode):
         if not answer["ok"]:
             reason = answer.get("reason")
             if reason not in REFUSED:
-                raise self.failed(f"rejected the call of {tool!r} ({str(reason)[:40]})")
+                raise self.failed(f"rejected the call to {tool!r} ({str(reason)[:40]})")
             raise InvalidAction(str(answer.get("error"))[:2000])
         output = answer.get("output")
         if not isinstance(output, dict):
-            raise self.failed(f"responded to the call of {tool!r} without an output")
+            raise self.failed(f"responded to the call to {tool!r} without an output")
         reward, finished = output.get("reward"), self.flag(output, "finished")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
             raise self.failed("sent a reward that is not a number")
@@ -194,7 +194,8 @@ def _described(
         raise parts.wrong(f"found no environments at {parts.name}", "at least one environment", "check the server")
     chosen = str(names[0]) if environment is None else environment
     if chosen not in names:
-        raise parts.wrong(f"has environment={chosen!r}", f"one of {', '.join(map(str, names))}", "fix the name")
+        listed = f"an environment of the server: {', '.join(map(str, names))}"
+        raise parts.wrong(f"has environment={chosen!r}", listed, "fix the name")
     splits: dict[str, range] = {}
     start = 0
     for split in connection.ask(f"/{chosen}/splits"):

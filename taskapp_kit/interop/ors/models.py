@@ -91,9 +91,9 @@ class TaskSpec(OrsBody):
 
 
 class OrsCall(OrsBody):
-    """A call of a tool.
+    """A tool call.
 
-    With the `task_id` of an earlier call, the earlier result is sent again and the tool does not run.
+    If `task_id` is the id of an earlier call, the result of that call is sent again and the tool does not run.
     """
 
     name: StrictStr = Field(max_length=512)

@@ -194,7 +194,7 @@ class OrsHandlers:
     # -- parts of a request --------------------------------------------------------------------------------------
 
     def _named(self, request: Request) -> EnvironmentSpec | None:
-        """Return the environment that the path names, or None."""
+        """Return the environment that the path names, or None if the path contains no name."""
         name = request.path_params.get("environment")
         return None if name is None else self.episodes.environment(name)
 

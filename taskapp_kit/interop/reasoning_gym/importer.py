@@ -82,8 +82,8 @@ def from_reasoning_gym(
     Args:
         name: A name in `reasoning_gym.factory.DATASETS`.
         dataset_seed: The seed of the data set. For s below 1000, seed s of the environment plays item s of this data
-            set. From s = 1000 on, seed s plays an item of the data set with seed `dataset_seed + s - s % 1000`. If
-            the generator seeds each item separately, this item is the same as item s of the first data set.
+            set. From s = 1000 on, seed s plays item s % 1000 of the data set with seed `dataset_seed + s - s % 1000`.
+            If the generator seeds each item separately, this item is the same as item s of the first data set.
         configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
             str) or to (annotation, default).
         **options: Options of the generator, which are passed to `create_dataset`.
@@ -169,7 +169,7 @@ class ReasoningGymEnvironment:
     def _score(self, answer: str) -> float:
         """Return the score of an answer.
 
-        Raises InvalidAction if the answer cannot be parsed, and the generator's exceptions.
+        Raises InvalidAction if the answer cannot be parsed. Also raises any exception of the generator.
         """
         if not answer:
             return 0.0

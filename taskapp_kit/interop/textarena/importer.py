@@ -60,8 +60,9 @@ def from_textarena(
         game: An id of TextArena's registry.
         players: The number of seats.
         seat: The policy's seat. The first seat is 0.
-        opponent: Plays the other seats: the role of a model (configured with `TASKAPP_OPPONENT_URL` and so on), or
-            `fn(observation, rng) -> move`, where rng is the episode's random generator.
+        opponent: The player of the other seats. It is the role of a model, such as `opponent` for the model that the
+            variables `TASKAPP_OPPONENT_…` configure, or a function `fn(observation, rng) -> move`, where rng is the
+            episode's random generator.
         sample: `fn(rng) -> move`, for the policy `random`.
         configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
             str) or to (annotation, default).

@@ -32,7 +32,7 @@ _services = LoopServices()
 class TinkerEpisode(Env):
     """An episode for one rollout. The reward of the last step is the reward of the whole episode.
 
-    If the episode fails, a method raises RolloutFailed, UndefinedReward or RequestError.
+    If the episode fails, the method that is running raises RolloutFailed, UndefinedReward or RequestError.
     """
 
     def __init__(self, app: str, env: Mapping[str, Json], renderer: Renderer, output_mode: str) -> None:

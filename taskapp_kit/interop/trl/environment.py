@@ -54,7 +54,7 @@ def environment_factory(
         A function that creates environments.
 
     Raises:
-        ConfigError: An action has the same name as a method that TRL calls.
+        ConfigError: An action has the name of a method that TRL calls, or a name that begins with an underscore.
         DiscoveryError, DeclarationError, RequestError, Unavailable, TaskAppError: The app or environment cannot be
         used.
     """
@@ -65,7 +65,8 @@ def environment_factory(
         if tool["name"] in RESERVED or tool["name"].startswith("_"):
             first.close()
             raise ConfigError(
-                f"The action {tool['name']!r} cannot be a tool in TRL, because TRL calls a method with this name.",
+                f"The action {tool['name']!r} cannot be a tool in TRL. TRL calls a method with this name, or the name "
+                "begins with an underscore.",
                 hint='Rename the tool: @action(name="…").',
             )
     members = {tool["name"]: _method(tool) for tool in tools}
@@ -147,7 +148,7 @@ class TrlEnvironment:
             self._state, self._episode = "over", step["episode"]
 
     def _tried(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the result of a call, or None if the episode failed."""
+        """Return the result of `call`, or None if it raises because the episode failed."""
         try:
             return call()
         except (RolloutFailed, SessionError, TaskAppError) as error:
@@ -191,7 +192,7 @@ def _hint(schema: Mapping[str, Any]) -> Any:
 
 
 def _about(field: str, schema: Mapping[str, Any]) -> str:
-    """Return the line that transformers requires for an argument: its description, or constraints of its schema."""
+    """Return an argument's line for a docstring, which transformers requires: its description or its constraints."""
     if "description" in schema:
         return " ".join(str(schema["description"]).split())
     rest = {key: value for key, value in schema.items() if key not in SHOWN_BY_TYPE}

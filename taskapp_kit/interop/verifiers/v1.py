@@ -107,7 +107,10 @@ def _object(text: str) -> dict[str, Any]:
 
 @functools.cache
 def _played(app: str) -> VerifiersApp:
-    """Return the app for a worker. verifiers creates a harness per episode, and all share the app's service."""
+    """Return the app for a worker.
+
+    verifiers creates a harness for each episode. All harnesses of the worker share the app's service.
+    """
     return VerifiersApp(app)
 
 

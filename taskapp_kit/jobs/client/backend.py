@@ -62,8 +62,8 @@ class BackendClient:
         job = await client.create_job(payload)
 
     Redirects are not followed. Reads are retried if the connection breaks. Creating a job is retried only with an
-    idempotency key. Every method raises BackendError (`status`) if the backend rejects the request, and
-    BackendUnreachable if it does not respond.
+    idempotency key. Every method raises BackendError (with the HTTP `status`) if the backend rejects the request,
+    and BackendUnreachable if it does not respond.
 
     Args:
         url: The backend's address, with or without `/api`.
@@ -160,7 +160,7 @@ class BackendClient:
         if not isinstance(body.get("public_key"), str):
             raise _odd(self.url, path, "has no public_key")
         if body.get("alg") not in (None, "libsodium.sealedbox.v1"):
-            raise _odd(self.url, path, "is not for the algorithm libsodium.sealedbox.v1")
+            raise _odd(self.url, path, "has a key for another algorithm than libsodium.sealedbox.v1")
         return str(body["public_key"])
 
     async def put_env_key(self, name: str, ciphertext_b64: str) -> dict[str, Any]:

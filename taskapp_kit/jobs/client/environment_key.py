@@ -48,7 +48,7 @@ def setup_environment_api_key(
 
     Raises:
         JobConfigError: A value is invalid.
-        BackendError: The backend rejected the request (`status`).
+        BackendError: The backend rejected the request. `status` is the HTTP status.
         BackendUnreachable: The backend did not respond.
         Unavailable: PyNaCl is not installed.
     """

@@ -65,7 +65,7 @@ class RLJob:
         config: The config that the payload was built from.
 
     Raises:
-        BackendError: The backend rejected a request (`status`).
+        BackendError: The backend rejected a request. `status` is the HTTP status.
         BackendUnreachable: The backend did not respond.
         JobError: A method needs a submitted job, but this job was not submitted.
     """

@@ -58,7 +58,7 @@ class JobReader(Protocol):
         ...
 
     async def events(self, job_id: str, since_seq: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """Return the events after number `since_seq`, at most `limit`."""
+        """Return at most `limit` events whose number is greater than `since_seq`."""
         ...
 
     async def metrics(self, job_id: str, after_step: int = -1, limit: int = 200) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ async def follow_events(
 async def _streamed(
     tracker: _Tracker, silence_seconds: float, status_seconds: float
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events of the first stream that the backend has, until the stream ends or breaks."""
+    """Yield the events of the first stream route that the backend supports, until the stream ends or breaks."""
     for family in SSE_FAMILIES:
         try:
             async with tracker.client.open_events(

@@ -34,7 +34,7 @@ def org_of(key: bytes) -> str:
 
 
 class BearerKeys:
-    """The valid keys. minted: A key that this process created.
+    """The valid keys. minted: The key that this process created, or None.
 
     Raises ConfigError if `keys` is empty, or if a key contains characters that a header cannot contain.
     """
@@ -61,7 +61,7 @@ class BearerKeys:
 
     @property
     def operator(self) -> str:
-        """The organization of the backend's operator, which belongs to the first key or the minted key."""
+        """The organization of the backend's operator: `local` if a key was minted, and otherwise the first key's."""
         return LOCAL if self.minted_org is not None else next(iter(self._orgs.values()))
 
     def adopt(self, minted: Collection[str]) -> None:
@@ -69,7 +69,7 @@ class BearerKeys:
         self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:
-        """Return the organization of these keys, or None if a key is unknown or their organizations differ."""
+        """Return the organization of the valid keys, or None if no key is valid or the organizations differ."""
         digests = [hashlib.sha256(candidate).digest() for candidate in candidates]
         # every pair is compared in constant time
         orgs = {org for valid, org in self._orgs.items() for digest in digests if hmac.compare_digest(digest, valid)}

@@ -87,7 +87,7 @@ class JobDatabase:
     def transact_now(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         """Run `work` in a transaction on this thread.
 
-        If it fails, roll back, and raise StoreError or the kit's error from `work`.
+        If `work` raises a KitError, roll back and raise the same exception. For other failures, raise StoreError.
         """
         database = self.database
         try:

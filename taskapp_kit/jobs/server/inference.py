@@ -170,7 +170,7 @@ class InferenceRoutes:
                 raise JobConfigError("The job's model cannot be used:", problems=(problem,))
 
     async def _owner(self, job: str) -> str | None:
-        """Return the organization that may use the models of a job, or None for all organizations."""
+        """Return the organization that may use the models of a job, or None if all organizations may use them."""
         if not job:
             return None
         row: JobRow | None = await self.records.job(job)

@@ -39,7 +39,7 @@ def begun(plan: JobPlan, player: str) -> Event:
 
 
 def over(unit: Unit, plan: JobPlan, found: Summary, seconds: float) -> Event:
-    """Return the event that reports the end of a unit."""
+    """Return the event that reports the end of an iteration or an evaluation."""
     what = "Evaluation after iteration" if unit.phase == "eval" else "Iteration"
     return Event(
         "rl.train.step" if unit.phase == "train" else "rl.eval.summary",

@@ -1,7 +1,9 @@
 """Parses and validates the body of `POST rl/jobs`, which has one of two forms.
 
-    {"job_type": "rl", "data": {"endpoint_base_url", "config", "model" | "base_model", "trainer"?}, "compute", "tags",
-    "metadata"} {"model", "endpoint_base_url", "trainer_id", "trainer"?, "config"?, "metadata"?}
+    {"job_type": "rl", "data": {"endpoint_base_url", "config", "model" | "base_model", "trainer"?},
+     "compute", "tags", "metadata"}
+
+    {"model", "endpoint_base_url", "trainer_id", "trainer"?, "config"?, "metadata"?}
 
 The body is untrusted: every field that is used is validated, and all problems are reported at once.
 """

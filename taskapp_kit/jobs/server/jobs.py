@@ -387,7 +387,7 @@ def stored_key(org: str, idempotency_key: str) -> str:
 
 
 def _refuse(missing: Sequence[str]) -> None:
-    """Raise JobConfigError if there are missing requirements, one sentence each."""
+    """Raise JobConfigError with these sentences, one for each missing requirement, unless there are none."""
     if missing:
         raise JobConfigError("The task app does not meet the job's requirements:", problems=tuple(missing))
 

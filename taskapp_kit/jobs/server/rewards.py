@@ -50,7 +50,7 @@ def reward_of(answer: Mapping[str, Any], blend: RewardBlend | None) -> float | N
     """Return a rollout's reward, or None if it is undefined.
 
     It is computed with `blend` if the job has one. Otherwise it is the response's `reward`, or `metrics.mean_return` if the
-    response lacks `reward`. Raises UnreadableRollout if the response was aborted, or if a value is absent or invalid.
+    response lacks `reward`. Raises UnreadableRollout if the rollout was aborted, or if a value is absent or invalid.
     """
     metrics = answer.get("metrics")
     if not isinstance(metrics, Mapping):
@@ -152,7 +152,7 @@ class Summary:
 
 
 def causes(*found: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of each cause, the most frequent first.
+    """Return the number of failures for each cause, the most frequent cause first.
 
     Task apps choose the names of causes, so at most 20 are listed. The rest is counted as `others`.
     """

@@ -141,7 +141,7 @@ class JobPlan:
 
 
 def read_plan(job: JobDocument) -> tuple[JobPlan | None, dict[Place, str]]:
-    """Return the plan, or None and all problems by place."""
+    """Return the plan, or None if there are problems, and a sentence for each problem by the key's path."""
     config, unfit = job.typed_config
     second_form, unfit_there = read_document(
         RlDocument, {"trainer": {name: value for name, value in job.trainer.items() if value is not None}}

@@ -87,7 +87,7 @@ class JobStore:
     ) -> JobRow | None:
         """Store a new job and its first events. If its org has a job with the same idempotency key, only return that job.
 
-        document: The request. most: How many unfinished jobs the org may have. With more, Saturated is raised.
+        document: The request. most: How many unfinished jobs the org may have. If it has that many, raise Saturated.
         """
         values: dict[str, Any] = {name: getattr(job, name) for name in JobRow.__slots__}
         values |= {"document": written(document), "state": "{}"}
@@ -219,7 +219,7 @@ class JobStore:
     async def restart(self, job_id: str, event: Event, *, most: int) -> bool:
         """Queue a failed or cancelled job again. Return False if the job has another status.
 
-        most: How many unfinished jobs the org may have. With more, Saturated is raised.
+        most: How many unfinished jobs the org may have. If it has that many, raise Saturated.
         """
         row = event_values(event)
 
@@ -418,7 +418,7 @@ class JobStore:
 
     @_write
     def put_key(self, connection: Connection, org: str, name: str, key_id: str, ciphertext: str) -> float:
-        """Store the sealed key under its name and return the time. It replaces an earlier key with the same name.
+        """Store the sealed key and return the current Unix time. The key replaces an earlier key with the same name.
 
         Raises RequestError if the org has too many keys.
         """

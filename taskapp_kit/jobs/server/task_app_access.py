@@ -95,7 +95,7 @@ class TaskAppAddresses:
                 f"The task app's address resolves to {kind}, which this backend does not call.",
                 fields=(FieldProblem(URL_PATH, f"resolves to {kind}", "task_app_address"),),
                 code="task_app_address",
-                hint="" if kind == NEVER else f"The operator may allow it with {SETTING} HOST or NETWORK.",
+                hint="" if kind == NEVER else f"The backend's operator can allow it with {SETTING} HOST_OR_NETWORK.",
             )
 
     def guard(self, url: str) -> Callable[[str], str | None]:
@@ -140,7 +140,7 @@ class TaskAppHandover:
 
 
 class OpenedTaskApp(TaskAppClient):
-    """A client with one key.
+    """A client of a task app, with one key.
 
     shown: All keys that were sent to the server so far, including this one. The server's responses may contain any of
     them.
@@ -207,7 +207,7 @@ class CandidateKey:
 
 
 class TaskAppAccess:
-    """Opens task apps.
+    """Creates clients of task apps, with keys that the task apps accept.
 
     Args:
         uploaded: A function that returns the name and the ciphertext of each key that an organization uploaded.

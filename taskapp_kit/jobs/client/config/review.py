@@ -1,8 +1,8 @@
 """All problems and warnings of a config, each with the path of its key. A config with problems is rejected.
 
-`schema` declares the sections and keys, and `consistency` checks across them. This module validates a document, turns
-pydantic's errors into sentences, and adds what pydantic does not report: missing or unknown names, values that look
-like API keys, and values that JSON cannot represent.
+`schema` declares the sections and keys, and `cross_section_checks` compares them with each other. This module validates
+a document, turns pydantic's errors into sentences, and adds what pydantic does not report: missing or unknown names,
+values that look like API keys, and values that JSON cannot represent.
 """
 
 from __future__ import annotations

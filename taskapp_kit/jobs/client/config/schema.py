@@ -55,17 +55,23 @@ REQUIRED: dict[str, Any] = {"required": True}
 
 
 def required(about: str, example: str) -> Any:
-    """Declare a key that the full form requires. about: Its meaning and unit. example: A value in TOML."""
+    """Declare a key that is required, except in the smoke-test form.
+
+    about: The meaning and the unit of the key. example: A value in TOML.
+    """
     return Field(default=None, description=about, examples=[example], json_schema_extra=REQUIRED)
 
 
 def optional(about: str, example: str) -> Any:
-    """Declare an optional key. about: Its meaning and unit. example: A value in TOML."""
+    """Declare an optional key. about: The meaning and the unit of the key. example: A value in TOML."""
     return Field(default=None, description=about, examples=[example])
 
 
 def section(kind: type[ConfigSection], *, required: bool = False, deprecated: str | None = None) -> Any:
-    """Declare a section. If the document omits it, all its keys are None. required: Whether the full form needs it."""
+    """Declare a section. If the document omits it, all its keys are None.
+
+    required: Whether the section is required, except in the smoke-test form.
+    """
     return Field(default_factory=kind, deprecated=deprecated, json_schema_extra=REQUIRED if required else None)
 
 
@@ -462,7 +468,7 @@ SECTIONS = dict(sections_of(RlDocument))
 
 
 def is_required(key: FieldInfo) -> bool:
-    """Return whether the full form requires the key or section."""
+    """Return whether the key or section is required, except in the smoke-test form."""
     return key.json_schema_extra == REQUIRED
 
 
@@ -474,12 +480,12 @@ def expected(key: FieldInfo) -> Expected:
 
 
 def value_at(config: ConfigSection, place: Sequence[str]) -> Any:
-    """Return the value of a key of the schema, given its path."""
+    """Return the value of a key in a config, given the key's path."""
     return functools.reduce(getattr, place, config)
 
 
 def from_section(kind: type[Settings], section: ConfigSection, **more: Any) -> Settings:
-    """Create a data class from a section's keys with the same names. Values in `more` take precedence."""
+    """Create an object of a data class from the section's keys that are also its fields. `more` takes precedence."""
     names = {member.name for member in fields(kind)}
     return kind(**{name: value for name, value in section if name in names and value is not None} | more)
 
