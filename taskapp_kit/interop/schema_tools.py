@@ -73,7 +73,7 @@ def tool_method(
             continue
         if not field.isidentifier() or keyword.iskeyword(field):
             raise parts.wrong(
-                f"of {parts.name}: {name!r} has an argument {field!r}",
+                f"of {parts.name}: {name!r} has an argument named {field!r}",
                 "a valid Python parameter name",
                 "rename the argument where the tool is declared",
             )

@@ -32,7 +32,7 @@ class ServerEpisode:
     Attributes:
         server: The server's address.
         rewarded: Whether the server's rewards score the episode.
-        adapter: The adapter's name in messages.
+        adapter: The name in messages of the function that declares the environment, such as `from_ors`.
         library: The library's name in messages.
         failure: The error class for a server that does not respond as expected.
     """
@@ -53,13 +53,13 @@ class ServerEpisode:
         return self._connection
 
     def opened(self) -> Any:
-        """Return the open connection. Raises the adapter's failure if no episode has begun."""
+        """Return the open connection. Raises `failure` if no episode has begun."""
         if self._connection is None:
             raise self.failed("has no open session")
         return self._connection
 
     def count(self, reward: Json, *, ended: bool, metadata: Mapping[str, Json]) -> None:
-        """Count a step and its reward. Raises the adapter's failure if the episode ended with an undefined reward."""
+        """Count a step and its reward. Raises `failure` if the episode ended with an undefined reward."""
         episode = metadata.get("episode")
         if ended and reward is None and isinstance(episode, dict) and episode.get("reward", 0) is None:
             raise self.failed("ended the episode with an undefined reward")
@@ -67,7 +67,7 @@ class ServerEpisode:
         self.rewards += reward is not None
 
     def check_paid(self) -> None:
-        """Raise the adapter's failure if the server should have sent rewards but sent none."""
+        """Raise `failure` if the server should have sent rewards but sent none."""
         if self.rewarded and self.steps and not self.rewards:
             raise self.failed(
                 f"sent no reward in {self.steps} {self.step_name}, so the reward of the episode is undefined",
@@ -77,7 +77,7 @@ class ServerEpisode:
     def flag(self, answer: Mapping[str, Json], name: str) -> bool:
         """Return a boolean field of a response, or False if it is absent.
 
-        Raises the adapter's failure for other types.
+        Raises `failure` for other types.
         """
         value = answer.get(name, False)
         if not isinstance(value, bool):
@@ -90,7 +90,7 @@ class ServerEpisode:
             self._connection.close()
 
     def failed(self, what: str, hint: str = "") -> KitError:
-        """Return the adapter's failure. what: a clause that follows the server's address."""
+        """Return an error of the class `failure`. what: a clause that follows the server's address."""
         return self.failure(f"The {self.library} server at {self.server} {what}.", hint=hint)
 
 
@@ -101,7 +101,7 @@ def unreadable(parts: ClassParts, error: KitError, expected: str) -> Declaration
 
 
 def status_hint(status: int, address: str) -> str:
-    """Return a hint for an HTTP status, or "". address: a clause about the expected URL."""
+    """Return a hint for an HTTP status, or "" if there is no hint for it. address: a clause about the expected URL."""
     if status in (401, 403):
         return "Pass headers={HEADER: VARIABLE} with the environment variable that contains the key."
     return f"Check the URL{address}" if status in (404, 405) else ""
@@ -118,7 +118,7 @@ def quoted(text: str, headers: Mapping[str, str]) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL without user and password, which may be a key."""
+    """Return the URL without its user name and password, because they may be a key."""
     scheme, _, rest = str(url).partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if rest else str(url)
 

@@ -56,7 +56,10 @@ _NO_NETWORK = (ipaddress.ip_address("::"), ipaddress.ip_address("::1"))
 
 
 def embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address contains (mapped, compatible, NAT64, 6to4, Teredo, ISATAP), if any."""
+    """Return the IPv4 address inside an IPv6 address, or None if it contains none.
+
+    These formats are known: mapped, compatible, NAT64, 6to4, Teredo and ISATAP.
+    """
     if not isinstance(address, ipaddress.IPv6Address):
         return None
     if address.ipv4_mapped is not None:

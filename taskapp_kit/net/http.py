@@ -55,7 +55,7 @@ Deeper JSON could not be written again, and could crash recursive code.
 Guard = Callable[[str, str], str | None]
 """Checks a connection before it is opened.
 
-Given the host name ("" if unknown) and the IP address, it returns why the address is rejected, or None.
+Given the host name ("" if unknown) and the IP address, it returns why the address is rejected, or None if it is not.
 """
 CHECK_PROXY = "Check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; NO_PROXY lists the hosts that are called without a proxy."
 

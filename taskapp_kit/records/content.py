@@ -282,7 +282,7 @@ def as_object(value: Any) -> dict[str, Any]:
     """Convert a read-only mapping to a dict, for use as a serializer's hook. Raises TypeError for any other type."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be encoded as JSON")
 
 
 def content(value: Any) -> Content:

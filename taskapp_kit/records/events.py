@@ -367,7 +367,7 @@ def _picture(value: Any) -> Json:
         if value.pixels is not None:
             body["pixels"] = value.pixels
         return body
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be encoded as JSON")
 
 
 def from_json(body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> Event:

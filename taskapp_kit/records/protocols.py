@@ -158,8 +158,8 @@ class RolloutQuery:
     """A filter for stored rollouts. A rollout must match every field that is not None.
 
     `reward_above` and `reward_below` are exclusive bounds. An undefined reward matches neither. `before` is the (created_at,
-    rollout_id) of a row: only rows that follow this row, newest first, match. `limit` is the maximum number of rows, at least
-    1.
+    rollout_id) of a row. Only rows that follow this row in the order from newest to oldest match. `limit` is the
+    maximum number of rows, at least 1.
     """
 
     app: str | None = None
@@ -440,7 +440,8 @@ class IdempotencyRecord:
 
     `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key. It is None if the request
     had no idempotency key. `fingerprint` is the SHA-256 (hex) of the request's body. `created_at` is in Unix seconds.
-    `key_label` is the label of the API key that sent the request. `app` is the task app's name, or None in records from before 0.2.0.
+    `key_label` is the label of the API key that sent the request. `app` is the task app's name, or None in records from
+    before 0.2.0.
     """
 
     rollout_id: str
@@ -468,7 +469,8 @@ class StoredResult:
 class Claim:
     """A record and its state.
 
-    `running`: the owner is playing the rollout. `lost`: the owner died before the rollout ended.
+    `running`: the process that owns the record is playing the rollout. `lost`: that process died before the rollout
+    ended.
     """
 
     record: IdempotencyRecord

@@ -89,7 +89,7 @@ class OpenEnvHandlers:
         return json_answer(self.episodes.metadata(self._environment(request)))
 
     async def openenv_schema(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Returns the JSON Schemas of action, observation and state."""
+        """Returns the JSON Schemas of actions, observations and states."""
         return json_answer(schemas(self._environment(request)))
 
     async def openenv_document(self, _: RouteContext, request: Request) -> EncodedResponse:

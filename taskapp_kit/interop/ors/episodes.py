@@ -38,7 +38,7 @@ def observed_blocks(observation: Content) -> list[Block]:
 
 
 def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Convert the messages of an episode's first request to ORS blocks."""
+    """Convert the messages of an episode's first model request to ORS blocks."""
     return [
         block
         for message in messages
@@ -47,7 +47,7 @@ def prompt_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Block]:
 
 
 def role_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Json]]:
-    """Convert the messages of an episode's first request to ORS messages."""
+    """Convert the messages of an episode's first model request to ORS messages."""
     return [
         {"role": message["role"], "blocks": _content(message["content"], None), "detail": None} for message in messages
     ]
@@ -89,7 +89,7 @@ REPLAYED_CALLS = 4
 class OrsSession:
     """A session, which lasts from `/create` to `/delete`.
 
-    It stores the latest results, which clients may request again.
+    It stores the results of the latest calls, which clients may request again.
     """
 
     def __init__(self, session: EnvironmentSession, begin: Callable[[], Awaitable[SessionStart]]) -> None:

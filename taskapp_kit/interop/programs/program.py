@@ -73,7 +73,7 @@ def from_program(
     variables are set:
 
     - OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL contain the policy's address, which accepts chat
-      completions, `responses` and `messages`. The API keys are placeholders.
+      completions, `responses` and `messages`. The variables for API keys contain placeholders.
     - TASKAPP_STEP_URL contains an address for actions. POST {"tool", "args"} returns the observation, the reward, and
       the reason if the action was rejected.
     - TASKAPP_TASK contains the task's public fields as JSON.
@@ -202,9 +202,9 @@ class AgentProgram:
         return [f"{name}={value}" for name, value in variables.items()]
 
     def _arguments(self, env: LoopEnvironment, text: str, files: dict[str, str]) -> dict[str, Any]:
-        """Return the arguments for the answering action.
+        """Return the arguments of the action that submits the program's answer.
 
-        Raises ProgramFailed if the action has no argument for the answer.
+        Raises ProgramFailed unless the action has exactly one argument for the answer.
         """
         members = list(env.parameters.get(self.answer or "", {}).get("properties") or {})
         answers = [name for name in members if name != FILES]

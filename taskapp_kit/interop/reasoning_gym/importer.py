@@ -117,7 +117,7 @@ class ReasoningGymEnvironment:
 
     @classmethod
     def setup_worker(cls) -> None:
-        """Import the package, once per process. Raises ConfigError if the generator or an option is invalid."""
+        """Import reasoning-gym, once per process. Raises ConfigError if the generator or an option is invalid."""
         try:
             cls._data_set(0, dict(cls._defaults))
         except ValueError as error:

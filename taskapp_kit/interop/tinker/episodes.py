@@ -1,7 +1,7 @@
 """An app's episodes as `Env`, `EnvGroupBuilder` and `RLDataset` of the Tinker cookbook.
 
 Written against tinker-cookbook 0.5.8 (`tinker_cookbook/rl/types.py`, which is the same at commit 9dfcc3a). The cookbook
-samples and trains. Prompts, tools, limits, rubrics and judges are the same as for `POST /rollout`.
+samples and trains the model. Prompts, tools, limits, rubrics and judges are the same as for `POST /rollout`.
 """
 
 from __future__ import annotations

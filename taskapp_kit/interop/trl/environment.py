@@ -38,7 +38,7 @@ RESERVED = ("reset", "get_reward")
 def environment_factory(
     app: TaskApp | str | Path, environment: str | None = None, *, key_variable: str = KEY_VARIABLE
 ) -> Callable[[], TrlEnvironment]:
-    """Return an `environment_factory` for TRL's trainer. Each call creates an environment with its own session.
+    """Return an `environment_factory` for TRL's trainer. Each environment that it creates has its own session.
 
         GRPOTrainer(model, environment_factory=environment_factory("adder.py"), train_dataset=rows, ...)
 

@@ -1,8 +1,8 @@
 """An episode of verifiers' classic environments (`load_environment`): SingleTurnEnv, MultiTurnEnv, ToolEnv.
 
 Written against verifiers 0.3.1, the last release with this API. This module calls the hooks of an environment in the
-same order as `MultiTurnEnv.rollout`, with the policy in place of verifiers' client: `init_state`, `setup_state`,
-`get_prompt_messages`, `add_model_response`, `is_completed`, `cleanup`, then the rubric's functions.
+order of `MultiTurnEnv.rollout`: `init_state`, `setup_state`, `get_prompt_messages`, `add_model_response`,
+`is_completed`, `cleanup`, then the rubric's functions. The policy takes the place of verifiers' client.
 `Rubric.score_rollout` is not used, because it only logs exceptions and continues with 0.0.
 """
 
@@ -198,7 +198,7 @@ class ClassicEnvironment(VerifiersEnvironment):
     async def _scored(self) -> tuple[float, dict[str, float]]:
         """Return the reward, and the functions' values by name.
 
-        Raises VerifiersFailed if a function with a weight raises.
+        Raises VerifiersFailed if a function with a weight raises an exception.
         """
         self.ended = True
         await self.env.cleanup(self.state)

@@ -5,8 +5,8 @@ tasksets with one agent, without tools or a container), PyPI; github.com/PrimeIn
 verifiers and the environment's package must be installed. Guarantees:
 
 - Observations and info never contain a row's `answer` and `info`, or verifiers' state.
-- If a reward function raises, the rollout fails. verifiers 0.3.1 itself continues with 0.0. The rollout also fails if
-  the environment raises or stores an error in its state.
+- If a reward function raises an exception, the rollout fails. verifiers 0.3.1 itself continues with 0.0. The rollout
+  also fails if the environment raises an exception or stores an error in its state.
 - The step that ends the rollout has verifiers' weighted sum as its reward. If a limit of the kit ends the rollout
   earlier, the reward is undefined and the rollout fails.
 - An environment that cannot be played is rejected when the app is declared, with the reason.

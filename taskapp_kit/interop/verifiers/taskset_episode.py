@@ -102,7 +102,7 @@ class TasksetEnvironment(VerifiersEnvironment):
         return observation_of(self.messages)
 
     async def speak(self, text: str) -> Step:
-        """Score the answer. Raises VerifiersFailed if a reward function raises."""
+        """Score the answer. Raises VerifiersFailed if a reward function raises an exception."""
         task = self.task
         trace: Any = Trace(
             task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),

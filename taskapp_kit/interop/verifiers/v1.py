@@ -174,7 +174,7 @@ def _use(app: str) -> tuple[str, int]:
 
 
 class TaskAppEnvConfig(vf.EnvConfig):
-    """The config for one agent on this machine, because the harness needs no container."""
+    """The config for one agent. It runs on this machine, because the harness needs no container."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 

@@ -32,7 +32,7 @@ READ_RETRIES = 2
 
 
 def backend_url(given: str | None) -> str:
-    """Return `given`. If it is None, return the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
+    """Return `given`. If it is None or blank, return the value of BACKEND_BASE_URL or PROD_BACKEND_URL.
 
     Raises:
         JobConfigError: `given` is None or blank, and neither variable is set.

@@ -352,7 +352,7 @@ class RLJob:
 async def _check_health(url: str, key: str | None, backend: BackendClient) -> None:
     """Check a task app's health. Raises TaskAppError if the task app cannot be used.
 
-    If `key` is None, the backend checks the task app with its own key.
+    If `key` is None, the backend checks the task app with the key that it has stored.
     """
     wrong = next((finding for finding in await check_task_app(url, key) if not finding.ok), None)
     if wrong is None:
@@ -386,9 +386,10 @@ def task_app_key(given: str | None) -> str | None:
 
 
 def split_overrides(overrides: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split overrides into tables, which are merged into the file, and strings, which are arguments.
+    """Split overrides into tables, which are merged into the config, and strings, which are named like arguments.
 
-    `model` is an argument if it is a string, and the table `[model]` if it is a mapping.
+    `from_config` uses the strings for the arguments that it was not given. `model` belongs to them if it is a string,
+    and to the tables if it is a mapping.
     """
     tables: dict[str, Any] = {}
     arguments: dict[str, str] = {}

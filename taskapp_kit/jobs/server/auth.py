@@ -65,7 +65,7 @@ class BearerKeys:
         return LOCAL if self.minted_org is not None else next(iter(self._orgs.values()))
 
     def adopt(self, minted: Collection[str]) -> None:
-        """Assign `local` to valid keys that an earlier backend created for this store."""
+        """Assign the organization `local` to valid keys that an earlier backend created for this store."""
         self._orgs = {digest: LOCAL if org in minted else org for digest, org in self._orgs.items()}
 
     def org(self, candidates: Sequence[bytes]) -> str | None:

@@ -236,8 +236,8 @@ class Engine(Protocol):
     def problems(self, job: JobDocument) -> Mapping[Place, str]:
         """Return a sentence for each setting that this engine does not support.
 
-        The keys are paths in the config, such as ("training", "lora", "r"), or () for a problem of the whole job. A job
-        with problems is rejected.
+        The keys of the result are paths in the config, such as ("training", "lora", "r"), or () for a problem of the
+        whole job. A job with problems is rejected.
         """
         ...
 

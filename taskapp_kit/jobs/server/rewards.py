@@ -1,6 +1,6 @@
 """Computes the reward of a rollout from the task app's response, and summarizes the rewards of several rollouts.
 
-A failed rollout has no reward, and a reward that cannot be computed is None. Means ignore both.
+A failed rollout has no reward, and a reward that cannot be computed is None. Both are excluded from means.
 """
 
 from __future__ import annotations

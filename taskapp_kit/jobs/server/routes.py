@@ -139,7 +139,7 @@ class BackendContext:
         body = await _body(request)
         name, ciphertext = body.get("name"), body.get("ciphertext_b64")
         if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
-            raise _wrong("name", "should be a variable's name such as ENVIRONMENT_API_KEY")
+            raise _wrong("name", "should be the name of an environment variable, such as ENVIRONMENT_API_KEY")
         if not isinstance(ciphertext, str) or not 0 < len(ciphertext) <= MAX_CIPHERTEXT:
             raise _wrong("ciphertext_b64", f"should be a sealed box in base64, of at most {MAX_CIPHERTEXT} characters")
         self._box().open(ciphertext)

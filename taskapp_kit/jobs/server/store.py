@@ -327,7 +327,7 @@ class JobStore:
 
     @_read
     def curves(self, connection: Connection, job_id: str, *, most: int) -> list[CurvePointRow]:
-        """Return the points that are not superseded, by step. Keep at most `most` evenly spaced steps per phase."""
+        """Return the points that are not superseded, ordered by step, for at most `most` evenly spaced steps per phase."""
         steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
         by_phase: dict[str, list[int]] = {}
         for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):

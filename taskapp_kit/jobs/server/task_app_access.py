@@ -169,7 +169,7 @@ class OpenedTaskApp(TaskAppClient):
         return cls(given.url, given.key, addresses, given.shown, given.retries)
 
     def elsewhere(self, url: str) -> OpenedTaskApp:
-        """Return a client of another task app with the same key.
+        """Return a client that sends the same key to another task app.
 
         Raises ConfigError if the key must not be sent to `url`.
         """
@@ -181,13 +181,13 @@ class OpenedTaskApp(TaskAppClient):
         return OpenedTaskApp(url, self._key, self._addresses, self._shown, self.retries)
 
     def cleaned(self, text: str) -> str:
-        """Return a string from the server, with any part of a key that was sent to the server removed."""
+        """Return a string from the server without parts of the keys that were sent to the server."""
         for key in self._shown:
             text = without_key(text, key)
         return text
 
     def cleaned_error(self, error: TaskAppError) -> TaskAppError:
-        """Return the error with any part of a key that was sent to the server removed."""
+        """Return the error without parts of the keys that were sent to the server."""
         return type(error)(
             self.cleaned(error.message),
             status=error.status,

@@ -62,8 +62,8 @@ class RlConfig:
 
         Args:
             overrides: Nested tables. Sections are merged key by key, lists are replaced completely, and None removes a
-                key. A model replaces the models of all sections. As in SDK 0.3.9, `model` may also be a model's
-                id, and `task_url` sets `services.task_url`.
+                key. A model in the overrides replaces the models of all sections. As in SDK 0.3.9, `model` may also be
+                a model's id, and `task_url` sets `services.task_url`.
 
         Raises:
             JobConfigError: The config is invalid. The error has every problem.

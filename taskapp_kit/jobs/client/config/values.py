@@ -1,4 +1,4 @@
-"""Formats values and names of an RL config for messages: short, on one line, and without anything like an API key."""
+"""Formats values and names of an RL config for messages: short, on one line, and without API keys."""
 
 from __future__ import annotations
 
