@@ -178,7 +178,7 @@ def read_url(url: str) -> ParsedUrl:
 def server_url(text: str) -> str:
     """Validate a server's address and remove a trailing slash.
 
-    Raises NotAnAddress, which does not repeat the address.
+    Raises NotAnAddress if the address is invalid. The message does not contain the address.
     """
     text = text.strip()
     if not text.isprintable() or re.search(r'[\s\\"<>]', text):
@@ -198,7 +198,7 @@ def server_url(text: str) -> str:
 def read_address(url: str, *, example: str = "http://127.0.0.1:8001") -> str:
     """Validate a server's address and remove a trailing slash.
 
-    Raises ConfigError, which does not repeat the address.
+    Raises ConfigError if the address is invalid. The message does not contain the address.
     """
     try:
         return server_url(url)
@@ -359,9 +359,10 @@ class AddressPolicy:
 def check_address(
     url: str, exposure: Exposure, allow: Sequence[str] | AddressPolicy = (), *, loc: Place = INFERENCE_URL
 ) -> str:
-    """Validate and normalize an address in a request. Raises RequestError, which names `loc`, if it may not be called.
+    """Validate and normalize an address in a request. A host name is not resolved.
 
-    A host name is not resolved.
+    loc: the path of the field that contains the address. Raises RequestError for this field if the address is invalid
+    or may not be called.
     """
     rules = allow if isinstance(allow, AddressPolicy) else AddressPolicy(exposure, allow)
     field = ".".join(str(part) for part in loc if part != "body")

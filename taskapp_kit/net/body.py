@@ -34,7 +34,7 @@ LENGTH_DIGITS = 12
 FORM = b"application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 64
 WATCH_AFTER_SECONDS = 0.1
-"""The task that watches for disconnects is started after this time."""
+"""The asyncio task that watches for disconnects is started after this time."""
 MAX_VALUES = 500_000
 """The maximum number of values in a body. 4 MB of `[],[],…` would become 100 MB of Python lists."""
 

@@ -79,7 +79,7 @@ def ended(text: str) -> str:
 
 
 def _fields(error: Mapping[str, Any], key: str | None) -> tuple[tuple[FieldProblem, ...], str]:
-    """Return the invalid fields that the error names, and one line of text for each field that its message omits."""
+    """Return the invalid fields that the error names, and a line for each field that the error's message omits."""
     given, message = error.get("fields"), error.get("message")
     fields, lines = [], ""
     for item in given[:MAX_FIELDS] if isinstance(given, list) else ():

@@ -154,7 +154,10 @@ def read_json(text: bytes | str) -> Any:
 
 
 def header_key(key: str | None, name: str) -> str | None:
-    """Return the key, or None if it is empty. Raises ConfigError, without the key, if a header cannot contain it."""
+    """Return the key, or None if it is empty.
+
+    Raises ConfigError if a header cannot contain the key. The message does not contain the key.
+    """
     if key is None or not key.strip():
         return None
     key = key.strip()

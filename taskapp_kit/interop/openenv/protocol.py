@@ -31,7 +31,7 @@ with GenericEnvClient(base_url=f"{scheme}://key:{{key}}@{place}").sync() as env:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return example code for each client. It uses the first of `environments`, whose name is in the URL's path."""
+    """Return example code for each OpenEnv client. The URL in the code contains the first of `environments`."""
     scheme, _, place = url.partition("://")
     path = f"openenv/{environments[0]}"
     return [

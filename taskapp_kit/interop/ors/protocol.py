@@ -37,7 +37,7 @@ with env.session(task=env.get_task("{split}", 0)) as session:
 
 
 def client_lines(url: str, environments: Sequence[str]) -> list[ClientLines]:
-    """Return example code for each client. It uses the first of `environments`."""
+    """Return example code for each ORS client. It uses the first of `environments`."""
     values = {"url": url, "environment": environments[0], "split": "train"}
     return [
         ClientLines("openreward 0.1", "python", OPENREWARD.format(**values)),

@@ -169,7 +169,7 @@ class ReasoningGymEnvironment:
     def _score(self, answer: str) -> float:
         """Return the score of an answer.
 
-        Raises InvalidAction if the answer cannot be parsed. Also raises any exception of the generator.
+        Raises InvalidAction if the answer cannot be parsed. Exceptions of the generator are not caught.
         """
         if not answer:
             return 0.0

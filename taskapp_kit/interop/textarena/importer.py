@@ -162,7 +162,7 @@ class TextArenaEnvironment:
             self._done, _ = self.env.step(action=text)
 
     def _others(self) -> None:
-        """Play the other seats. Raises the exceptions of the opponent."""
+        """Play the turns of the other seats. Exceptions of the opponent are not caught."""
         for _ in range(MAX_TURNS_OF_OTHERS):
             seat = self.state.current_player_id
             if self._done or seat == self.seat:

@@ -114,7 +114,7 @@ class ClassicEnvironment(VerifiersEnvironment):
     """The environment's own turn limit, which truncates the episode."""
 
     async def reset(self, seed: int, split: str) -> Any:
-        """Begin the rollout of a row and return its prompt. Raises the environment's exceptions."""
+        """Begin the rollout of a row and return its prompt. Exceptions of the environment are not caught."""
         rows = self.env.get_dataset() if split == "train" else self.env.get_eval_dataset()
         row = {"example_id": seed, **rows[seed - self.splits[split].start]}
         self.state = await self.env.init_state(row, PolicysClient(), "policy", {})

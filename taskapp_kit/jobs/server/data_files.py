@@ -24,7 +24,7 @@ KNOWN = "sqlite:///PATH, a bare PATH, memory, none"
 def store_path(url: str) -> Path | None:
     """Return the SQLite file of an address, or None for `memory` and `none`.
 
-    Raises ConfigError, which never contains the address, because it may have a password.
+    Raises ConfigError for other addresses. Its message never contains the address, which may include a password.
     """
     url = url.strip()
     if not url:

@@ -205,7 +205,8 @@ class Ledger(Protocol):
         """Go back to a position: mark everything after it as superseded, and report the events.
 
         One transaction does both. Superseded rollouts and points are not counted, and their places are free again.
-        Superseded events of the types in PROGRESS stay in the list, marked with the number of the first new event.
+        Superseded events of the types in PROGRESS stay in the list of events, marked with the number of the first new
+        event.
 
         Args:
             after: A result of `position`, or 0 to supersede everything.

@@ -37,8 +37,8 @@ def read_submission(
 ) -> JobDocument:
     """Return the job that a body requests.
 
-    Raises RequestError, which names the invalid fields of the body, or JobConfigError with all problems of the
-    config.
+    Raises RequestError, which names the fields, if fields of the body are invalid. Raises JobConfigError, which
+    contains all problems, if the config cannot be used.
     """
     problems: list[FieldProblem] = []
 

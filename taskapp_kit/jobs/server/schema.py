@@ -213,7 +213,7 @@ class IterationRow:
 
 
 def read_job(row: Row[Any]) -> JobRow:
-    """Convert a row with the columns of `JobRow`. The column `results` is optional."""
+    """Convert a database row to a `JobRow`. The column `results` is optional."""
     values = {"results": "{}", **row._mapping}
     for name in ("metrics", "results", "tags"):
         values[name] = json.loads(values[name])

@@ -327,7 +327,7 @@ class JobStore:
 
     @_read
     def curves(self, connection: Connection, job_id: str, *, most: int) -> list[CurvePointRow]:
-        """Return the points that are not superseded, ordered by step, for at most `most` evenly spaced steps per phase."""
+        """Return the points that are not superseded, by step, for at most `most` evenly spaced steps per phase."""
         steps = select(POINTS.c.phase, POINTS.c.step).where(POINTS.c.job_id == job_id, _counts(POINTS)).distinct()
         by_phase: dict[str, list[int]] = {}
         for phase, step in connection.execute(steps.order_by(POINTS.c.step.desc())):
@@ -457,12 +457,12 @@ class JobStore:
 
 
 def _counts(table: Table) -> ColumnElement[bool]:
-    """Return the condition for rows that are not superseded."""
+    """Return the SQL condition for rows that are not superseded."""
     return table.c.superseded_by == 0
 
 
 def _has_tag(name: str, value: str | None) -> ColumnElement[bool]:
-    """Return the condition for jobs with a tag. If `value` is not None, the tag must have this value, as a string."""
+    """Return the SQL condition for jobs with a tag. If `value` is not None, the tag must have this value."""
     each = func.json_each(JOBS.c.tags).table_valued("key", "value", "type")
     asked = select(each.c.key).where(each.c.key == name)
     if value is not None:

@@ -59,7 +59,7 @@ class TaskAppAddresses:
     def read(self, url: object) -> str:
         """Return the address without a trailing slash.
 
-        Raises RequestError, whose message never contains the address.
+        Raises RequestError if the address is missing or invalid. The message never contains the address.
         """
         try:
             if not isinstance(url, str) or not url.strip():
