@@ -61,7 +61,7 @@ def tool_method(
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
         raise parts.wrong(
-            f"of {parts.name}: the schema of the arguments of {name!r} does not describe an object",
+            f"of {parts.name}: the arguments of {name!r} have a schema that does not describe an object",
             "a JSON Schema of an object",
             "change the schema where the tool is declared",
         )

@@ -104,7 +104,7 @@ def check_split(environment: EnvironmentSpec, split: str) -> None:
         raise RequestRefused(
             "unknown_split",
             f"Environment {environment.name!r} has no split {split[:80]!r}.",
-            hint=f"The splits are {', '.join(environment.split_names)}.",
+            hint=f"Choose one of these splits: {', '.join(environment.split_names)}.",
         )
 
 

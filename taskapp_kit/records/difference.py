@@ -24,7 +24,7 @@ class Difference:
 def first_difference(was: Trajectory, now: Trajectory, *, pictures: bool = False) -> Difference | None:
     """Return the first difference that would change the trajectory's digest, or None if there is no such difference.
 
-    With `pictures`, also compare what only the observation digest covers, such as images.
+    If `pictures` is true, also compare what only the observation digest covers, such as images.
     """
     found = located_difference(was, now, pictures=pictures)
     return None if found is None else found[1]
@@ -39,7 +39,7 @@ def located_difference(was: Trajectory, now: Trajectory, *, pictures: bool = Fal
 
 
 def _compared(was: Trajectory, now: Trajectory, pictures: bool) -> Iterator[tuple[int, str, str, Any, Any]]:
-    """Yield everything to compare, in order, as (equal turns before it, where, what, before, after)."""
+    """Yield everything to compare, in order, as (number of earlier turns, where, what, before, after)."""
 
     def shown(observation: Content) -> Json:
         content = content_to_json(observation if pictures else without_images(observation))

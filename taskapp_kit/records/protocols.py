@@ -20,7 +20,7 @@ class Tool:
 
     `parameters` is the JSON Schema of the arguments. If `text` is true, the argument is the assistant's plain text.
     `noop` contains the arguments of a call that changes nothing, or is None. `sample` is the author's function
-    `fn(rng) -> dict` that samples arguments, which is needed if a field is unbounded.
+    `fn(rng) -> dict` that samples arguments. It is needed if a field is unbounded.
     """
 
     name: str

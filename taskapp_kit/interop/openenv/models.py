@@ -24,7 +24,7 @@ class OpenEnvSession(BaseModel):
 
 
 class OpenEnvReset(ResetSession, OpenEnvSession):
-    """The episode to begin. Instead of `seed`, `split` and `index` may select a task.
+    """The episode to begin. A task may be selected by its `split` and `index` instead of a `seed`.
 
     The environment's options may be additional fields, or in `config`.
     """

@@ -93,7 +93,7 @@ class OpenEnvHandlers:
         return json_answer(schemas(self._environment(request)))
 
     async def openenv_document(self, _: RouteContext, request: Request) -> EncodedResponse:
-        """Returns a short OpenAPI document for this environment's routes, which `openenv validate` reads."""
+        """Returns a short OpenAPI document of this environment's routes, for `openenv validate`."""
         paths = {f"/{spec.path}": {spec.method.lower(): {"summary": spec.summary}} for spec in self.verbs()}
         info = {"title": self._environment(request).name, "version": API_VERSION}
         return json_answer({"openapi": "3.1.0", "info": info, "paths": paths})

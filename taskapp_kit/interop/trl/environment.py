@@ -192,7 +192,7 @@ def _hint(schema: Mapping[str, Any]) -> Any:
 
 
 def _about(field: str, schema: Mapping[str, Any]) -> str:
-    """Return an argument's line for a docstring, which transformers requires: its description or its constraints."""
+    """Return the line for an argument in a tool's docstring: the argument's description or its constraints."""
     if "description" in schema:
         return " ".join(str(schema["description"]).split())
     rest = {key: value for key, value in schema.items() if key not in SHOWN_BY_TYPE}

@@ -56,7 +56,7 @@ class VerifiersEnvironment:
 
 
 def say(sample: Callable[[random.Random], str] | None) -> Any:
-    """Return the action `say` for a class, which takes plain text. sample: the sampler of texts, or None."""
+    """Return the action `say`, which takes plain text, for a class. sample: the sampler of texts, or None."""
 
     @action(name=SAY, text=True, sample=sample or (lambda rng: str(rng.randint(0, 100))))
     async def speak(self: VerifiersEnvironment, text: str) -> Step:

@@ -25,7 +25,7 @@ async def check_backend(
 
     Args:
         url: The backend's address, with or without `/api`.
-        key: The backend's key, SYNTH_API_KEY.
+        key: The backend's key (SYNTH_API_KEY), or None to send no key.
         task_app_url: If set, also check whether the backend can reach this task app.
         timeout_seconds: The time limit of each request.
     """

@@ -56,11 +56,11 @@ def create_backend(
     trainers: Mapping[str, str] | None = None,
     resumes: Callable[[JobRow], bool] = lambda job: True,
 ) -> FastAPI:
-    """Return the application. `app.state.drain(grace_seconds)` stops running jobs, which a later backend resumes.
+    """Return the application. `app.state.drain(grace_seconds)` stops the running jobs. A later backend resumes them.
 
     Args:
         keys: The API keys that callers may use.
-        store: A SQLite address or path. With `none` and `memory`, jobs are lost when the process ends.
+        store: A SQLite address or path. If it is `none` or `memory`, jobs are lost when the process ends.
         environment_api_key: The key that the backend sends to task apps without an uploaded key.
         local: Whether only this machine can reach the backend. It may then call private and loopback addresses.
         allow: Non-public hosts and networks of task apps that may be called.

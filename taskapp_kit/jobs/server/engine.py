@@ -109,7 +109,7 @@ class CurvePoint:
 class RolloutOutcome:
     """The result of a rollout: a reward, no reward (None), or a failure (with a boundary or a code).
 
-    `iteration` starts at 1. `place` is the index of the group (train) or of the instance (eval), which starts at 0.
+    `iteration` starts at 1. `place` is the index of the group (train) or of the instance (eval), from 0.
     `seconds` is the time until the response. `scores` contains the defined scores by metric name (see
     `rewards.scores_of`).
     """

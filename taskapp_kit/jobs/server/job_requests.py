@@ -28,7 +28,7 @@ MAX_TAGS = 64
 
 
 def fingerprint(body: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a body, which does not depend on the order of the fields."""
+    """Return the SHA-256 of a body. The order of the body's fields does not change it."""
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

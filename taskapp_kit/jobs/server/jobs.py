@@ -382,7 +382,7 @@ def _changed(progress: JobReport) -> dict[str, Any]:
 
 
 def stored_key(org: str, idempotency_key: str) -> str:
-    """Return the hash of an idempotency key, which is stored instead of the key."""
+    """Return the hash that is stored instead of an idempotency key."""
     return hashlib.sha256(f"{org} {idempotency_key}".encode()).hexdigest()
 
 

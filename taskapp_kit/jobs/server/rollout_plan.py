@@ -119,7 +119,7 @@ class JobPlan:
         return self.iterations + self.evaluations
 
     def unit(self, index: int) -> Unit:
-        """Return the unit with this index, which starts at 0. An evaluation follows its iteration."""
+        """Return the unit with this index, counted from 0. An evaluation follows its iteration."""
         if not self.eval_every:
             return self._unit("train", index + 1)
         block, offset = divmod(index, self.eval_every + 1)

@@ -23,7 +23,7 @@ MAX_TOKEN_BYTES = 8 * 1024
 class SealedKeys:
     """Opens keys that were sealed with its public key.
 
-    path: The file of the private key. With None, a key is created that is lost when the process ends.
+    path: The file of the private key. If None, a key is created that is lost when the process ends.
 
     Raises ConfigError if the file is invalid or readable by others, and Unavailable if PyNaCl is not installed.
     """
@@ -43,9 +43,9 @@ class SealedKeys:
         return "SealedKeys()"
 
     def open(self, ciphertext: str) -> str:
-        """Return the key in a sealed box, which is base64.
+        """Return the key in a sealed box. ciphertext: The sealed box in base64.
 
-        Raises RequestError if it cannot be opened or contains no key.
+        Raises RequestError if the box cannot be opened or contains no key.
         """
         from nacl.exceptions import CryptoError
 

@@ -113,9 +113,9 @@ GO = [{"type": "env", "tool": "go", "args": {}}]
         ({"call": [(0, {}, "")]}, "/call"),
         ({"call": stream(("end", '{"ok": false, "error": "x", "reason": "episode_finished"}'))}, "episode_finished"),
         ({"call": paid("much")}, "reward that is not a number"),
-        ({"call": paid(1, finished="false")}, "a finished that is a str"),  # type: ignore[arg-type]
-        ({"call": paid(1, finished=1)}, "a finished that is a int"),
-        ({"call": paid(1, truncated="yes")}, "a truncated that is a str"),
+        ({"call": paid(1, finished="false")}, "`finished` as a str"),  # type: ignore[arg-type]
+        ({"call": paid(1, finished=1)}, "`finished` as a int"),
+        ({"call": paid(1, truncated="yes")}, "`truncated` as a str"),
         ({"call": paid(None)}, "sent no reward in 1 calls"),
         ({"call": paid(None, episode={"reward": None})}, "undefined reward"),
         ({"prompt": [(200, {}, "{}")]}, "not a list of blocks"),

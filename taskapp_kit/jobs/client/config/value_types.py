@@ -32,7 +32,7 @@ class Expected:
 def is_address(text: str, *, bare: bool = True) -> bool:
     """Return whether a string is an http or https address without a user name.
 
-    With `bare`, an address with a query or a fragment is invalid, and a blank string is valid.
+    If `bare` is true, an address with a query or a fragment is invalid, and a blank string is valid.
     """
     if bare and not text.strip():
         return True
