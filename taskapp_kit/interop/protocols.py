@@ -122,7 +122,7 @@ def _served(name: str) -> WireProtocol:
     if protocol is None:
         raise ConfigError(
             f"The protocol {name!r} is not served over HTTP.",
-            hint=f"Remove it from the protocols to serve. `taskapp {name} --help` shows how to use it.",
+            hint=f"Remove it from --protocols or TASKAPP_PROTOCOLS. `taskapp {name} --help` shows how to use it.",
         )
     return protocol
 

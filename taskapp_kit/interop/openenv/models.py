@@ -26,7 +26,7 @@ class OpenEnvSession(BaseModel):
 class OpenEnvReset(ResetSession, OpenEnvSession):
     """The episode to begin. A task may be selected by its `split` and `index` instead of a `seed`.
 
-    The environment's options may be additional fields, or in `config`.
+    The environment's options may be sent as additional fields or in `config`.
     """
 
     model_config = ConfigDict(extra="allow")

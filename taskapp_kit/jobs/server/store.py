@@ -52,7 +52,7 @@ MAX_KEYS = 64
 def _write(
     method: Callable[Concatenate[JobStore, Connection, P], T], *, writes: bool = True
 ) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
-    """Make a method asynchronous and run it in one transaction. Callers do not pass the connection."""
+    """Decorate a method so that it is asynchronous and runs in one transaction. Callers do not pass the connection."""
 
     @wraps(method)
     async def run(store: JobStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,7 +64,7 @@ def _write(
 def _read(
     method: Callable[Concatenate[JobStore, Connection, P], T],
 ) -> Callable[Concatenate[JobStore, P], Coroutine[Any, Any, T]]:
-    """Decorate a method that only reads. See `_write`."""
+    """Decorate a method that only reads, as `_write` does for other methods."""
     return _write(method, writes=False)
 
 
