@@ -82,8 +82,8 @@ def check_environment(session: EnvironmentSession, environment: EnvironmentSpec,
 async def body_of(context: RouteContext, request: Request, *, required: bool = False) -> dict[str, Any]:
     """Return the JSON object in a request's body.
 
-    Raises RequestError (422) if the body is not a JSON object, and RequestRefused if it was not received in time (408),
-    is too large (413) or has another media type (415).
+    Raises RequestError (422) if the body is not a JSON object, and RequestRefused if the body is late (408), too large
+    (413), or has an unsupported type or encoding (415).
     """
     return await read_json(request.scope, request.receive, context.settings.max_body_bytes, required=required)
 

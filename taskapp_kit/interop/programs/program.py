@@ -126,8 +126,8 @@ class AgentProgram:
     async def play(self, env: LoopEnvironment, model: LoopModel, task: Any) -> None:
         """Run the program for one episode.
 
-        Raises PolicyStops if the program reaches a limit, ProgramFailed if it fails, SandboxError if the sandbox fails,
-        and the exceptions of the model calls.
+        Raises PolicyStops if the program reaches a limit, ProgramFailed if the program fails, and SandboxError if the
+        sandbox fails. Exceptions of the model calls are not caught.
         """
         inputs = finished(self.inputs(task)) if callable(self.inputs) else self.inputs
         level = BOX_LEVEL if self.boxed else CHILD_LEVEL

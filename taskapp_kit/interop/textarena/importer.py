@@ -60,9 +60,9 @@ def from_textarena(
         game: An id of TextArena's registry.
         players: The number of seats.
         seat: The policy's seat. The first seat is 0.
-        opponent: The player of the other seats. It is the role of a model, such as `opponent` for the model that the
-            variables `TASKAPP_OPPONENT_…` configure, or a function `fn(observation, rng) -> move`, where rng is the
-            episode's random generator.
+        opponent: The player of the other seats. A string is the role of a model: the variable `TASKAPP_OPPONENT_URL`,
+            for example, contains the URL of the model in the role `opponent`. A function has the signature
+            `fn(observation, rng) -> move`, where rng is the episode's random generator.
         sample: `fn(rng) -> move`, for the policy `random`.
         configurable: Options that a caller may set in env.config. It maps each name to a default (bool, int, float or
             str) or to (annotation, default).

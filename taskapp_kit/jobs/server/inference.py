@@ -1,7 +1,7 @@
 """The inference route, which serves trained models by name to the organization whose job trained them.
 
-A model's name contains its job's id, and the store has the job's organization. If the job is not in this store (because
-the model was imported or the store was replaced), the model belongs to the backend's operator, because anyone can write
+A model's name contains its job's id, and the store has the job's organization. If the model was imported or the store
+was replaced, the job is not in this store. The model then belongs to the backend's operator, because anyone can write
 any job id into an archive. Models of other organizations are reported as not found. Prepared base models are available
 to all keys. Paths in requests are never opened.
 """

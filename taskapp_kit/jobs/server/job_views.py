@@ -59,7 +59,7 @@ def event_view(job_id: str, row: JobEventRow) -> dict[str, Any]:
     """Return an event for a response.
 
     `seq` starts at 1 within each job and has no gaps. If the job later went back to a checkpoint before this event,
-    `superseded_by` is the `seq` of the event that reports the return, because the job repeats this part.
+    `superseded_by` is the `seq` of the event that reports the return. The job then repeats this part.
     """
     event = row.event
     return {

@@ -40,7 +40,7 @@ JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class BackendContext:
     """The dependencies of the routes.
 
-    box: None if sealed keys cannot be opened. trainers: The trainers' names, by id.
+    box: Opens sealed keys. None if PyNaCl is not installed. trainers: The trainers' names, by id.
     """
 
     jobs: Jobs
