@@ -74,7 +74,7 @@ def sentence(text: Any, key: str | None = None, least: int = LEAST_FRAGMENT) -> 
 
 
 def ended(text: str) -> str:
-    """Return the text with a period at its end."""
+    """Return the text with a period at its end, unless it is empty or already ends with a punctuation mark."""
     return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 

@@ -46,7 +46,7 @@ async def forward(source: socket.socket, target: socket.socket | None) -> None:
 
 
 async def connect(client: socket.socket, path: str, places: asyncio.Semaphore) -> None:
-    """Connect a client to the socket, from the client's first byte to the end of the response."""
+    """Forward data between a client and the Unix socket, from the client's first byte to the end of the response."""
     loop = asyncio.get_running_loop()
     with client, contextlib.suppress(OSError, TimeoutError):
         first = await loop.sock_recv(client, CHUNK)  # a client that sends nothing does not occupy a place
