@@ -150,7 +150,7 @@ def server_address(parts: ClassParts, url: str, expected: str) -> str:
 
 
 def header_values(parts: ClassParts, headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with the values of the environment variables that they name.
+    """Return the headers, with the name of each environment variable replaced with its value.
 
     Raises DeclarationError if a variable's name is invalid, and Unavailable if a variable is not set.
     """

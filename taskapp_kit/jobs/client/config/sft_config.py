@@ -1,7 +1,7 @@
 """The config for fine-tuning on conversations (`taskapp train --type sft`): a TOML file that is validated completely.
 
-Sections and keys that RL configs share have the same names and meanings. The tables in `docs/train/fine-tuning.md` are
-generated from this module.
+Sections and keys that also exist in RL configs have the same names and meanings in both. The tables in
+`docs/train/fine-tuning.md` are generated from this module.
 """
 
 from __future__ import annotations
