@@ -1,4 +1,4 @@
-"""The result of a rollout, which executors, the store, responses and the log share, and its row."""
+"""The class `Rollout`: the result of one rollout, which executors, the store, responses and the log read."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ class Rollout:
         policy: The name of the policy that acted.
         environment: The environment's name.
         version: The environment's version.
-        split: The split of the seed.
+        split: The split that contains the seed.
         seed: The seed of the episode.
         status: `terminated`, `truncated` or `failed`.
         stop_reason: Why the episode ended: a code, listed in docs/reference/contract.md.
         length: The number of steps.
         total_reward: The sum of the steps' rewards.
-        metrics: Numbers of the episode.
-        usage: The numbers of tokens, with the endpoint's names.
+        metrics: The kit's and the environment's metrics of the episode.
+        usage: The policy's token counts, under the names that the model's endpoint uses.
         final_state: The environment's end state. It is private: it is stored separately, and responses never contain it.
         ops_executed: The number of executed ops. A policy turn counts 2, a scripted action 1.
         digest: The hash of the episode, or None if the episode failed. If only the scoring failed, it is set.
         observation_digest: The hash that includes images. It is also None if the caller requested no images.
-        cost: The cost of the policy's calls with a price in US dollars, or None.
-        models: What each model used, including the models of judges and of the environment.
+        cost: The cost in US dollars of the policy's model calls whose price is known, or None if no price is known.
+        models: The calls, tokens and cost of each model, including the models of judges and of the environment.
         scorecard: The scores; empty unless the rollout was scored.
-        failure: The failure, or None.
+        failure: The failure, or None if the rollout was scored.
         cause: The exception behind a failure, for the log.
         judging: All judge calls. Private, like `final_state`.
         auxiliary_calls: All model calls by the environment. Private, like `final_state`.
         warnings: Messages for the caller.
-        seconds: Time in environment, policy and scoring.
+        seconds: The seconds spent in the environment, the policy and scoring.
         inference_url: The model's address, without a key.
-        correlation_id: The caller's id of the trace.
+        correlation_id: The caller's id for this rollout's trace.
         rollout_id: Set by the executor, like everything below.
-        created_at: Unix seconds.
+        created_at: The time of the request in Unix seconds.
         versions: The versions of the kit, the app and the environment, and the git commit (None outside a checkout).
-        timing: `seconds` with `framework` and `total`.
+        timing: `seconds`, plus `total` (including waiting) and `framework` (the rest of the total).
         pictures: PNG bytes of images by their SHA-256.
-        stored: The row to store, or None.
+        stored: The row to store, or None if the rollout is not stored.
         body: The response to `POST /rollout` as JSON, if a worker process wrote it.
     """
 
@@ -120,7 +120,10 @@ class Rollout:
         trajectory: Trajectory | None = None,
         **given: Any,
     ) -> Self:
-        """Return the result of an episode in this process. trajectory: The fold of `events`. given: Additional fields."""
+        """Create the result from the events of an episode.
+
+        trajectory: The fold of `events`, if it is already known. given: Values of further fields.
+        """
         folded = fold(events) if trajectory is None else trajectory
         given.setdefault("status", folded.status)
         models = _models_of(folded, given.get("auxiliary_calls") or (), given.get("judging") or JudgeRecord())
@@ -173,12 +176,15 @@ class Rollout:
 
     @property
     def total_cost(self) -> float | None:
-        """Return the cost of all calls with a price in US dollars, including judges and the environment, or None."""
+        """Return the cost in US dollars of all model calls whose price is known, or None if no price is known.
+
+        This includes the calls of judges and of the environment.
+        """
         return known_sum(use["cost"] for use in self.models)
 
     @property
     def tokens(self) -> int | None:
-        """Return the prompt and completion tokens of all turns, or None if no endpoint counted them."""
+        """Return the number of prompt and completion tokens in all turns, or None if no endpoint counted them."""
         counts = [self.usage[name] for name in TOKEN_COUNTS if name in self.usage]
         total = sum(counts)
         return int(total) if counts and 0 <= total < 2**63 else None
@@ -186,7 +192,7 @@ class Rollout:
     def row(self) -> RolloutRow:
         """Return the row for lists and aggregates.
 
-        For a failed rollout, it has the numbers until the failure and no scores.
+        The row of a failed rollout contains the numbers up to the failure, but no scores.
         """
         row = RolloutRow(
             status=self.status,
@@ -243,7 +249,7 @@ class Rollout:
         pictures: dict[str, bytes],
         answer: bytes | None,
     ) -> Rollout:
-        """Return the inverse of `to_json`, with the parts that were sent separately."""
+        """Create the rollout from the result of `to_json` and the parts that the worker sent separately."""
         failure, judging = body.pop("failure"), body.pop("judging")
         return Rollout(
             request,
@@ -259,7 +265,7 @@ class Rollout:
 
 
 def failure_of(events: list[Event]) -> Failure | None:
-    """Return the failure of the last `failed` event, or None."""
+    """Return the failure of the last `failed` event, or None if there is no such event."""
     return next((event.failure() for event in reversed(events) if type(event) is Failed), None)
 
 

@@ -22,7 +22,7 @@ class ScoreRanges:
     def of_task_info(cls, info: Mapping[str, Any], aggregation: Any) -> ScoreRanges:
         """Derive the ranges from a `/task_info` response and the outcome's aggregation.
 
-        If it is malformed, they are unbounded.
+        If the response is malformed, the ranges are unbounded.
         """
         try:
             weights, outcome = info["reward"], info["rubric"]["outcome"] or {"criteria": []}
@@ -44,7 +44,7 @@ class ScoreRanges:
         return cls(reward, criteria)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the ranges as JSON for `config.json`. A missing bound is null."""
+        """Return the ranges as JSON for an evaluation's `config.json`. A missing bound is null."""
         return {
             "reward": _bounds(self.reward),
             "criteria": {name: _bounds(scale) for name, scale in self.criteria.items()},
@@ -52,7 +52,7 @@ class ScoreRanges:
 
     @classmethod
     def from_json(cls, body: Any) -> ScoreRanges:
-        """Return the inverse of `to_json`. If `body` is malformed, the ranges are unbounded."""
+        """Create the ranges from the result of `to_json`. If `body` is malformed, the ranges are unbounded."""
         try:
             return cls(_range(body["reward"]), {name: _range(scale) for name, scale in body["criteria"].items()})
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -16,7 +16,7 @@ JUDGES_SKIPPED = "judges_skipped"
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A score with its reason. If a rubric returns a grade, the scorecard shows both.
+    """A score with its reason. If a rubric returns a grade, the scorecard shows the score and the reason.
 
     Attributes:
         score: 1.0 for a right answer and 0.0 for a wrong answer. A rubric that creates grades may use any value of its
@@ -75,8 +75,8 @@ class CriterionScore:
         seconds: The wall time of scoring.
         cost: The cost in US dollars, or None if no model was called or the price is unknown.
         spread: The highest minus the lowest of a judge's samples, or None for fewer than two samples.
-        normalised: The score's position in its scale, from 0 to 1, which is used for the outcome. None if the score is None,
-            if it is outside the scale (weight 0), and for criteria of events, which have no scale.
+        normalised: The score's position in its scale, from 0 to 1. The outcome score is computed from it. None if the score
+            is None or outside its scale (only possible with weight 0), and for events criteria, which have no scale.
     """
 
     name: str
@@ -106,21 +106,21 @@ def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
 class JudgeCall:
     """One reply of a judge's model, which may be unusable.
 
-    Private fields of the task are replaced in all strings.
+    All strings are masked: they contain no values of the task's private fields.
 
     Attributes:
         judges: The names of the judges in this call.
-        role: The model's role.
+        role: The role under which the judge's model is configured.
         model: The model's name.
-        sample: The index of the sample over all models, from 0.
-        ask: The number of the attempt to get this sample, from 1.
+        sample: The index of the judgement, from 0. Each model of a judge judges `samples` times, and all are counted.
+        ask: The number of the attempt to get this judgement, from 1.
         prompt: SHA-256 (hex) of the prompt, a key of `JudgeRecord.prompts`.
         verdict: The parsed reply, or None if the reply was unusable.
         problem: Why the reply was unusable.
         text: The reply as received, truncated.
         seconds: The duration of the call.
-        cost: The cost in US dollars, if the price is known.
-        attempts: The attempts of the HTTP client.
+        cost: The cost in US dollars, or None if the price is unknown.
+        attempts: How many times the HTTP client sent the request.
     """
 
     judges: list[str]
@@ -142,8 +142,8 @@ class JudgeCall:
 class JudgeRecord:
     """All judge calls in the scoring of a rollout, and their prompts by SHA-256. Equal prompts are stored once.
 
-    prompts: The messages as they were sent, without random delimiters, with private fields of the task replaced, and with
-    images as `{"image": hash}`.
+    prompts: The messages as they were sent, but without random delimiters, with the task's private fields masked, and with
+    each image replaced with `{"image": hash}`.
     """
 
     prompts: dict[str, Json] = field(default_factory=dict)
@@ -153,9 +153,9 @@ class JudgeRecord:
         return bool(self.calls)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record for the store, with private data.
+        """Return the record for the store. It contains private data.
 
-        `rollout.details.model_calls` returns the data that is shown.
+        `rollout.details.model_calls` returns the record without private data, which may be shown.
         """
         return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
 
@@ -228,13 +228,13 @@ unpriced_calls and unpriced_tokens for calls without a price.
 
 
 def tokens_of(usage: Mapping[str, float]) -> float:
-    """Return the number of prompt and completion tokens in a `usage`, or the total if only the total is known."""
+    """Return the sum of the prompt and completion tokens in `usage`, or its `total_tokens` if it does not contain them."""
     counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
     return math.fsum(counts) if counts else usage.get("total_tokens", 0.0)
 
 
 def model_use(role: str, model: object, usage: Mapping[str, float], cost: object, calls: int = 1) -> ModelUse:
-    """Return the ModelUse of some calls. cost: The cost in US dollars, or None if the price is unknown."""
+    """Return the ModelUse of `calls` calls of a model. cost: The cost in US dollars, or None if the price is unknown."""
     priced = isinstance(cost, int | float)
     tokens = tokens_of(usage)
     unpriced: ModelUse = {"unpriced_calls": 0 if priced else calls, "unpriced_tokens": 0.0 if priced else tokens}
@@ -243,7 +243,7 @@ def model_use(role: str, model: object, usage: Mapping[str, float], cost: object
 
 
 def summed(uses: Iterable[ModelUse]) -> list[ModelUse]:
-    """Return the sums for each model and role."""
+    """Add up the uses of each model in each role."""
     found: dict[tuple[str, str], ModelUse] = {}
     for use in uses:
         total = found.setdefault((use["role"], use["model"]), {**use, **dict.fromkeys(_COUNTS, 0), "cost": None})

@@ -51,7 +51,7 @@ class Interval:
         high: The upper end, or None as with `low`.
         standard_error: The standard error of the mean, or None with fewer than two clusters.
         n: The number of values.
-        method: The method that was used.
+        method: The method that was used, bootstrap or t.
 
     If all values in a sample are equal, the interval has width 0, although values outside of the sample may differ.
     """
@@ -80,11 +80,11 @@ class PairedDifference:
         losses: The number of pairs in which the other value is lower.
         sign_p: The p-value of the exact two-sided sign test over clusters with a difference. It is 1 if no cluster differs,
             and None for an empty list of pairs.
-        permutation_p: The p-value of the two-sided permutation test, which flips the signs of clusters. 1 or None as
-            `sign_p`.
-        clusters_needed: How many clusters are needed to find a difference of this size and spread with probability POWER, at
-            the interval's confidence, both by t and by the permutation test. Assumes that the same share of clusters differs.
-            None with fewer than two clusters, or if the mean difference is 0.
+        permutation_p: The p-value of the two-sided permutation test, which flips the signs of clusters. It is 1 or
+            None in the same cases as `sign_p`.
+        clusters_needed: How many clusters are needed so that both the t test and the permutation test find a difference of
+            this size and spread with probability POWER, at the interval's confidence. Assumes that the share of clusters that
+            differ stays the same. None with fewer than two clusters, or if the mean difference is 0.
     """
 
     interval: Interval
@@ -140,7 +140,7 @@ def mean_interval(
         method: The preferred method.
         confidence: The probability with which the interval contains the true mean.
         resamples: The number of resamples of a bootstrap.
-        bounds: The possible values. The interval is clipped to them, unless a value is outside.
+        bounds: The range within which every value should lie. The interval is clipped to it, unless a value is outside.
     """
     if not values:
         return Interval(None, None, None, None, 0, 0, method, confidence)
@@ -173,7 +173,7 @@ def paired_difference(
     resamples: int = RESAMPLES,
     bounds: Range = UNBOUNDED,
 ) -> PairedDifference:
-    """Compare paired values: baseline[i] with other[i], which belong to clusters[i]. bounds: The possible differences."""
+    """Compare baseline[i] with other[i]. Both belong to clusters[i]. bounds: The range of the possible differences."""
     differences = [0.0 if abs(two - one) <= TIE else two - one for one, two in zip(baseline, other, strict=True)]
     interval = mean_interval(
         differences, clusters, method=method, confidence=confidence, resamples=resamples, bounds=bounds
@@ -212,7 +212,8 @@ def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES
     """Return the two-sided p-value of the paired permutation test, or None if `differences` is empty.
 
     The test flips the signs of the differences, which must be independent of each other. With at most ENUMERATED_CLUSTERS
-    differences that are not 0, p is exact. With more, it is (1 + reached)/(1 + resamples), so it is never 0.
+    differences that are not 0, p is exact. With more, p is (1 + reached)/(1 + resamples), so it is never 0. `reached` is the
+    number of resamples whose absolute sum is at least the observed one.
     """
     if not differences:
         return None
@@ -229,7 +230,7 @@ def permutation_test(differences: Sequence[float], *, resamples: int = RESAMPLES
 
 
 def _signed_sums(sizes: Sequence[float]) -> list[float]:
-    """Return the sum of the sizes for each combination of signs."""
+    """Return one sum of the sizes for each possible combination of their signs."""
     totals = [0.0]
     for size in sizes:
         totals = [total + sign for total in totals for sign in (size, -size)]
@@ -255,7 +256,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def _t_within(angle: float, degrees: int) -> float:
-    """Return the probability that |t| ≤ √degrees · tan(angle). Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """Return the probability that |t| ≤ √degrees · tan(angle). See Abramowitz and Stegun 26.7.3 and 26.7.4."""
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = degrees % 2
     term, terms = (cosine if odd else 1.0), []
@@ -267,7 +268,7 @@ def _t_within(angle: float, degrees: int) -> float:
 
 
 def _centred_sums(values: Sequence[float], clusters: Sequence[Hashable], centre: float) -> list[tuple[float, int]]:
-    """Return, for each cluster, the sum of its values minus `centre`, and the number of values.
+    """Subtract `centre` from each value. Return, for each cluster, the sum of its values and their number.
 
     The list is sorted, so that the clusters' names do not matter.
     """
@@ -286,7 +287,7 @@ def _standard_error(sums: Sequence[tuple[float, int]]) -> float | None:
 
 
 def _resampled_means(sums: Sequence[tuple[float, int]], resamples: int) -> Iterator[float]:
-    """Yield the means of resamples, which have the same number of clusters, drawn with replacement. Values are centered."""
+    """Yield the mean of each resample: as many clusters as the sample has, drawn with replacement. `sums` are centered."""
     count = len(sums)
     choices = derived_rng("bootstrap", count).choices
     sizes = {size for _, size in sums}
@@ -310,9 +311,9 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _clusters_needed(interval: Interval, differing: int) -> int | None:
-    """Return the larger of the numbers of clusters that t and the permutation test need.
+    """Return how many clusters both the t test and the permutation test need.
 
-    differing: How many clusters differ.
+    Returns None if the mean is 0 or the standard error is unknown. differing: How many clusters of the sample differ.
     """
     mean, error = interval.mean, interval.standard_error
     if not mean or error is None:

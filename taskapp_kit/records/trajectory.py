@@ -237,7 +237,7 @@ class Trajectory:
         return hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def observation_digest(self, digest: str | None = None) -> str:
-        """Return the digest that includes images. It is equal if and only if the digests and the images are equal.
+        """Return the digest that includes images. Two episodes have the same one if their digests and images are equal.
 
         An image from an array is compared by width, height and raw RGB, and an image from PNG by its bytes. Without images,
         the result equals the digest. If events were read without the bytes of their images, the result is different.

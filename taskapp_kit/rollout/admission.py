@@ -57,12 +57,13 @@ Asked = Callable[["dict[str, Json] | None"], None]
 
 
 class QuickDriver(Protocol):
-    """Runs short turns of an episode without waking the rollout's task."""
+    """Runs short turns of an episode without waking the rollout's asyncio task."""
 
     def quick(self, reply: ChatReply, asked: Asked) -> bool:
-        """Continue with a reply without waking the rollout's task. Return False if the task has to continue instead.
+        """Run the policy's turn with this reply without waking the rollout's asyncio task, and call `asked` afterwards.
 
-        If this returns False, or calls `asked` with None, `Answers` must return the same reply to wake the task.
+        Returns False if the turn cannot be run this way. If this method returns False or calls `asked` with None, the
+        caller must wake the task: the call of `Answers` that the task awaits must return the same reply.
         """
         ...
 
@@ -88,8 +89,8 @@ class RunningRollout:
         seconds: The deadline, in seconds after `began`.
         own: Whether a policy object in this process replaces the requested policy.
         task: The asyncio task that runs the rollout.
-        driver: Runs short turns without waking the task. None while that is not possible.
-        recorded: The rollout's events. None before it runs.
+        driver: Runs short turns without waking the asyncio task. None while that is not possible.
+        recorded: The rollout's events, or None before the rollout runs.
         settling: Whether the rollout has ended and its result is being stored.
         stopped: The failure with which the server ended the rollout, or None.
     """
@@ -109,7 +110,7 @@ class RunningRollout:
     stopped: Failure | None = None
 
     def events(self) -> list[Event]:
-        """Return the events so far. Callable at any time, even on the event loop while the rollout's thread hangs."""
+        """Return the events so far. You can call this at any time, even on the event loop while the rollout's thread hangs."""
         return [] if self.recorded is None else self.recorded.events()
 
 
@@ -181,8 +182,8 @@ class AdmissionControl:
             raise Saturated(f"This server is already running {self._taken} rollouts, which is its limit.")
         if caller.max_in_flight is not None and (own := self._own(caller.key_label)) >= caller.max_in_flight:
             raise Saturated(
-                f"The key {caller.key_label!r} has reached its limit: {own} of its rollouts are running or have a response "
-                "that was not read yet.",
+                f"The key {caller.key_label!r} has reached its limit. Rollouts that are running or have a response that was "
+                f"not read yet: {own}.",
                 code="key_quota_reached",
             )
         # Planning may wait for the store, so count first: two requests must not both get the last slot.
@@ -329,10 +330,10 @@ Write = Callable[[], Awaitable[Any]]
 class StoreState:
     """Tracks whether writes to the store succeed. Use it on one event loop, and close it before the store.
 
-    A rollout takes minutes and model calls, and its client gets an error if the rollout cannot be stored. After a failed
-    write, new rollouts are therefore rejected before they run. Every PROBE_SECONDS, the same
-    write is retried, because on a full disk a smaller write may succeed although a rollout cannot be stored. A retry may
-    store a rollout whose client has already received `store_failed`.
+    A rollout takes minutes and costs model calls, and its client gets an error if the rollout cannot be stored. After a
+    failed write, new rollouts are therefore rejected before they run. Every PROBE_SECONDS, the same write is retried: on a
+    full disk, a smaller write may succeed although a rollout cannot be stored. A retry may store a rollout whose client has
+    already received `store_failed`.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -47,7 +47,7 @@ class Description:
     def taskset(self, environment: EnvironmentSpec) -> dict[str, Json]:
         """Return the response of `/task_info` without a seed: the task set, and the fields that all tasks have in common.
 
-        The SDK's client parses this response as a TaskInfo, although the SDK's server does not send one.
+        The client of the Synth SDK parses this response as a TaskInfo, although the SDK's own server does not send a TaskInfo.
         """
         fixed = self._environment(environment)
         taskset = {**fixed["dataset"], "environments": list(self._spec.environments)}
