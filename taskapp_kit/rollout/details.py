@@ -141,7 +141,7 @@ class AuxiliaryCall:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCallDetails:
-    """One reply of a judge's model, usable or not, with private fields masked. See `contract.scorecard.JudgeCall`."""
+    """One reply of a judge's model, usable or not, with private fields masked. See `JudgeCall`."""
 
     judges: tuple[str, ...]
     role: str
@@ -160,7 +160,7 @@ class JudgeCallDetails:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetails:
-    """Where and why a rollout failed. taskapp-kit wrote the message."""
+    """Where and why a rollout failed. `message` was written by taskapp-kit, not by a model or an environment."""
 
     boundary: str
     code: str
@@ -263,9 +263,9 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
 def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
     """Return the calls of judges and of the environment's models in a rollout's private column, without private values.
 
-    The result has the fields `judge_calls` (as in `JudgeRecord.to_json`) and `auxiliary_calls`, each only if there were
-    calls of this kind. The task's private fields were masked when the calls were stored. The final state, which a judge may read,
-    is masked here in the judges' prompts and replies.
+    The result has the fields `judge_calls` (as in `JudgeRecord.to_json`) and `auxiliary_calls`. A field is omitted
+    if there were no such calls. The task's private fields were masked when the calls were stored. The final state, which a
+    judge may read, is masked here in the judges' prompts and replies.
     """
     shown: dict[str, Json] = {}
     record = private.get("judge_calls")
@@ -282,7 +282,7 @@ def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _masked_prompt(prompt: Json, mask: Callable[[str], str]) -> Json:
-    """Return a judge's prompt with the material masked. The system message, which contains the rules, is unchanged."""
+    """Mask all messages of a judge's prompt except the system message, which contains only the rules for the judge."""
     if not isinstance(prompt, list):
         return mapped_json(prompt, mask)
     return [message if message.get("role") == "system" else mapped_json(message, mask) for message in prompt]

@@ -1,4 +1,4 @@
-"""An episode whose caller makes the decisions, and the calls of this caller."""
+"""An episode whose decisions a caller makes, and the caller's session calls, which may be repeated."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_JOINED = 8
 class DrivenEpisode:
     """A running episode, from the caller's side.
 
-    `begin` starts the episode's task, and `decide` sends a decision. Both return a future for the episode's next pause,
-    which is the policy's next request, the scored rollout, or the exception that ended the episode.
+    `begin` starts the asyncio task of the episode, and `decide` sends a decision. Both return a future for the episode's next
+    pause. Its result is the policy's next request or the scored rollout; its exception is the one that ended the episode.
 
     Attributes:
         rollout: The rollout, or None before it has begun.
@@ -84,7 +84,7 @@ class DrivenEpisode:
         return {name: math.fsum(parts[name] for parts in self.given) for name in ("env", "event")}
 
     async def begin(self, rollout: RunningRollout, run: Run) -> asyncio.Future[dict[str, Json] | Rollout]:
-        """Start the episode's task. After this returns, cancelling the task releases the rollout's capacity."""
+        """Start the asyncio task of the episode. Once this has returned, cancelling the task releases the rollout's capacity."""
         self.rollout = rollout
 
         async def played() -> Rollout:
@@ -144,7 +144,7 @@ class DrivenEpisode:
             await asyncio.wait((self._task,))
 
     def _ended(self, task: asyncio.Task[Rollout]) -> None:
-        """Store the task's result. No reference cycle remains, so ended sessions need no garbage collection."""
+        """Keep the asyncio task's result but drop the task, so that an ended session is freed without garbage collection."""
         if self._task is None:
             return
         self._task = None
@@ -186,7 +186,7 @@ class SessionCall:
         self._waiting.clear()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run the call as a task and return the task."""
+        """Run the call as an asyncio task and return the task."""
         self.task = asyncio.create_task(work)
         self.task.add_done_callback(self._ended)
         return self.task

@@ -50,7 +50,7 @@ class Executor:
 
     pinned_threads: the threads for whole rollouts. model_threads: the threads for rollouts that mostly wait for a model, of
     which there may be many. models: the server's models. stores: whether to create rows for a store. versions: the versions
-    of the kit, the app and the commit, as in the response. cancelled: a coroutine function that receives the result of a
+    of the kit and the app, and the git commit, as in the response. cancelled: a coroutine function that receives the result of a
     rollout whose task was cancelled, before the cancellation continues.
     """
 
@@ -126,7 +126,7 @@ class Executor:
         return ask
 
     def handoffs(self, thread: SharedThread) -> HandoffLimit:
-        """Return the limit on handoffs for shared threads or for dedicated threads, depending on `thread`."""
+        """Return the limit for shared threads or the limit for dedicated threads, depending on `thread`."""
         return self._shared_handoffs if thread.is_shared else self._own_handoffs
 
     async def _in_a_thread(
@@ -191,7 +191,7 @@ class Executor:
     async def cancel(
         self, rollout: RunningRollout, events: list[Event], send_rest: Callable[[Sequence[Event]], None]
     ) -> None:
-        """Report a rollout whose task was cancelled, with the events so far."""
+        """Report a rollout whose asyncio task was cancelled, with the events so far."""
         result = self.give_up(rollout, events, rollout.stopped or cancelled(), send_rest)
         await self._cancelled(rollout, result)
 
@@ -322,9 +322,10 @@ SHARED_HANDOFFS = 8
 
 
 class HandoffLimit:
-    """Limits how many model rollouts run in their threads at once. More of them would contend and delay the event loop.
+    """Limits how many jobs (turns or scorings of model rollouts) run in threads at once.
 
-    A long handoff releases its slot, because it probably waits for something outside this interpreter.
+    More jobs would contend for the interpreter and delay the event loop. A job that takes long releases its slot early,
+    because it probably waits for something outside this interpreter.
     """
 
     def __init__(self, limit: int, patience_seconds: float = 0.01) -> None:
@@ -333,7 +334,7 @@ class HandoffLimit:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for a slot and occupy it during one handoff."""
+        """Wait for a slot and occupy it during one job."""
         await self._free.acquire()
         held = True
 
@@ -371,7 +372,7 @@ class _ThreadReport:
         self._known: list[Event] | None = None
 
     def stop(self, reason: Literal["timeout", "cancelled"]) -> None:
-        """Ask the thread to end the episode. If it is cancelled, drop all later events, including the end event."""
+        """Ask the thread to end the episode. If the reason is "cancelled", drop all later events, including the end event."""
         if reason == "cancelled":
             self.until_now()
         self.port.stop(reason)

@@ -64,7 +64,7 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
 
 
 def until_called(episode: Episode) -> Failure | None:
-    """Run up to the first `Called`, after which `episode.view` is set. Return the failure of reset, or None."""
+    """Run up to the first `Called`, after which `episode.view` is set. Return the failure of `reset`, or None if it succeeded."""
     events = episode.events()
     try:
         for event in events:

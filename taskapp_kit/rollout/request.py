@@ -56,9 +56,9 @@ class NoPolicy:
 class RequestPlanner:
     """Plans requests for one app, or rejects them.
 
-    folder: the directory of the author's file. max_calls: how many calls of one reply are executed. skip_judges: whether to
-    call no judges and add a warning to the rollout. models: checks the address of the policy's model. If it is None, plans
-    have no endpoint.
+    folder: the directory of the author's file. max_calls: the limit on tool calls that are executed from one reply.
+    skip_judges: whether to skip the judges and add a warning to the rollout. models: checks the address of the policy's
+    model. If it is None, plans have no endpoint.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RequestPlanner:
         Args:
             request: The request.
             own: A policy object that replaces the requested policy.
-            stored: The rollout that a `replay` repeats. The request gets the rollout's episode.
+            stored: The rollout that a `replay` repeats. The plan uses its environment, split, seed, config and sample.
             recording: The recording to replay if the request already has the stored episode.
             session: Whether a session's caller decides instead of the requested policy.
             answered: Whether the caller supplies the model's replies, so that the plan needs no endpoint.
@@ -249,7 +249,7 @@ def no_such_recording(rollout_id: str) -> RequestError:
 
 
 def _address(request: RolloutRequest) -> GivenUrl | None:
-    """Return the model's address and its field in the request, or None. Raises RequestError if it is not a string."""
+    """Return the model's address and its field in the request, or None if it is not set. Raises RequestError for a non-string."""
     return given_url(request.policy.config, request.inference_url)
 
 

@@ -1,8 +1,8 @@
 """One session: an environment that stays open between the calls of an outside caller, who makes the decisions.
 
-Each episode of a session is a rollout (`Service.run`) in a separate task. The caller replaces the model: instead of calling a
-model, the episode waits in `DrivenEpisode.answers` for the next call. Threads, worker processes, limits, refusals, failures,
-scoring and the store therefore work as for `POST /rollout`.
+Each episode of a session is a rollout (`Service.run`) in a separate asyncio task. The caller replaces the model: instead of
+calling a model, the episode waits in `DrivenEpisode.answers` for the caller's next decision. Threads, worker processes, limits, refusals,
+failures, scoring and the store therefore work as for `POST /rollout`.
 """
 
 from __future__ import annotations
@@ -219,7 +219,10 @@ class EnvironmentSession:
         self.used_at = self._clock.monotonic()
 
     def attach(self, leave: Callable[[str], None]) -> None:
-        """Let one connection drive the session. leave: is called with the reason if another takes over or the session closes."""
+        """Let one connection drive the session.
+
+        leave: is called with the reason if another connection takes over or the session closes.
+        """
         if self._leave is not None:
             self._leave("replaced")
         self._leave = leave
@@ -492,7 +495,7 @@ def _weighted(weight: float, score: float | None, paid: float) -> float | None:
 
 
 def _with_own_places(error: RequestError) -> RequestError:
-    """Return the error with field locations for a reset, whose top level has the fields of a rollout's `env`."""
+    """Correct the error's field locations: a reset request has the fields of a rollout's `env` at its top level."""
     fields = tuple(
         replace(field, loc=("body", *field.loc[2:])) if field.loc[:2] == ("body", "env") else field
         for field in error.fields

@@ -1,7 +1,7 @@
 """Rollouts that clients can join, follow or fetch later, by Idempotency-Key or by id.
 
-Each rollout is a `SharedRollout` in a separate task. The coordinator stores the result for 24 h, so that other processes with
-the same store can also find it.
+Each rollout is a `SharedRollout` in a separate asyncio task. The coordinator stores the result for 24 h, so that other
+processes with the same store can also find it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class SharedRollouts:
         await self._coordinator.close()
 
     async def settled(self) -> None:
-        """Wait until all ended rollouts of this process are settled. Call this after `Service.drain`."""
+        """Wait until the results of all ended rollouts of this process are stored. Call this after `Service.drain`."""
         waiting = [shared.task for shared in self._by_id.values() if shared.task is not None and shared.is_local]
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSING_SECONDS)
@@ -318,7 +318,7 @@ class SharedRollouts:
         return over
 
     async def _deliver(self, shared: SharedRollout, over: EndedRollout, *, with_events: bool) -> StoredResult:
-        """Settle `shared` with the result of a rollout that has already ended."""
+        """Set the result of `shared` to the result of a rollout that has already ended."""
         shared.replayed = True
         shared.ended_result = over
         if with_events:

@@ -116,7 +116,7 @@ class SharedRollout:
 
     @property
     def answer_bytes(self) -> int:
-        """The size of the response in bytes, or 0 before there is one."""
+        """The size of the response in bytes, or 0 if the rollout has no response yet."""
         done = self._over.done() and not self._over.cancelled() and self._over.exception() is None
         return len(self._over.result().answer or b"") if done else 0
 

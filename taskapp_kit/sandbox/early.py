@@ -24,7 +24,7 @@ START_SECONDS = 10.0
 
 
 class EarlyStart:
-    """The interpreter for a box's next program, which a dedicated thread starts.
+    """The interpreter for a box's next program. A dedicated thread starts the interpreter.
 
     The thread must live as long as the interpreter, because the kernel kills a box when the thread that started it ends.
     Programs with different limits do not use this interpreter.

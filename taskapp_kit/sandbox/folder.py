@@ -332,5 +332,8 @@ def sweep() -> int:
 
 
 def tool(name: str) -> str | None:
-    """Return the path of a system program, or None. PATH is ignored, because boxes only contain system directories."""
+    """Return the path of a system program, or None if it is not installed.
+
+    PATH is ignored, because boxes only contain system directories.
+    """
     return shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")

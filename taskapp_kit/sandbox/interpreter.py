@@ -1,4 +1,4 @@
-"""The Python that runs in a box, and the host's directories that boxes can read. They contain no installed packages."""
+"""The Python that runs in a box, and the host's directories that boxes can read. Boxes cannot read installed packages."""
 
 from __future__ import annotations
 

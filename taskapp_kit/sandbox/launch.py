@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def become(command: list[str]) -> None:
-    """Execute the command like `os.execvp`, but without imports, because the library may be inaccessible by now."""
+    """Execute the command like `os.execvp`, but without imports, because the standard library may be inaccessible by now."""
     reason = "No such file or directory"
     for folder in [""] if "/" in command[0] else PATH.split(":"):
         try:

@@ -125,7 +125,7 @@ def prepare(spec: EnvironmentSpec) -> None:
 
 
 def prepare_to_serve(spec: EnvironmentSpec) -> None:
-    """Run `prepare` before the first request. Raises Unavailable with the error's message, for the operator."""
+    """Run `prepare` before the first request. Raises Unavailable, with the error's message, if `setup_worker` raises."""
     try:
         prepare(spec)
     except KitError:
@@ -286,7 +286,7 @@ class EnvironmentHost:
         )
 
     def _checked(self, step: Step, where: str) -> Step:
-        """Return the step with plain JSON info and real booleans. If the step had to be changed, the observation is dropped.
+        """Return the step with plain JSON info and real booleans. A changed step is a copy without the observation.
 
         Raises EnvironmentProblem if a value is invalid.
         """

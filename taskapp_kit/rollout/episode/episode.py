@@ -248,7 +248,7 @@ class Episode:
         raise _Over("truncated", name)
 
     def _spoken(self, answer: Decision) -> Decision:
-        """Convert a call of the action for plain text to the text of the answer."""
+        """If the policy called the action for plain text, use the text in its arguments as the text of the reply."""
         words = self._text_action
         # Both ways to send plain text become one answer, so that rubrics, digests and transcripts do not depend on the
         # way.
@@ -261,7 +261,7 @@ class Episode:
         return answer
 
     def _cut(self, answer: Decision) -> Decision:
-        """Drop the calls beyond the limit, except the first one. Its refusal represents all of them."""
+        """Keep one tool call more than the limit allows, and drop the rest. The extra call is then refused for all of them."""
         # before the answer is recorded, or every event, prompt and page could contain thousands of calls
         max_stored = self.plan.max_calls + 1
         left_out = len(answer.tool_calls) - max_stored
@@ -272,7 +272,11 @@ class Episode:
         )
 
     def _calls(self, answer: Decision, *, by_policy: bool) -> list[ToolCall]:
-        """Return the answer's actions: the tool calls, or one call with the text, or one call without a tool."""
+        """Return the tool calls of the policy's reply.
+
+        Without tool calls, the text becomes a call of the action for plain text. If that is impossible, the result is one
+        call without a tool name, which is refused.
+        """
         if by_policy and self.plan.environment.one_answer:
             return [self._one_answer(answer)]
         if answer.tool_calls:
@@ -299,7 +303,8 @@ class Episode:
     def _step(self, host: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
         """Run one action in the environment. A refused action is a step whose observation contains the reason.
 
-        problem: the policy's message for a call without a tool, or for arguments that are text and not an object.
+        problem: the reason that the policy gave why the call has no tool name, or why its arguments are a string and not an
+        object.
         """
         index = self._steps
         self._steps += 1

@@ -25,7 +25,10 @@ class GlobalRandomWatch:
         return len(sys.modules) != self._modules
 
     def changed(self, environment: str) -> str | None:
-        """Return a warning, without a full stop, if the environment's episode changed a global state, or None."""
+        """Return a warning, without a full stop, if the environment's episode changed a global state.
+
+        Returns None if no state changed, or if a module was imported.
+        """
         after = _states()
         names = [name for name, state in self._states.items() if after[name] != state]
         if not names or self.imported:
@@ -37,7 +40,11 @@ class GlobalRandomWatch:
 
 
 def draw() -> None:
-    """Draw from each loaded global generator. An episode that sets the same seed as before then also changes the state."""
+    """Draw from each loaded global generator.
+
+    Call this before you create a GlobalRandomWatch. Otherwise, an episode that seeds a generator with the seed that the
+    generator already had would not change the state.
+    """
     random.random()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -60,7 +60,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
             try:
                 result.append(Scripted(op["tool"], plain(op.get("args", {}), "args")))
             except NotJson as error:
-                raise _bad_op(index, f"cannot be applied: {error}") from None
+                raise _bad_op(index, f"has arguments that are not JSON: {error}") from None
         elif word in AGENT_WORDS:
             result.append("agent")
         elif word not in ENVIRONMENT_WORDS:
@@ -70,7 +70,7 @@ def read_ops(ops: Sequence[Any]) -> tuple[Instruction, ...] | None:
 
 def _bad_op(index: int, found: str) -> RequestError:
     message = (
-        f'ops[{index}] {found}; expected "agent", "env", an object whose `type` is one of them, or '
+        f'ops[{index}] {found}. An op must be "agent", "env", an object whose `type` is one of them, or '
         '{"type": "env", "tool": NAME, "args": {…}}'
     )
     return RequestError(message, fields=(FieldProblem(("body", "ops", index), message, "unknown_op"),), code="bad_ops")

@@ -129,7 +129,7 @@ class ChildProcess:
         self._send(encode(message))
 
     def step_began(self, cell: int) -> int:
-        """Return when the current step of the job with this cell began, in monotonic nanoseconds, or 0 between steps."""
+        """Return when the current step of the job that uses this cell began, in monotonic nanoseconds, or 0 between steps."""
         return self._cells[cell] if self.alive else 0
 
     def ended(self, running: Running) -> None:

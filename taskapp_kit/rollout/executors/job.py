@@ -38,7 +38,7 @@ class WorkerDied(JobLost):
     """The child died while it ran the job.
 
     exit_code: the process's return code, negative for a signal. signal_name: the signal, such as "SIGSEGV", or None.
-    killed_for: why the parent killed the child, or None if it died by itself.
+    killed_for: why the parent killed the child, or None if the parent did not kill it.
     """
 
     def __init__(self, reason: str, exit_code: int | None = None, killed_for: KilledFor | None = None) -> None:
@@ -96,7 +96,7 @@ class Child(Protocol):
         ...
 
     def step_began(self, cell: int) -> int:
-        """Return when the current step of the job with this cell began, in monotonic nanoseconds, or 0 between steps."""
+        """Return when the current step of the job that uses this cell began, in monotonic nanoseconds, or 0 between steps."""
         ...
 
 

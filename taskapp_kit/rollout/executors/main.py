@@ -3,7 +3,7 @@
 REFERENCE is the app, as `find_app` accepts it. FOLDERS is the parent's `sys.path`, joined by `os.pathsep`. FD is the socket.
 A job is one rollout. Its frame contains the request with resolved split and seed, `recording` (for a replay), `rollout_id`,
 `created_at`, `versions`, `written` (whether to encode the response), `live` (whether to send each event immediately),
-`skip_judges` (whether to skip judges) and `max_calls` (how many calls of one reply are executed).
+`skip_judges` (whether to skip judges) and `max_calls` (the limit on executed tool calls in one reply).
 
 A running job sends frames `{"text": n, "pictures": [[hash, n], …]}`, where n is a number of bytes. The blob contains the
 encoded events and the PNG bytes in that order. The last frame also contains `outcome` and `body` (the number of

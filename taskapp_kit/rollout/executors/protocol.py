@@ -191,7 +191,7 @@ class WorkerJob:
         return self._stop
 
     def on_stop(self, call: Callable[[StopReason], None]) -> None:
-        """Run `call` in another thread when the job should end, or now if it already should. `call` must not block."""
+        """Run `call` in another thread when the job should end, or immediately if it should already end. It must not block."""
         self._on_stop = call
         if self._stop is not None:
             call(self._stop)
@@ -314,9 +314,9 @@ def serve_jobs(fd: int, load: Callable[[], Handler], threads: int = JOBS_AT_ONCE
     Args:
         fd: The number of the socket.
         load: Loads the data for all jobs (the app) and returns the handler of a job. If it raises, the message is sent to
-            the parent, and SystemExit ends the process. Slow imports belong in this function, because before this call
-            the process can outlive a parent that is killed. The handler runs in a reused thread and returns the last frame
-            and its blob. Its exceptions are sent to the parent as `raised`.
+            the parent, and SystemExit ends the process. Slow imports belong in this function, because until `serve_jobs` is
+            called, the process can outlive a parent that is killed. The handler runs in a reused thread and returns the last
+            frame and its blob. The handler's exceptions are sent to the parent as `raised`.
         threads: How many jobs run at once.
     """
     sock, cells = parent_socket(fd)

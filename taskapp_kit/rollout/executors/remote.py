@@ -56,9 +56,10 @@ class RolloutLost(Exception):
 
 
 class WorkerReport:
-    """The events of one rollout that a worker has sent. listener: receives them on the event loop, decoded or encoded.
+    """The events of one rollout that a worker has sent. listener: receives them on the event loop.
 
-    Events for a listener do not contain the private final state.
+    An EventBuffer receives encoded events, and any other listener decoded events. They do not contain the private final
+    state.
     """
 
     def __init__(self, listener: Listener | None = None) -> None:

@@ -4,10 +4,10 @@ Between two turns of a model, most environments work for less than a millisecond
 itself. A shared thread runs the calls of several rollouts one after the other. With 512 rollouts in flight, sharing takes 25 %
 less CPU time per turn than a thread for each rollout, and 50 % more rollouts run per second.
 
-Measurements decide about sharing. An environment shares threads while its calls take at most QUICK_SECONDS on average. One
-slow step, or a slow judge, ends the sharing for some time. Rollouts that already share a thread keep it, because an instance
-cannot change its thread. If a rollout blocks its thread permanently, the thread's other rollouts fail with ThreadBlocked, and
-the environment never shares threads again.
+An environment shares threads while its calls take at most QUICK_SECONDS on average. One slow step, or a slow judge, ends the
+sharing for some time. Rollouts that already share a thread stay in it, because an instance cannot change its thread.
+If a rollout blocks its thread permanently, the thread's other rollouts fail with ThreadBlocked, and the environment never
+shares threads again.
 """
 
 from __future__ import annotations
@@ -285,7 +285,8 @@ class SharedThread(PinnedThread):
     def soon(self, function: Callable[[], object], ended: Ended) -> bool:
         """Run one job in the next batch, while the event loop waits, if the environment's calls are short.
 
-        ended: a function that the event loop calls at the end of the job. Return False if the job was not accepted.
+        Returns False, and runs nothing, if they are not or if the thread is blocked. ended: a function that the event loop
+        calls at the end of the job.
         """
         assignment = self._assignment
         if assignment.blocked or not self._threads.short_calls(assignment.environment).expected():

@@ -40,8 +40,8 @@ def endpoint_of(
 ) -> Endpoint | None:
     """Return the endpoint of the policy's model, or None if the request has no address for a model.
 
-    top_level: the request's top-level `inference_url`. address: the result of `given_url`, which reads both addresses. cache:
-    whether replies may come from the response cache. Raises RequestError, which names the field, for an invalid value.
+    top_level: the request's top-level `inference_url`. address: the result of `given_url` for the request.
+    cache: whether replies may come from the response cache. Raises RequestError, which names the field, for an invalid value.
     """
     if address is None or address[1] != INFERENCE_URL:
         keys.check_config({"inference_url": top_level}, loc=("body",))

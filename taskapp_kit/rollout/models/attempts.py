@@ -243,7 +243,7 @@ class HostLimiter:
         return self.in_flight == 0 and not self._waiting
 
     async def enter(self, seconds: float) -> int:
-        """Wait for a free slot, and return the epoch for `leave`. Raises TimeoutError if no slot is free within `seconds`."""
+        """Wait for a free slot, and return the argument for `leave`. Raises TimeoutError if no slot is free within `seconds`."""
         # waiting calls come first, even if a slot has just become free
         if self.in_flight < int(self.limit) and not self._waiting:
             self.in_flight += 1
@@ -264,7 +264,7 @@ class HostLimiter:
         return self._epoch
 
     def leave(self, epoch: int, *, congested: bool = False, seconds: float | None = None) -> None:
-        """Free the slot. epoch: the result of `enter`. seconds: the duration of a successful attempt."""
+        """Free the slot. epoch: the result of `enter`. seconds: the duration of a successful attempt, or None if it failed."""
         if self.in_flight >= int(self.limit):
             self._full = True
         self.in_flight -= 1

@@ -329,7 +329,7 @@ class HttpModelClient:
 
 
 def _cost(reply: ChatReply, price: Price | None) -> float | None:
-    """Return the cost in US dollars from the price in `models.toml` or else `usage.cost` (OpenRouter), or None without both."""
+    """Return the cost in US dollars: by the price in `models.toml`, or else `usage.cost` (OpenRouter), or else None."""
     return price.cost(reply.usage) if price is not None and reply.usage else reply.usage.get("cost")
 
 

@@ -1,4 +1,4 @@
-"""`models.toml`, which defines names for models with addresses, keys and prices.
+"""`models.toml`, in which each table names a model and defines its address, key and prices.
 
 [small]
 url = "https://api.together.xyz/v1"

@@ -134,7 +134,7 @@ def _usage(usage: Any) -> dict[str, float]:
 
 
 def _counts(value: Any) -> bool:
-    """Return whether the value is a plausible token count of one call. Other values are ignored."""
+    """Return whether the value is a plausible token count of one call."""
     return type(value) in (int, float) and 0 <= value <= MOST_TOKENS
 
 

@@ -71,7 +71,7 @@ def _arguments(drawn: Any, tool: Tool) -> Json:
 
 
 def random_policy(environment: EnvironmentSpec, rng: random.Random) -> RandomPolicy:
-    """Return the policy `random`. Raises RequestError if an action has no bounds. The error names the action's line."""
+    """Return the policy `random`. Raises RequestError, which names the action's line, if a field of an action has no bounds."""
     for action in environment.actions.values():
         try:
             sampler_of(action.tool)
@@ -128,12 +128,12 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
     # one valid call is enough, because a call that one state refuses may be accepted in another state
     if problems[0] is not None and None not in problems:
         message = f"The policy 'constant' can never act: {problems[0]}."
-        words = ', or {"action": "text"}' if environment.text_action is not None else ""
+        words = ', or {"action": "TEXT"}' if environment.text_action is not None else ""
         raise RequestError(
             message,
             fields=(FieldProblem(("body", "policy", "config", "action"), message, "policy_unavailable"),),
             code="policy_unavailable",
-            hint=f'Set {{"action": {{"tool": {{args}}}}}} with a tool of the environment{words}.',
+            hint=f'Set policy.config to {{"action": {{TOOL: {{ARGUMENTS}}}}}} with a tool of the environment{words}.',
         )
     return ConstantPolicy("constant", answer)
 
@@ -164,7 +164,10 @@ def _never_words(environment: EnvironmentSpec, answer: Decision) -> str | None:
 
 
 class ReplayPolicy:
-    """A policy that repeats a stored rollout's answers. It then stops at the same limit, or raises PolicyError without one."""
+    """A policy that repeats a stored rollout's answers.
+
+    After the last answer, it stops at the limit that ended the stored rollout, or raises PolicyError if no limit ended it.
+    """
 
     name = "replay"
 
@@ -180,8 +183,8 @@ class ReplayPolicy:
             if self._stops is not None:
                 raise PolicyStops(self._stops)
             raise PolicyError(
-                f"The stored rollout has {len(self._answers)} turns, but this episode reached turn {self._given + 1}, so the "
-                "episodes differ.",
+                f"The stored rollout ended after turn {len(self._answers)}, but this episode reached turn {self._given + 1}, so "
+                "the episodes differ.",
                 hint="Replay with the same environment version, split, seed and env.config.",
             )
         self._given += 1
@@ -222,7 +225,9 @@ def answer_from(value: Any, who: str) -> Decision:
         return Decision([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
         return Decision([call for item in value for call in answer_from(item, who).tool_calls])
-    raise PolicyError(f'{who}: got {str(value)[:80]!r}, expected {{"tool": {{args}}}}, a list of these, or text.')
+    raise PolicyError(
+        f"{who}: got {str(value)[:80]!r}, expected {{TOOL: {{ARGUMENTS}}}}, a list of such objects, or a string."
+    )
 
 
 def _plain(args: Any, who: str) -> Json:

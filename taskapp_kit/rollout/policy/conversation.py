@@ -149,7 +149,7 @@ def has_pictures(observation: Content) -> bool:
 
 
 def joined(shown: list[tuple[str | None, Content]]) -> tuple[MessageContent, MessageContent]:
-    """Join observations with images and their headings into one message. Return the content to send and to record."""
+    """Join observations with images and their headings into one message. Return the content to send and the content to record."""
     sent: list[dict[str, Json]] = []
     recorded: list[dict[str, Json]] = []
     for line, observation in shown:
@@ -183,8 +183,8 @@ class _Exchange:
 class Conversation:
     """The messages of one model in one episode. `name` is the name of the policy.
 
-    most_calls: how many calls of one reply are executed. Of the calls beyond this limit, only the first is parsed and sent
-    back. Raises RequestError if `tool_choice` names an unknown action.
+    most_calls: the limit on tool calls that are executed from one reply. Of the calls beyond this limit, only the first is
+    parsed and sent back. Raises RequestError if `tool_choice` names an unknown action.
     """
 
     def __init__(
@@ -405,9 +405,10 @@ def _check_choice(options: PolicyOptions, environment: EnvironmentSpec) -> None:
 def _match_steps(
     calls: Sequence[ToolCall], steps: Sequence[PlayedStep], words: str
 ) -> tuple[list[PlayedStep | None], list[PlayedStep]]:
-    """Return the step of each call, or None if the call was not executed, and a list of the steps without a call.
+    """Match a reply's tool calls with the steps that followed. Steps that the caller scripted have no call.
 
-    Steps that the caller scripted have no call. words: the name of the action for plain text, or "".
+    Returns a list with the step of each call, or None if the call was not executed, and a list of the steps without a call.
+    words: the name of the action for plain text, or "".
     """
     if not calls:  # plain text, or an empty reply, is one step of the episode
         # an empty reply is also a step, which the environment refused

@@ -105,8 +105,8 @@ def policies_of(app: AppSpec, environment: EnvironmentSpec) -> dict[str, str | N
 def unknown_config(config: Mapping[str, Json]) -> list[str]:
     """Return a warning for each field of `policy.config` that has no effect, with a similar known name, if any.
 
-    At most `MOST_UNKNOWN_NAMED` fields are named. A name must be a short identifier, except that it may contain hyphens. All
-    other fields are only counted.
+    At most `MOST_UNKNOWN_NAMED` fields are named, and only if the name is a short identifier (hyphens are allowed). All other
+    fields are only counted.
     """
     unknown = [name for name in config if name not in KNOWN_CONFIG]
     # a name may be any string, even a key or a page of text, and the warning goes into a response and a log
@@ -222,7 +222,8 @@ LEARNED = (0.02, 4.0)
 class EstimatedTokens:
     """Estimates the tokens in one rollout's conversation from the number of characters.
 
-    At first it divides by 4. Later it uses the ratio of the endpoint's token count for the last prompt.
+    At first, a token is assumed to have 4 characters. Later, the ratio comes from the endpoint's token count for the last
+    prompt.
     """
 
     def __init__(self) -> None:
@@ -239,9 +240,10 @@ class EstimatedTokens:
 
 
 class History(Protocol):
-    """Selects the exchanges in a prompt. The opening is always included, and the oldest exchanges are omitted first.
+    """Selects the exchanges in a prompt. The oldest exchanges are omitted first.
 
-    An exchange is a reply of the model with all messages that follow it, so no call is sent without its result.
+    An exchange is a reply of the model with all messages that follow it, so no call is sent without its result. The opening
+    (the system prompt and the first observation) is always included.
     """
 
     def first(self, opening: int, exchanges: Sequence[int], counter: EstimatedTokens) -> int:
@@ -291,7 +293,7 @@ class TokenBudget:
 
 
 def read_history(given: Json) -> History:
-    """Convert `policy.config.history` to a History. Raises RequestError unless it is None or one of the expected values."""
+    """Convert `policy.config.history` to a History. Raises RequestError for invalid values."""
     if given is None or given == "full":
         return FullHistory()
     if isinstance(given, Mapping) and len(given) == 1:

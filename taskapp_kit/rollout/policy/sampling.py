@@ -1,4 +1,4 @@
-"""Draws values for a JSON Schema, uniformly for the policy `random` or like a model, and builds examples for prompts."""
+"""Draws values for a JSON Schema, for the policy `random` and the mock model, and builds examples for prompts."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ class UniformSampler:
         return schema.branches
 
     def bounds(self, low: float | None, high: float | None, kind: str, name: str) -> tuple[float, float]:
-        """Return the bounds of a range of numbers. Raises Unbounded if a bound is missing."""
+        """Return the bounds of a range of numbers. Raises Unbounded if a bound is missing or the range is too wide."""
         if low is None or high is None or (kind == "integer" and high - low >= SPAN_LIMIT):
-            raise Unbounded(f"{name} ({kind}) has no minimum or no maximum")
+            raise Unbounded(f"{name} ({kind}) has no minimum, no maximum, or too wide a range")
         if kind == "integer" and low > high:
             raise Unbounded(f"{name} (integer) has no value between its bounds")
         return low, high

@@ -100,10 +100,11 @@ def report(results: Sequence[CaseResult], *, threshold: float | None = None) -> 
     """Return one judge's agreement with the labels, as JSON. Undefined numbers are None.
 
     accuracy, kappa: the agreement over the judge's choices. A judge without choices has two classes, which are scores of at
-    least `threshold` (by default the middle of the scale) and lower scores. pairs: the share of pairs in a group that the
-    scores order like the labels. spearman: the correlation of scores and labels. mean_difference: the mean of score minus
-    label. length_bias: Spearman's correlation of an answer's length with score minus label. position_bias: the mean score at
-    the first position minus the mean score at the last. repeat_spread: the mean of `spreads`.
+    least `threshold` (by default the middle of the scale) and lower scores. pairs: the share of pairs in a group
+    whose scores are in the same order as their labels. spearman: the correlation of scores and labels. mean_difference: the
+    mean of score minus label. length_bias: Spearman's correlation of an answer's length with score minus label.
+    position_bias: the mean score at the first position minus the mean score at the last. repeat_spread: the mean of
+    `spreads`.
     """
     judge = results[0].case.judge
     lowest, highest = judge.scale

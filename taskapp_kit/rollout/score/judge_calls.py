@@ -65,7 +65,7 @@ class NotConfigured(Exception):
 
 @dataclass(slots=True)
 class JudgeUsage:
-    """The usage of calls. seconds: wall time. cost: US dollars, or None if there were no calls or a price is unknown."""
+    """The usage of a judge's calls. seconds: wall time. cost: US dollars, or None without calls or if a price is unknown."""
 
     seconds: float = 0.0
     cost: float | None = None

@@ -153,8 +153,8 @@ def judge_scores(
 ) -> list[CriterionScore]:
     """Return the score of each judge that applies, in the order of declaration.
 
-    given: the available arguments of judge functions, by name. record: receives every call. skip: whether to call no judges
-    and return null scores (`judges_skipped`). Raises ScoringFailed if a judge with weight > 0 gave no verdict, or if the
+    given: the available arguments of judge functions, by name. record: receives every call. skip: whether to skip all
+    judges and return null scores (`judges_skipped`). Raises ScoringFailed if a judge with weight > 0 gave no verdict, or if the
     rollout's time is up during a judge's call.
     """
     judges = [judge for judge in spec.judges if judge.applies_to(environment)]

@@ -70,7 +70,7 @@ def _replacing(values: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def private_values(source: TaskSource, task: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the strings and numbers in a row's private fields, each after the name of its outermost private field.
+    """Yield (field, value) for each string and number in a row's private fields. field: the outermost private field.
 
     Raises NotJson if the row is not JSON.
     """
@@ -87,7 +87,7 @@ def _hidden(_: str) -> str:
 
 
 def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
-    """Yield the values in `full` that are missing in `public`, each after the name of its outermost private field."""
+    """Yield (field, value) for each value in `full` that is missing in `public`. field: the outermost private field."""
     if isinstance(full, dict):
         inside = public if isinstance(public, dict) else {}
         for key, value in full.items():
@@ -101,7 +101,7 @@ def _leaves(name: str, full: Json, public: Any) -> Iterator[tuple[str, Json]]:
 
 
 def _spellings(value: Json) -> set[str]:
-    """Return the spellings of a value in text: unchanged, on one line, as JSON, as Python, and each of the longer lines."""
+    """Return the spellings of a value in text: unchanged, on one line, as JSON, as Python, and each long line separately."""
     if not isinstance(value, str):
         return {json.dumps(value), str(value)} | ({f"{value:g}"} if isinstance(value, float) else set())
     lines = [line.strip() for line in value.splitlines()]

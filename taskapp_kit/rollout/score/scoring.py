@@ -37,7 +37,7 @@ def score(
     """Return the scorecard of one trajectory. Runs the author's functions, so call it in an environment's thread.
 
     task: the row with private fields. blend: the request's reward formula, or None for the app's formula. models: calls
-    the judges' models. If it is None, no judge is configured. skip_judges: whether to call no judges. A skipped judge
+    the judges' models. If it is None, no judge is configured. skip_judges: whether to skip all judges. A skipped judge
     with weight > 0 makes the outcome undefined.
 
     Judges are called last, so that a failing criterion causes no cost. An error in a criterion with weight 0 is recorded with
@@ -166,7 +166,7 @@ def _outcome_criterion(
 
 
 def _event_criterion(criterion: CriterionSpec, trajectory: Trajectory, given: Mapping[str, Any]) -> CriterionScore:
-    """Return the sum of a criterion over all steps, or the last step's score if `accumulate` is False, as in rubric files."""
+    """Return the sum of a criterion over all steps, or only the last score if `accumulate` (a key of rubric files) is False."""
     item = CriterionScore(criterion.name, "events", None, criterion.weight, criterion.required)
 
     def compute() -> float | None:

@@ -4,8 +4,8 @@ One action in JSON is `{"tool": NAME, "arguments": {…}}`, a flat object with t
 `{"type": "function", "function": {…}}`, or `{NAME: {…}}`. `name`, `function` and `action` are accepted for `tool`, and
 `args`, `parameters` and `input` for `arguments`. A list of actions, also under `actions` or `tool_calls`, is several actions.
 
-Each search for tags runs forwards once, and a missing closing tag is searched only once, so hostile text also takes linear
-time.
+Each search for tags runs forwards once, and a missing closing tag is searched for only once, so hostile text also takes
+linear time.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _kinds(schema: Any) -> set[str]:
 
 @dataclass(slots=True)
 class TagMatch:
-    """The result of one parser. several: whether several actions are clearly intended. broken: why an attempt is invalid."""
+    """The result of one parser. several: whether several actions are clearly intended. broken: why a call is invalid."""
 
     calls: list[ToolCall] = field(default_factory=list)
     several: bool = False
