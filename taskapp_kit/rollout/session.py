@@ -1,8 +1,8 @@
 """One session: an environment that stays open between the calls of an outside caller, who makes the decisions.
 
 Each episode of a session is a rollout (`Service.run`) in a separate asyncio task. The caller replaces the model: instead of
-calling a model, the episode waits in `DrivenEpisode.answers` for the caller's next decision. Threads, worker processes, limits, refusals,
-failures, scoring and the store therefore work as for `POST /rollout`.
+calling a model, the episode waits in `DrivenEpisode.answers` for the caller's next decision. Threads, worker processes,
+limits, refusals, failures, scoring and the store therefore work as for `POST /rollout`.
 """
 
 from __future__ import annotations
