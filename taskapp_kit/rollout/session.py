@@ -219,10 +219,7 @@ class EnvironmentSession:
         self.used_at = self._clock.monotonic()
 
     def attach(self, leave: Callable[[str], None]) -> None:
-        """Let one connection drive the session.
-
-        leave: is called with the reason if another connection takes over or the session closes.
-        """
+        """Let one connection drive the session. leave: called with the reason on a takeover or when the session closes."""
         if self._leave is not None:
             self._leave("replaced")
         self._leave = leave
