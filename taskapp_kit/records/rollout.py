@@ -33,7 +33,7 @@ _NOT_SENT = frozenset(
 
 @dataclass(slots=True)
 class Rollout:
-    """A rollout that has ended: it was scored, failed, was abandoned or was cancelled.
+    """A rollout that has ended because it was scored, failed or was cancelled.
 
     Attributes:
         request: The request.
@@ -49,9 +49,9 @@ class Rollout:
         metrics: The kit's and the environment's metrics of the episode.
         usage: The policy's token counts, under the names that the model's endpoint uses.
         final_state: The environment's end state. It is private: it is stored separately, and responses never contain it.
-        ops_executed: The number of executed ops. A policy turn counts 2, a scripted action 1.
+        ops_executed: The number of executed ops. Each policy turn and each action counts 1.
         digest: The hash of the episode, or None if the episode failed. If only the scoring failed, it is set.
-        observation_digest: The hash that includes images. It is also None if the caller requested no images.
+        observation_digest: Like `digest`, but includes the images. Also None if the caller requested no images.
         cost: The cost in US dollars of the policy's model calls whose price is known, or None if no price is known.
         models: The calls, tokens and cost of each model, including the models of judges and of the environment.
         scorecard: The scores; empty unless the rollout was scored.
@@ -63,13 +63,13 @@ class Rollout:
         seconds: The seconds spent in the environment, the policy and scoring.
         inference_url: The model's address, without a key.
         correlation_id: The caller's id for this rollout's trace.
-        rollout_id: Set by the executor, like everything below.
+        rollout_id: The rollout's id. The executor sets it and all attributes below.
         created_at: The time of the request in Unix seconds.
         versions: The versions of the kit, the app and the environment, and the git commit (None outside a checkout).
         timing: `seconds`, plus `total` (including waiting) and `framework` (the rest of the total).
         pictures: PNG bytes of images by their SHA-256.
         stored: The row to store, or None if the rollout is not stored.
-        body: The response to `POST /rollout` as JSON, if a worker process wrote it.
+        body: The response to `POST /rollout` as JSON, or None if no worker process encoded it.
     """
 
     request: RolloutRequest

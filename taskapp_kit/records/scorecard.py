@@ -74,7 +74,7 @@ class CriterionScore:
         score: The score. None if the criterion is not applicable, not configured, or failed with weight 0 (see `error`).
         seconds: The wall time of scoring.
         cost: The cost in US dollars, or None if no model was called or the price is unknown.
-        spread: The highest minus the lowest of a judge's samples, or None for fewer than two samples.
+        spread: The highest minus the lowest score in a judge's samples, or None for fewer than two samples.
         normalised: The score's position in its scale, from 0 to 1. The outcome score is computed from it. None if the score
             is None or outside its scale (only possible with weight 0), and for events criteria, which have no scale.
     """
@@ -112,8 +112,8 @@ class JudgeCall:
         judges: The names of the judges in this call.
         role: The role under which the judge's model is configured.
         model: The model's name.
-        sample: The index of the judgement, from 0. Each model of a judge judges `samples` times, and all are counted.
-        ask: The number of the attempt to get this judgement, from 1.
+        sample: The index of the sample, from 0, counted over all models of the judge.
+        ask: The number of the attempt to get this sample, from 1.
         prompt: SHA-256 (hex) of the prompt, a key of `JudgeRecord.prompts`.
         verdict: The parsed reply, or None if the reply was unusable.
         problem: Why the reply was unusable.
@@ -228,7 +228,7 @@ unpriced_calls and unpriced_tokens for calls without a price.
 
 
 def tokens_of(usage: Mapping[str, float]) -> float:
-    """Return the sum of the prompt and completion tokens in `usage`, or its `total_tokens` if it does not contain them."""
+    """Return the sum of prompt and completion tokens. If `usage` has neither, return `total_tokens`, or 0 without it."""
     counts = [usage[name] for name in TOKEN_COUNTS if name in usage]
     return math.fsum(counts) if counts else usage.get("total_tokens", 0.0)
 

@@ -48,7 +48,7 @@ class Interval:
 
     Attributes:
         low: The lower end, or None with fewer than FEWEST_FOR_INTERVAL clusters.
-        high: The upper end, or None as with `low`.
+        high: The upper end, or None if `low` is None.
         standard_error: The standard error of the mean, or None with fewer than two clusters.
         n: The number of values.
         method: The method that was used, bootstrap or t.
@@ -112,7 +112,7 @@ def clustered_standard_error(values: Sequence[float], clusters: Sequence[Hashabl
     """Return the clustered standard error of the mean, or None with fewer than two clusters.
 
     Values in different clusters must be independent. clusters: The name of each value's cluster. If all values have the same
-    environment and split, this is the seed.
+    environment and split, the seed is the cluster's name.
     """
     if not values:
         return None
@@ -311,7 +311,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _clusters_needed(interval: Interval, differing: int) -> int | None:
-    """Return how many clusters both the t test and the permutation test need.
+    """Return how many clusters are enough for both the t test and the permutation test.
 
     Returns None if the mean is 0 or the standard error is unknown. differing: How many clusters of the sample differ.
     """

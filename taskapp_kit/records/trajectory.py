@@ -33,7 +33,7 @@ class Step:
     """What an action returns.
 
     Attributes:
-        observation: A string, a dict, a pydantic model, or a list of Text and Image. With None, nothing is shown.
+        observation: A string, a dict, a pydantic model, or a list of Text and Image. If it is None, the policy is shown nothing.
         reward: A finite number, or None if the step has no reward. None is not 0.0: an undefined reward stays undefined.
         terminated: Whether the rules ended the episode.
         truncated: Whether a limit ended the episode.
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(slots=True)
 class ToolCall:
-    """An action as the policy requested it. `id` comes from the endpoint, if it sent one."""
+    """An action as the policy requested it. `id` is the endpoint's id of the call, or "" if it sent none."""
 
     tool: str
     args: Json
@@ -74,7 +74,7 @@ class PlayedStep:
         info: The environment's JSON for readers of the rollout.
         metrics: The environment's numbers.
         seconds: Time spent inside the environment.
-        refused: Why the action was rejected (unknown tool, bad arguments, a rule of the environment), or None.
+        refused: Why the action was rejected (unknown tool, bad arguments, a rule of the environment), or None if it was not.
         coerced: The number of arguments that were converted to their declared type.
     """
 
@@ -140,12 +140,12 @@ class Trajectory:
     Attributes:
         environment: The environment's name.
         version: The environment's version.
-        split: The split of the seed.
+        split: The split that contains the seed.
         seed: The seed of the episode.
         config: The caller's `env.config`, with defaults.
         initial: The first observation.
         turns: The policy's decisions, each with its steps.
-        final_state: The environment's private end state, such as a database, or None.
+        final_state: The environment's private end state, such as a database, or None if it defines none.
         status: `terminated`, `truncated` or `failed`.
         stop_reason: A code, listed in docs/reference/contract.md (`environment`, `max_steps`, `max_refusals`, …), or the
             failure's code.
@@ -237,7 +237,7 @@ class Trajectory:
         return hashlib.sha256(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def observation_digest(self, digest: str | None = None) -> str:
-        """Return the digest that includes images. Two episodes have the same one if their digests and images are equal.
+        """Return the digest that includes images. It is the same for two episodes if their digests and images are equal.
 
         An image from an array is compared by width, height and raw RGB, and an image from PNG by its bytes. Without images,
         the result equals the digest. If events were read without the bytes of their images, the result is different.

@@ -92,7 +92,7 @@ class RunningRollout:
         driver: Runs short turns without waking the asyncio task. None while that is not possible.
         recorded: The rollout's events, or None before the rollout runs.
         settling: Whether the rollout has ended and its result is being stored.
-        stopped: The failure with which the server ended the rollout, or None.
+        stopped: The failure with which the server ended the rollout, or None if the server did not end it.
     """
 
     rollout_id: str
@@ -349,7 +349,7 @@ class StoreState:
         return self._failing_since is not None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the fields for `/health`: `failing`, `since` (unix seconds or null), and the number of failed writes so far."""
+        """Return the fields for `/health`: `failing`, `since` (Unix seconds, or null) and the number of failed writes."""
         return {"failing": self.failing, "since": self._failing_since, "failures": self._failures}
 
     def check(self) -> None:

@@ -36,7 +36,7 @@ _CRITERION = {item.name for item in fields(CriterionScore)}
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image. sha256: the hash of the PNG bytes, or None. width, height: the size in pixels, or None if it was not recorded."""
+    """An image. sha256: the hash of the PNG bytes. width, height: the size in pixels. Each is None if it was not recorded."""
 
     sha256: str | None
     width: int | None = None
@@ -66,7 +66,7 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a conversation. reasoning: the reasoning in a model's message, or "". calls: the message's tool calls."""
+    """A message of a conversation. reasoning: a model's reasoning, or "" without reasoning. calls: the message's tool calls."""
 
     role: str
     blocks: tuple[Block, ...]
@@ -78,7 +78,7 @@ class Message:
 class StepDetails:
     """An action and its result. index: the step's number from 0. seconds: the time spent in the environment.
 
-    refused: why the action was refused, or None. coerced: how many arguments were converted.
+    refused: why the action was refused, or None if it was not. coerced: how many arguments were converted.
     """
 
     index: int
@@ -101,9 +101,9 @@ class TurnDetails:
 
     index: the turn's number from 0. read: the messages that are new in this turn, without the model's own reply. After the
     first turn, these messages repeat the observations of the previous steps. The list is empty if the policy is not a model.
-    reasoning, words: the model's reasoning and text, or "". problem: why the reply contained no valid action, or None. scripted:
-    whether the caller supplied the action. seconds: the policy's time. tokens: prompt and completion tokens, or None if
-    unknown. cost: US dollars, or None if unknown.
+    reasoning, words: the model's reasoning and text, or "". problem: why the reply contained no valid action, or None if it had
+    one. scripted: whether the caller supplied the action. seconds: how long the policy took. tokens: prompt and completion
+    tokens, or None if unknown. cost: US dollars, or None if unknown.
     """
 
     index: int
@@ -127,7 +127,7 @@ class TurnDetails:
 class AuxiliaryCall:
     """A model call that the environment made, for example to simulate a user. Private fields are masked.
 
-    messages: the messages that are new since the previous call of this role.
+    messages: the messages that are new since the previous call with this role.
     """
 
     role: str
@@ -175,8 +175,9 @@ class RolloutDetails:
 
     policy: the name of the policy that acted, which is `model` for a language model. model: the model's name at the endpoint.
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
-    actions. waiting_turn: the turn in which the policy was called and did not reply, or None. waiting_action: the action
-    that did not return, or None. limit: the name and value of the limit that ended the episode, or None. formula: the
+    actions. waiting_turn: the turn in which the policy did not reply, or None if it always replied. waiting_action: the
+    action that did not return, or None if every action returned. limit: the name and value of the limit that ended the
+    episode, or None if no limit ended it. formula: the
     reward formula as a string. metrics: the metrics of the episode and of scoring. timing: the seconds that each part took.
     usage: token counts under the endpoint's names. pictures: the SHA-256 of every image, in the order of first appearance.
     """
@@ -261,7 +262,7 @@ def details_of(stored: StoredRollout) -> RolloutDetails:
 
 
 def model_calls(private: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the calls of judges and of the environment's models in a rollout's private column, without private values.
+    """Return the judge calls and auxiliary model calls from a rollout's private column, with private values masked.
 
     The result has the fields `judge_calls` (as in `JudgeRecord.to_json`) and `auxiliary_calls`. A field is omitted
     if there were no such calls. The task's private fields were masked when the calls were stored. The final state, which a

@@ -1,4 +1,4 @@
-"""An episode whose decisions a caller makes, and the caller's session calls, which may be repeated."""
+"""An episode in which a caller makes the decisions (`DrivenEpisode`), and a repeatable call of a session (`SessionCall`)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Executor:
     pinned_threads: the threads for whole rollouts. model_threads: the threads for rollouts that mostly wait for a model, of
     which there may be many. models: the server's models. stores: whether to create rows for a store. versions: the versions
     of the kit and the app, and the git commit, as in the response. cancelled: a coroutine function that receives the result of a
-    rollout whose task was cancelled, before the cancellation continues.
+    rollout whose asyncio task was cancelled, before the cancellation continues.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Executor:
         await self._cancelled(rollout, result)
 
     def complete(self, rollout: RunningRollout, result: Rollout, encoded: EncodedEvents | None = None) -> Rollout:
-        """Add the timing, the images and the row to the result. encoded: the events if a worker encoded them, or None.
+        """Add the timing, the images and the row to the result. encoded: the events if a worker process encoded them.
 
         The total time includes waiting. Time outside the environment, the policy and scoring counts as `framework`.
         """

@@ -94,7 +94,7 @@ class ModelDriver:
         ask: Callable[[str, dict[str, Json]], Awaitable[ChatReply | ModelFailed]],
         in_thread: Callable[[Callable[[], dict[str, Json] | None]], Awaitable[dict[str, Json] | None]],
     ) -> None:
-        """Run to the end on an event loop. ask: calls a role's model with a body. in_thread: runs a function in the thread."""
+        """Run to the end on an event loop. ask: calls a role's model. in_thread: runs a function in the episode's thread."""
         body = await in_thread(self.begin)
         while body is not None:
             body = await in_thread(partial(self.go_on, await ask(POLICY, body)))
@@ -160,7 +160,7 @@ class ModelDriver:
 class RolloutPlayer:
     """Plays one plan in one thread, then scores the episode in any thread.
 
-    events: a list to which events are added as they occur, so that another thread can read them if this thread is blocked.
+    events: a list to which events are added as they occur. Other threads can read it while the rollout's thread is blocked.
     emit: called with each event. models: calls the models of judges and of the environment.
     """
 

@@ -273,6 +273,6 @@ def _addressing(request: RolloutRequest, address: GivenUrl | None) -> tuple[str 
 
 
 def _blend_of(request: RolloutRequest) -> Blend | None:
-    """Return the request's reward formula, or None."""
+    """Return the request's reward formula, or None if it has none."""
     asked = request.reward
     return None if asked is None else Blend(asked.env, asked.event, asked.outcome)

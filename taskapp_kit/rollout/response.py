@@ -43,7 +43,7 @@ class PictureRoom:
 def response_body(rollout: Rollout, *, inline_image_bytes: int = INLINE_IMAGE_BYTES) -> dict[str, Any]:
     """Return the response as a dict for JSON. Only tests verify that it matches `wire.RolloutResponse`.
 
-    inline_image_bytes: how many PNG bytes are inlined. Pass sys.maxsize if no server serves `/blobs/{hash}`.
+    inline_image_bytes: the maximum number of PNG bytes that are inlined. Pass sys.maxsize if no server serves `/blobs/{hash}`.
     """
     request, trajectory, card = rollout.request, rollout.trajectory, rollout.scorecard
     url, cid = rollout.inference_url, rollout.correlation_id
@@ -219,7 +219,7 @@ def _final(rollout: Rollout, pictures: PictureRoom) -> dict[str, Json]:
 
 
 def _rubric(rollout: Rollout) -> dict[str, Json]:
-    """Return the outcome in the SDK's format."""
+    """Return the outcome scores in the format of the synth-ai SDK."""
     card = rollout.scorecard
     return {
         "aggregation": card.aggregation,

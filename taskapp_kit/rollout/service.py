@@ -199,7 +199,7 @@ class Service:
 
         Args:
             app: The app.
-            settings: The process settings, which contain the models and the limit on calls per reply.
+            settings: The process settings, which contain the models and the limit on tool calls per reply.
             exposure: Who can reach the server.
             store: The store for rollouts.
             clock: The clock. Defaults to the system's clock.
@@ -483,7 +483,7 @@ class Service:
 
 
 def sandbox_in_use() -> Capabilities | None:
-    """Return the sandbox's report, or None if this process has not imported `taskapp_kit.sandbox`.
+    """Return what the sandbox can do here, or None if this process has not imported `taskapp_kit.sandbox`.
 
     The first call probes the machine, which takes a few tenths of a second.
     """

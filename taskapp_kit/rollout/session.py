@@ -44,10 +44,10 @@ class SessionStep:
 
     Attributes:
         steps: The call's actions, each with its observation, info and refusal, if any.
-        reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. It is
-            None in the last step if the episode's reward is undefined.
+        reward: The step's share of the episode's reward. The shares of all steps sum to the episode's reward. The last
+            step's share is None if the episode's reward is undefined.
         parts: The weighted parts `env`, `event` and, in the last step, `outcome`. An undefined part is None.
-        end: The finished rollout, once the episode has ended.
+        end: The finished rollout, or None while the episode is running.
     """
 
     turn: int

@@ -212,7 +212,7 @@ class EnvironmentSessions:
         await session.close(failure)
 
     def _places_of(self, environment: EnvironmentSpec) -> asyncio.Semaphore:
-        """Return the slots for all environments that run like this environment."""
+        """Return the slots that this environment shares with all environments that run in the same way."""
         # separate slots, so that sessions in threads cannot use up the few processes of isolated environments
         isolated = environment.isolation == "process"
         places = self._places.get(isolated)

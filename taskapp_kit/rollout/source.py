@@ -36,7 +36,7 @@ IMAGE_MEMORY_BYTES = 64 * 1024 * 1024
 class RolloutSource(ABC):
     """A source of stored rollouts. Use it on one event loop, and close it.
 
-    place: the directory, store or address, without keys. config: the `config.json` of a directory, or {}.
+    place: the directory, store or address, without keys. config: the `config.json` of a directory, or {} for other sources.
     """
 
     place: str = ""
@@ -96,7 +96,7 @@ def no_such_rollout(rollout_id: str, place: str) -> ConfigError:
 
 
 class RolloutReader:
-    """The stored rollouts of a service's app, filtered by what each caller may see. store: the service's store, or None."""
+    """The stored rollouts of a service's app, filtered by what each caller may see. store: None if nothing is stored."""
 
     def __init__(self, app: str, store: Store | None) -> None:
         self.app = app

@@ -45,7 +45,7 @@ class EarlyStart:
         self._orders.put(self._ready)
 
     def take(self, limits: SandboxLimits) -> Run | None:
-        """Return the waiting interpreter if it has these limits, or None."""
+        """Return the waiting interpreter if it has these limits, or None if there is no such interpreter."""
         self._settle()
         # Limits are set when a process starts, so the limits of the waiting interpreter cannot be changed.
         if limits != self._limits:

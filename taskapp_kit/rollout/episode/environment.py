@@ -29,7 +29,7 @@ from taskapp_kit.wire.chat.conversation import ChatReply, ModelFailed, ModelPort
 
 
 def unknown_tool(name: str, tools: Iterable[str], *, declared: bool) -> str:
-    """Return the refusal of a call whose tool this episode does not have. declared: whether another episode may have the tool."""
+    """Return the message that refuses a call of a tool that this episode lacks. declared: whether the environment has it."""
     known = ", ".join(tools)
     if not name:
         return f"Nothing was done: answer with a tool call. The tools are: {known}."
@@ -38,12 +38,12 @@ def unknown_tool(name: str, tools: Iterable[str], *, declared: bool) -> str:
 
 
 def bad_arguments(name: str, error: BadArguments) -> str:
-    """Return the refusal of a call with arguments that the action does not accept."""
+    """Return the message that refuses a call whose arguments the action does not accept."""
     return f"{name} was not done: {error}."
 
 
 def too_many_calls(most: int) -> str:
-    """Return the refusal of the first call beyond the limit on calls in one reply, and of all calls after it."""
+    """Return the message that refuses the first call beyond the limit on calls in one reply, and all calls after it."""
     return f"This was not done, nor what follows it: an answer may hold at most {most} calls."
 
 
@@ -467,7 +467,7 @@ class AuxiliaryModel:
         Raises:
             AuxiliaryModelFailed: The model did not reply.
             Unavailable: No model has this role.
-            ValueError: A value is not JSON.
+            ValueError: A message or a sampling field is not JSON.
         """
         try:
             body = plain({**sampling, "messages": list(messages)}, "request")

@@ -226,7 +226,7 @@ class Episode:
         yield from self._limit("ops", self.ops)
 
     def _reached(self, cost: int) -> tuple[str, int] | None:
-        """Return the name and value of the limit that a turn or action of `cost` operations would exceed, or None."""
+        """Return the name and value of the limit that a turn or action of `cost` operations would exceed, if any."""
         plan = self.plan
         if plan.max_steps is not None and self._steps >= plan.max_steps:
             return "max_steps", plan.max_steps
@@ -303,7 +303,7 @@ class Episode:
     def _step(self, host: EnvironmentHost, call: ToolCall, problem: str | None) -> PlayedStep:
         """Run one action in the environment. A refused action is a step whose observation contains the reason.
 
-        problem: the reason that the policy gave why the call has no tool name, or why its arguments are a string and not an
+        problem: the policy's explanation of why the call has no tool name, or why its arguments are a string instead of an
         object.
         """
         index = self._steps

@@ -145,7 +145,9 @@ class EpisodePlan:
 
 @dataclass(slots=True)
 class Control:
-    """Stops an episode from outside, and stores the cause of its failure. Only one side writes each field.
+    """Stops an episode from outside, and stores the cause of its failure.
+
+    Each field is written either only by the episode's thread, or only by other code.
 
     stop: the reason that `end` sets from outside. The episode ends before its next step. on_stop: a function that `end`
     calls with the reason in the caller's thread, to wake a policy that waits in the episode's thread. cause: the exception

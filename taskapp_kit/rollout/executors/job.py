@@ -37,7 +37,7 @@ class JobLost(Exception):
 class WorkerDied(JobLost):
     """The child died while it ran the job.
 
-    exit_code: the process's return code, negative for a signal. signal_name: the signal, such as "SIGSEGV", or None.
+    exit_code: the process's return code, negative for a signal. signal_name: the signal, such as "SIGSEGV", or None if it exited.
     killed_for: why the parent killed the child, or None if the parent did not kill it.
     """
 
@@ -53,7 +53,10 @@ class WorkerDied(JobLost):
 
 
 class JobHung(JobLost):
-    """A job in a shared child did not stop when requested and was abandoned. `hung_in`: "step" or "deadline"."""
+    """A job in a shared child did not stop when requested, and was abandoned.
+
+    `hung_in`: the limit that the job exceeded, "step" or "deadline".
+    """
 
     def __init__(self, reason: str, hung_in: Literal["step", "deadline"]) -> None:
         super().__init__(reason)

@@ -1,6 +1,8 @@
 """The program of a worker process: `taskapp_kit.rollout.executors.main REFERENCE FOLDERS FD`; `remote.py` starts it.
 
-REFERENCE is the app, as `find_app` accepts it. FOLDERS is the parent's `sys.path`, joined by `os.pathsep`. FD is the socket.
+REFERENCE is the app, as `find_app` accepts it. FOLDERS is the parent's `sys.path`, joined by `os.pathsep`. FD is the socket's
+number.
+
 A job is one rollout. Its frame contains the request with resolved split and seed, `recording` (for a replay), `rollout_id`,
 `created_at`, `versions`, `written` (whether to encode the response), `live` (whether to send each event immediately),
 `skip_judges` (whether to skip judges) and `max_calls` (the limit on executed tool calls in one reply).

@@ -47,7 +47,7 @@ class _Group:
         self.line: deque[Running] = deque()
 
     def free(self) -> ChildProcess | None:
-        """Return the least busy free child, or None. An exclusive child is only returned while fewer than `limit` are busy."""
+        """Return the least busy free child, if any. An exclusive child is only returned while fewer than `limit` are busy."""
         best: ChildProcess | None = None
         fewest, busy = 1 << 30, 0
         for child in self.children:
@@ -151,7 +151,7 @@ class ProcessPool:
                 and the child is paused if it sends more. An exception in `on_frame` ends the job and is raised by this method.
 
         Returns:
-            The last frame and blob of the handler.
+            The handler's last frame and its blob.
 
         Raises:
             JobLost: The job did not end normally. The subclasses are WorkerDied, JobHung (shared child), JobRaised,

@@ -191,7 +191,7 @@ class WorkerJob:
         return self._stop
 
     def on_stop(self, call: Callable[[StopReason], None]) -> None:
-        """Run `call` in another thread when the job should end, or immediately if it should already end. It must not block."""
+        """Run `call` in another thread when the job should end, or now if it should already end. `call` must not block."""
         self._on_stop = call
         if self._stop is not None:
             call(self._stop)

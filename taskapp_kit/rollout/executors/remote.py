@@ -58,8 +58,8 @@ class RolloutLost(Exception):
 class WorkerReport:
     """The events of one rollout that a worker has sent. listener: receives them on the event loop.
 
-    An EventBuffer receives encoded events, and any other listener decoded events. They do not contain the private final
-    state.
+    An EventBuffer receives encoded events, and any other listener decoded events. The private final state is removed from
+    them.
     """
 
     def __init__(self, listener: Listener | None = None) -> None:

@@ -100,7 +100,7 @@ class SharedThreads:
         return self._short_calls[environment]
 
     def run_batch(self, assignment: _Assignment) -> None:
-        """Run the jobs of this tick in one wake-up of the thread, and wait briefly for their end.
+        """Run the jobs of the event loop's current tick in one wake-up of the thread, and wait briefly for their end.
 
         For calls that take microseconds, this costs less than waking the thread and the event loop for each call.
         """
@@ -270,7 +270,7 @@ class SharedThread(PinnedThread):
         assignment.rollouts.add(self)
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`. work: the name of the measurement, by default the environment.
+        """Run one job in this thread; see `PinnedThreads.run`. work: the name for measurements, by default the environment's.
 
         Also raises ThreadBlocked if another rollout blocks the thread.
         """
@@ -306,7 +306,7 @@ class SharedThread(PinnedThread):
                 self._threads.measured(work or self._assignment.environment, job.seconds)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Queue another job; see `PinnedThread.post`. `job` remains the job of the last call."""
+        """Queue another job; see `PinnedThread.post`. The attribute `job` remains the job of the last `call`."""
         called = self.job
         super().post(function)
         self.job = called

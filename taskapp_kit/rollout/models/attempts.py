@@ -34,8 +34,8 @@ class AttemptFailed(Exception):
     """One attempt failed.
 
     kind: a key of KINDS. words: the message, without the beginning "The model at HOST ". excerpt: the endpoint's error
-    message, which may still contain keys. retry_after: the delay in seconds that the endpoint requested, or None. hint:
-    replaces the hint of the kind.
+    message, which may still contain keys. retry_after: the delay in seconds that the endpoint requested, or None if it requested
+    none. hint: replaces the hint of the kind.
     """
 
     kind: str
@@ -105,7 +105,7 @@ KINDS: Mapping[str, AttemptOutcome] = {
 
 
 def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> float:
-    """Return how many seconds to wait after an attempt, at least the requested delay. attempt: its number, from 1."""
+    """Return how many seconds to wait after an attempt, at least the endpoint's requested delay. attempt: its number, from 1."""
     bound = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
     # from 0, so that calls that failed together are not repeated together
     jitter = rng.uniform(0.0, bound)
@@ -116,7 +116,9 @@ def wait_seconds(failed: AttemptFailed, attempt: int, rng: random.Random) -> flo
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the delay in seconds that `retry-after-ms` or `Retry-After` (seconds or a date) requests, or None.
+    """Return the delay in seconds that `retry-after-ms` or `Retry-After` (seconds or a date) requests.
+
+    Returns None if both are missing or invalid.
 
     headers: the response's headers, with names in lower case. now: the current time in unix seconds.
     """

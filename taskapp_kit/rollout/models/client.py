@@ -137,7 +137,7 @@ class ModelConnections:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """A checked address. own_key: the key that the server has configured for this address, or None."""
+    """A checked address. own_key: the key configured for this address, or None if there is no such key."""
 
     called: ParsedUrl
     own_key: str | None
@@ -183,7 +183,10 @@ class HttpModelClient:
     async def chat(
         self, endpoint: Endpoint, body: dict[str, Json], *, seconds: float, names_path: bool = False
     ) -> ChatReply:
-        """Request a completion. Raises ModelFailed if none arrives in `seconds`. names_path: whether errors include the path."""
+        """Request a completion. Raises ModelFailed if none arrives in `seconds`.
+
+        names_path: whether error messages contain the path of the endpoint's URL.
+        """
         scalar = body.get("kind") == "reward_model"  # a field for this client, not for the endpoint
         sent = {member: part for member, part in body.items() if member != "kind"} if scalar else body
         read = read_reward_reply if scalar else read_reply

@@ -53,7 +53,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A table of `models.toml`. url: the address as written. key: the name of the key's variable. price: None if not set."""
+    """A table of `models.toml`. url: the address as written. key: the variable with the API key. price: None if not set."""
 
     name: str
     url: str
@@ -103,7 +103,7 @@ class ModelNames:
         return cls({name: _model(file, name, table) for name, table in content.items()}, file)
 
     def resolve(self, name: str) -> NamedModel:
-        """Return the model with this name. Raises ConfigError, with a suggestion if the name is misspelled."""
+        """Return the model with this name. Raises ConfigError, with a suggestion for a misspelled name, if it does not exist."""
         found = self.models.get(name)
         if found is not None:
             return found
@@ -210,7 +210,7 @@ _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 
 
 class Credentials:
-    """The keys of one server. Its repr contains no key.
+    """The API keys of one server: its own keys, and the keys for models by host. The repr contains no key.
 
     is_server_key: a function that returns whether a string is an API key of this server. The function also recognizes keys of
     which the server only stores digests.
@@ -267,7 +267,7 @@ class Credentials:
             self._for[scheme, called.host, port] = key.strip()
 
     def own_key(self, called: ParsedUrl) -> str | None:
-        """Return the key that the server has configured for this host, or None."""
+        """Return the key that is configured for this host, or None if there is no such key."""
         found = self._for.get((called.scheme, called.host, called.port))
         return found if found is not None else self._for.get((called.scheme, called.host, None))
 

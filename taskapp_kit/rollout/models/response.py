@@ -1,4 +1,4 @@
-"""Parses an endpoint's response into a ChatReply, or classifies the error, for the formats of different endpoints.
+"""Parses a response, in the format of any known endpoint, into a ChatReply, or classifies the error in it.
 
 Token ids, log-probabilities and the version of the weights are read from the formats of vLLM (`return_token_ids`), SGLang
 (`meta_info`, `metadata.weight_version`), Tinker-like gateways and NeMo Gym (in the message). They are never computed.
@@ -23,7 +23,7 @@ CUT_SHORT = frozenset(("error", "abort", "aborted"))
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a chat completion. Raises AttemptFailed for an error or invalid completion. retry_after: in seconds."""
+    """Parse a chat completion. Raises AttemptFailed for an error or invalid completion. retry_after: the requested delay."""
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is not an object")
@@ -83,7 +83,7 @@ def _malformed(what: str) -> AttemptFailed:
 
 
 def _error_of(answer: Any) -> Any:
-    """Return the error in a response, or None. SGLang and older vLLM send `{"object": "error", …}` instead of `{"error": …}`."""
+    """Return the error in a response, if any. SGLang and older vLLM send `{"object": "error", …}` instead of `{"error": …}`."""
     if isinstance(answer, list) and len(answer) == 1:  # Gemini wraps its errors in a list
         answer = answer[0]
     if not isinstance(answer, dict):
@@ -248,7 +248,7 @@ _NEVER_SERVED = (501, 505)
 
 
 def refused(status: int, error: Any, text: str, retry_after: float | None) -> AttemptFailed:
-    """Convert an error response to a failed attempt. error: the body's error, or None. text: the body if it is not JSON."""
+    """Convert an error response to a failed attempt. error: the body's error, if any. text: the body if it is not JSON."""
     words = text_of(error) or text
     codes = _codes(error)
     if status == 200:
@@ -301,7 +301,7 @@ def _codes(error: Any) -> set[str]:
 
 
 def _status_in(error: Any) -> int | None:
-    """Return the HTTP status inside an error's body, as sent by the proxy OpenRouter, or None."""
+    """Return the HTTP status inside an error's body, if any. The proxy OpenRouter sends it there."""
     if isinstance(error, dict):
         for name in ("code", "status", "status_code"):
             value = error.get(name)

@@ -46,7 +46,10 @@ _compiled: dict[int, tuple[Tool, Draw]] = {}
 
 
 def sampler_of(tool: Tool) -> Draw:
-    """Return the author's `sample` for a tool's arguments, or a sampler for the schema. Raises Unbounded if it has no bounds."""
+    """Return the author's `sample` for a tool's arguments, or else a sampler for their schema.
+
+    Raises Unbounded if the schema has no bounds.
+    """
     known = _compiled.get(id(tool))
     # an id may belong to another object after the first was collected
     if known is not None and known[0] is tool:

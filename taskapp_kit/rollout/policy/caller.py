@@ -76,7 +76,7 @@ class CallerPolicy:
 def actions_message(
     actions: Sequence[tuple[str, Json]], text: str | None, written: str | None = None
 ) -> dict[str, Json]:
-    """Return the message for a decision. actions: names and arguments. text: the plain text of the turn, or None.
+    """Return the message that sends a decision. actions: pairs of name and arguments. text: plain text, or None without text.
 
     written: a model's text that contains the actions, instead of `actions` and `text`.
     """

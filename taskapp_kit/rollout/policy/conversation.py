@@ -294,7 +294,7 @@ class Conversation:
             self._add_user_message(sections)
 
     def _answer_call(self, call: ToolCall, step: PlayedStep | None) -> PlayedStep | None:
-        """Add the result of a tool call. Return the step if its images need a separate message, or None."""
+        """Add the result of a tool call. If its images need a separate message, return the step."""
         if step is None:
             words = "This was not done."
         else:
@@ -408,7 +408,7 @@ def _match_steps(
     """Match a reply's tool calls with the steps that followed. Steps that the caller scripted have no call.
 
     Returns a list with the step of each call, or None if the call was not executed, and a list of the steps without a call.
-    words: the name of the action for plain text, or "".
+    words: the name of the action for plain text, or "" if there is no such action.
     """
     if not calls:  # plain text, or an empty reply, is one step of the episode
         # an empty reply is also a step, which the environment refused

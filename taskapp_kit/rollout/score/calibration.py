@@ -153,7 +153,7 @@ def _class(value: float, judge: JudgeSpec, cut: float) -> int:
 
 
 def _length(trajectory: Trajectory) -> int:
-    """Return the length in characters of the policy's text, or of the arguments if the text is empty."""
+    """Return the length in characters of the policy's text, or of its actions' arguments if it wrote no text."""
     words = sum(len(turn.answer.output or "") for turn in trajectory.turns)
     return words or sum(len(str(step.args)) for step in trajectory.steps)
 
@@ -164,7 +164,7 @@ def accuracy(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
 
 
 def kappa(one: Sequence[Hashable], two: Sequence[Hashable]) -> float | None:
-    """Return Cohen's κ, which is 1 for full agreement and 0 for chance agreement, or None if chance agreement is full."""
+    """Return Cohen's κ, which is 1 for full agreement and 0 for chance agreement, or None if chance agreement is already full."""
     observed = accuracy(one, two)
     if observed is None:
         return None

@@ -45,7 +45,8 @@ class GroupJudgement:
     """The scores of one group judge, in the order of the members. All are None if the judge failed or was not called.
 
     normalised: the scores on a scale from 0 to 1. orders: the order of the members in each sample's prompt. reason:
-    `not_configured`, or None. error: the error of a judge with weight 0. cost: US dollars. seconds: wall time.
+    `not_configured` if no model is configured for the judge, else None. error: the error of a judge with weight 0. cost: US
+    dollars. seconds: wall time.
     """
 
     judge: str
