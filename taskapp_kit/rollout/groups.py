@@ -127,7 +127,7 @@ async def load_group(
         raise _wrong("rollout_ids contains the same rollout twice.", "duplicate_rollout")
     if not 2 <= len(ids) <= MAX_MEMBERS:
         count = str(len(ids)) if len(ids) <= MAX_MEMBERS else f"more than {MAX_MEMBERS}"
-        raise _wrong(f"The group has {count} rollouts; expected 2 to {MAX_MEMBERS}.", "bad_group")
+        raise _wrong(f"The size of the group is {count}; expected 2 to {MAX_MEMBERS} rollouts.", "bad_group")
     members = []
     for name in ids:
         member = await rollouts.load(name, caller)
@@ -145,7 +145,8 @@ async def load_group(
         )
     if not group_judges(spec, first.environment):
         raise Unavailable(
-            f"Environment {first.environment!r} has no group judge.", hint="Declare one with @app.judge(group=True)."
+            f"Environment {first.environment!r} has no group judge.",
+            hint="Declare a judge with @app.judge(group=True).",
         )
     instance = planner.instance(first.environment, first.split, first.seed)
     # The judge reads the current row. If the row has changed, it would judge answers to another question.

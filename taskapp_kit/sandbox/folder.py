@@ -73,7 +73,7 @@ class Folder:
         if len(data) > most_bytes:
             raise SandboxError(
                 f"The file {name!r} has {len(data)} bytes, but the box's limit is {most_bytes} bytes.",
-                hint="Raise SandboxLimits.file_bytes.",
+                hint="Increase SandboxLimits.file_bytes.",
             )
         top, (*folders, last) = self._parts(name)
         with _refused(name), self._walk(top, folders, make=True) as inside:
@@ -314,7 +314,10 @@ def _own(name: str, inside: int) -> int:
 
 
 def sweep() -> int:
-    """Remove the directories of boxes whose process was killed, and return their number. Open boxes lock their directory."""
+    """Remove the directories of boxes whose process was killed, and return the number of removed directories.
+
+    The directory of an open box is locked, so it is not removed.
+    """
     swept = 0
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -135,7 +135,7 @@ def confine(parent: str, uid: str, folder: str, limits: str, program: str, paths
         prctl(PR_SET_PDEATHSIG, SIGKILL)  # after changing ids, because changing them clears this setting
         prctl(PR_SET_NO_NEW_PRIVS, 1)
     if os.getppid() != int(parent):
-        raise OSError(0, "its parent process has ended")
+        raise OSError(0, "the parent process has ended")
     if paths[0] != NOTHING:
         confine_files(dict(zip(KINDS, (kind.split(BETWEEN) for kind in paths), strict=True)))
     if program != NOTHING:

@@ -161,7 +161,7 @@ def _filter(sockets: bool) -> bytes:
 
 def _landlock(folder: Folder, python: interpreter.Interpreter) -> dict[str, list[str]]:
     if folder.uid is None:
-        raise Unavailable("This level requires root, because each box gets a separate user id.")
+        raise Unavailable("Sandbox level 2 requires root, because each box gets a separate user id.")
     read, listed = interpreter.readable(python.program)
     return {
         "read": [*read, str(folder.path / "code")],

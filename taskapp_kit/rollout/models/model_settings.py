@@ -113,7 +113,7 @@ class ModelNames:
                 hint=f'Pass --inference-url, or create {MODELS_FILE} with [{name}] and url = "https://…/v1".',
             )
         close = closest(name, self.models)
-        known = f"The file defines: {', '.join(sorted(self.models)) or 'none'}."
+        known = f"The file defines: {', '.join(sorted(self.models)) or 'no models'}."
         raise ConfigError(f"{self.file} has no model {name!r}.", hint=f"Did you mean {close!r}?" if close else known)
 
     def price(self, url: str, model: str | None) -> Price | None:
