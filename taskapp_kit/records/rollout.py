@@ -1,4 +1,4 @@
-"""The class `Rollout`: the result of one rollout, which executors, the store, responses and the log read."""
+"""The class `Rollout`: the result of one rollout. Executors, the store, responses and the log use it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def normalised(score: float | None, scale: tuple[float, float]) -> float | None:
 
 @dataclass(slots=True)
 class JudgeCall:
-    """One reply of a judge's model, which may be unusable.
+    """One reply of a judge's model, usable or not.
 
     All strings are masked: they contain no values of the task's private fields.
 
@@ -155,7 +155,7 @@ class JudgeRecord:
     def to_json(self) -> dict[str, Json]:
         """Return the record for the store. It contains private data.
 
-        `rollout.details.model_calls` returns the record without private data, which may be shown.
+        To show the record, use `rollout.details.model_calls`, which masks the private data.
         """
         return {"prompts": self.prompts, "calls": [asdict(call) for call in self.calls]}
 

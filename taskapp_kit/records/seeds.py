@@ -41,7 +41,7 @@ def overlap(splits: Mapping[str, range]) -> tuple[str, str, int] | None:
 
 
 def _shared(one: range, two: range) -> int | None:
-    """Return the lowest seed that is in both ranges, or None. Do not iterate, because the ranges may be long."""
+    """Return the lowest seed that is in both ranges, or None if they are disjoint. Ranges may be long, so do not iterate."""
     if not one or not two:
         return None
     (start, step), (other, stride) = ((min(seeds[0], seeds[-1]), abs(seeds.step)) for seeds in (one, two))

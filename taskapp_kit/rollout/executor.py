@@ -362,7 +362,7 @@ class EventList(list[Event]):
 
 
 class _ThreadReport:
-    """The events of a rollout in a thread, for the event loop, which may have to end the rollout without the thread."""
+    """The events of a rollout in a thread. The event loop reads them if it must end the rollout without the thread."""
 
     def __init__(self, listener: Listener | None, port: ThreadPort) -> None:
         self.control = Control()

@@ -212,7 +212,7 @@ class Service:
         return cls(app, ServiceSettings(**limits), store=store, clock=clock, models=models)
 
     def prepare(self) -> None:
-        """Run `setup_worker` of each environment in this process, which may take seconds. Raises Unavailable if one fails."""
+        """Run `setup_worker` of each environment in this process. This may take seconds. Raises Unavailable if one fails."""
         self._sandbox = sandbox_in_use()
         for spec in self.spec.environments.values():
             if self.worker_pool is not None and self.worker_pool.plays(spec):
@@ -307,8 +307,8 @@ class Service:
     ) -> Rollout:
         """Run, score and store an admitted rollout; see `rollout`. If this call is cancelled, the rollout is stored as cancelled.
 
-        prompt: whether events are sent immediately. Otherwise a worker process may delay events by about 50 ms and send
-        several together, which is much cheaper.
+        prompt: whether events are sent immediately. Otherwise, a worker process may delay events by about 50 ms, because
+        sending several events together is much cheaper.
         """
         self.admission.enter(rollout)
         try:

@@ -340,7 +340,7 @@ class SharedRollouts:
         over.lines = [orjson.dumps(event) for event in orjson.loads(settled.events or b"[]")]
 
     async def model_calls(self, shared: SharedRollout) -> dict[str, Json]:
-        """Return the public part of an ended rollout's calls of judges and auxiliary models, or {} if nothing is stored.
+        """Return an ended rollout's judge calls and auxiliary model calls, with private values masked, or {} if it is not stored.
 
         Raises StoreError if the store fails.
         """

@@ -65,7 +65,7 @@ class ConfigRefused(RequestError):
 
 
 class EnvironmentLeft(Exception):
-    """Replaces a GeneratorExit (`__cause__`) of the author's code, which would otherwise close the episode's generator."""
+    """Replaces a GeneratorExit (`__cause__`) that the author's code raised and that would close the episode's generator."""
 
 
 def _authors(method: Callable[P, T]) -> Callable[P, T]:
@@ -378,7 +378,10 @@ class AuxiliaryModelFailed(KitError):
 
 
 class NoAuxiliaryModel(Unavailable):
-    """No model has the role that the environment called. `failure` is the rollout's failure, at boundary `environment`."""
+    """The environment called a model with a role for which no model is configured.
+
+    `failure` is the rollout's failure, at boundary `environment`.
+    """
 
     def __init__(self, role: str, missing: Unavailable) -> None:
         super().__init__(missing.message, hint=missing.hint)

@@ -164,7 +164,7 @@ class ChildProcess:
             self._loop.call_later(seconds, self.kill, "closing", "it did not exit within the grace period")
 
     def kill(self, why: KilledFor, reason: str) -> None:
-        """Kill the child and its process group. Its jobs fail immediately. The child's exit is awaited in the background."""
+        """Kill the child and its process group, and fail the child's jobs immediately. The exit is awaited in the background."""
         if not self.alive:
             return
         self.killed_for = why

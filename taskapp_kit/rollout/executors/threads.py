@@ -65,7 +65,7 @@ class Job:
         self.reports = True
 
     def run(self) -> None:
-        """Call the function in the thread, then drop the reference to it, which is part of a reference cycle with this job."""
+        """Call the function in the thread, then drop it, because it is part of a reference cycle with this job."""
         function, self.function = self.function, None
         assert function is not None, "a job runs once"
         try:

@@ -398,7 +398,7 @@ def _check_choice(options: PolicyOptions, environment: EnvironmentSpec) -> None:
     name = choice["function"]["name"] if isinstance(choice, dict) else None
     offered = [action.name for action in environment.actions.values() if not action.tool.text]
     if name is not None and name not in offered:
-        message = f"policy.config.tool_choice names the unknown tool {name[:80]!r}; available tools: {', '.join(offered) or 'none'}."
+        message = f"policy.config.tool_choice names the unknown tool {name[:80]!r}; expected: {', '.join(offered) or 'no tool'}."
         raise RequestError(message, fields=(FieldProblem(("body", "policy", "config", "tool_choice"), message),))
 
 

@@ -88,7 +88,7 @@ def _places(record: JudgeRecord, members: int) -> list[float]:
 
 
 def _spreads(record: JudgeRecord, name: str) -> list[float]:
-    """Return the spread of each model. The models are separate, because their differences are not a spread of repeats."""
+    """Return the spread of each model's scores. Differences between models do not count, because they are not repeats."""
     of_role: dict[str, list[float]] = {}
     for call in record.calls:
         if call.verdict is not None:

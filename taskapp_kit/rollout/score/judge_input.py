@@ -200,7 +200,10 @@ NO_NONCE = "0" * 32
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """The prompt of one call without the nonce. named: whether the verdict is an object with a field for each question."""
+    """A judge's prompt for one call, to which `body` adds the nonce.
+
+    named: whether the verdict is an object with a field for each question.
+    """
 
     questions: tuple[Question, ...]
     parts: tuple[InputSection, ...]
