@@ -159,7 +159,7 @@ async def load_group(
 
 
 async def _ids_of(group_id: str | None, rollouts: RolloutReader, caller: Caller) -> list[str]:
-    """Return the ids of the group's rollouts, the oldest first, and at most one id more than a group may have."""
+    """Return the ids of the group's rollouts, the oldest first. If there are more than MAX_MEMBERS, return MAX_MEMBERS + 1."""
     # one more than the maximum, to detect a group that is too large
     found = await rollouts.query(RolloutQuery(group_id=group_id, limit=MAX_MEMBERS + 1), caller)
     if not found:

@@ -72,9 +72,9 @@ class SharedRollouts:
     ) -> SharedRollout:
         """Start a rollout, or return the rollout with the same idempotency key. Does not wait.
 
-        body: the request as sent, which must be equal if the key is equal. detached: whether the rollout continues without
-        subscribers. followed: whether a client follows from the start, so that events are sent immediately. Raises
-        IdempotencyKeyReused if the bodies differ. `SharedRollout.admitted` raises the errors of the admission.
+        body: the request as sent. Requests with the same key must have the same body. detached: whether the rollout
+        continues without subscribers. followed: whether a client follows from the start, so that events are sent immediately.
+        Raises IdempotencyKeyReused if the bodies differ. `SharedRollout.admitted` raises the errors of the admission.
         """
         # the hash of the body as sent, because a new default in a release must not make equal requests different
         fingerprint = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -270,8 +270,7 @@ class PinnedThreads:
 class PinnedThread:
     """A thread that is reserved from the pool until `close`.
 
-    The calls of a reservation have their own `contextvars` context, which is empty at first, and their own current event
-    loop. A copy of the caller's context would share objects that change in place, such as decimal's context.
+    Each reservation has a separate `contextvars` context, which is empty at first, and a separate current event loop. A copy of the caller's context would share objects that change in place, such as decimal's context.
     """
 
     def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:

@@ -235,7 +235,7 @@ class Credentials:
         return f"Credentials(for {', '.join(sorted({host for _, host, _ in self._for})) or 'no host'})"
 
     def _add(self, entry: str, settings: Settings) -> None:
-        """Add `HOST=VARIABLE`, `HOST:PORT=VARIABLE`, or `http://HOST=VARIABLE` if the key may be sent unencrypted."""
+        """Add the entry `HOST=VARIABLE`, `HOST:PORT=VARIABLE`, or (if the key may be sent unencrypted) `http://HOST=VARIABLE`."""
         host, _, variable = entry.rpartition("=")
         open_road = host.lower().startswith("http://")
         bare = host.partition("://")[2] or host

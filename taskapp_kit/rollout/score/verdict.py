@@ -1,8 +1,8 @@
 """The schema of a verdict, and a strict parser for the model's reply.
 
 The verdict on one question is `{"reason": …, "score": …}`. The verdict on several questions is an object that maps the name
-of each question to such an object. The reason comes first, so that the model writes it before the number. A question with choices has `choice`
-instead of `score`.
+of each question to such an object. The reason comes first, so that the model writes it before the number. A question with
+choices has `choice` instead of `score`.
 """
 
 from __future__ import annotations

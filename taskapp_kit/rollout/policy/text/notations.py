@@ -123,7 +123,7 @@ def _call(name: str, given: Json, tools: Mapping[str, Tool]) -> ToolCall:
 
 
 def value_of(text: str, schema: Any) -> Json:
-    """Return the value of a tag: the text if the schema accepts a string, or the decoded JSON, or else the text."""
+    """Return the value of a tag: the text if the schema accepts a string or the text is not JSON, or else the decoded JSON."""
     kinds = _kinds(schema)
     # Qwen's template writes each value on separate lines
     if text.startswith("\n") and text.endswith("\n"):

@@ -1,6 +1,6 @@
 """Parses the action in a model's text for output mode `text`, or explains to the model why no action was found.
 
-The parsers run in this order, and the first that finds an action decides: the notations of chat templates, tags, fenced
+The parsers run in this order until one of them finds an action: the notations of chat templates, tags, fenced
 blocks, JSON anywhere, `\\boxed{…}`, a tool's name alone. Text in `<think>` tags is ignored. The text is never
 evaluated, and parsing takes linear time.
 """
