@@ -38,7 +38,7 @@ _SAME = {
 
 @dataclass(slots=True)
 class Group:
-    """Rollouts with the same environment, split, seed and config. group_id: their common group id, or None if they have none."""
+    """Rollouts with the same environment, split, seed and config. group_id: the group id that all of them have, or None."""
 
     spec: AppSpec
     rollout_ids: list[str]

@@ -247,7 +247,7 @@ class EnvironmentSession:
             config: Arguments of the environment's constructor.
             reward: A reward formula that replaces the app's formula.
             request_id: An id with which the call can be repeated.
-            seconds: The time limit of this call, if it is lower than the server's limit. A longer call fails the episode.
+            seconds: The time limit of this call, if it is lower than the server's limit. Exceeding it fails the episode.
 
         Raises SessionError if the session is closed or busy, and the errors of `Service.rollout`.
         """

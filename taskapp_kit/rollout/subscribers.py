@@ -55,7 +55,7 @@ class SharedRollout:
 
     rollout_id, key_label: set when the rollout is admitted. created_at: unix seconds. is_local: whether this process runs the
     rollout. replayed: whether the rollout had ended before this request. detached: whether the rollout continues without
-    subscribers. ended_result: the result if other readers share it, or None.
+    subscribers. ended_result: if `replayed`, the result, which concurrent readers share.
     """
 
     def __init__(self, event_buffer: EventBuffer, *, detached: bool = False) -> None:

@@ -27,7 +27,7 @@ class Interpreter:
 
 @functools.cache
 def own() -> Interpreter:
-    """Return the Python of this process without the virtual environment."""
+    """Return this process's base Python, outside the virtual environment."""
     program = os.path.realpath(sys.executable)
     prefix = os.path.realpath(sys.base_prefix)
     if not Path(program).is_relative_to(prefix):

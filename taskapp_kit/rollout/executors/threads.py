@@ -270,7 +270,8 @@ class PinnedThreads:
 class PinnedThread:
     """A thread that is reserved from the pool until `close`.
 
-    Each reservation has a separate `contextvars` context, which is empty at first, and a separate current event loop. A copy of the caller's context would share objects that change in place, such as decimal's context.
+    Each reservation has a separate `contextvars` context, which is empty at first, and a separate current event loop. A copy of
+    the caller's context would share objects that change in place, such as decimal's context.
     """
 
     def __init__(self, pinned_threads: PinnedThreads, thread: _Thread) -> None:

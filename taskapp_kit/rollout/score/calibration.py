@@ -181,7 +181,7 @@ def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the ranks from 1 on. Equal values get the mean of their ranks."""
+    """Return the rank of each value, starting from 1. Equal values get the mean of their ranks."""
     at: dict[float, list[int]] = {}
     for rank, value in enumerate(sorted(values), start=1):
         at.setdefault(value, []).append(rank)

@@ -1,8 +1,8 @@
 """Calls a judge's models once for each sample, repeats calls without a valid verdict, and combines the scores.
 
-A reward model replies with one number and no reason. A request for a reward model contains a str as `{"input": …}`, a list of
-messages as `{"messages": …}`, or a dict unchanged. The response contains a number in `score`, `reward` or `data`, as in vLLM's
-`/classify`, `/score` and `/pooling`.
+A reward model replies with one number and no reason. If the judge's function returns a str, the request is `{"input": …}`. A
+list of messages is sent as `{"messages": …}`, and a dict is sent unchanged. The response contains a number in `score`,
+`reward` or `data`, as in vLLM's `/classify`, `/score` and `/pooling`.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def masker(spec: AppSpec, environment: str, task: Any) -> Callable[[str], str]:
 
 
 def final_state_masker(final_state: Json) -> Callable[[str], str]:
-    """Return a function that replaces strings and numbers of the final state with at least SHORT characters, ignoring case.
+    """Return a function that masks the strings and numbers of the final state in a string, ignoring case.
 
-    Shorter values are not replaced, because they occur everywhere.
+    Values of fewer than SHORT characters are not replaced, because they occur everywhere.
     """
     values: dict[str, str] = {}
     for _, value in _leaves("", {"final_state": final_state}, {}):

@@ -2,7 +2,7 @@
 
 One action in JSON is `{"tool": NAME, "arguments": {…}}`, a flat object with the arguments next to the name, OpenAI's
 `{"type": "function", "function": {…}}`, or `{NAME: {…}}`. `name`, `function` and `action` are accepted for `tool`, and
-`args`, `parameters` and `input` for `arguments`. A list of actions, also under `actions` or `tool_calls`, is several actions.
+`args`, `parameters` and `input` for `arguments`. A list, also inside `actions` or `tool_calls`, means several actions.
 
 Each search for tags runs forwards once, and a missing closing tag is searched for only once, so hostile text also takes
 linear time.
