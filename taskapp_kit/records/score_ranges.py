@@ -1,4 +1,4 @@
-"""The ranges of reward and criteria that an app's declarations imply."""
+"""The ranges of rewards and criterion scores that an app's declarations imply."""
 
 from __future__ import annotations
 

@@ -177,9 +177,9 @@ class RolloutDetails:
     policy_config: the stored part of `policy.config`. initial: the first observation. tools: the names of the episode's
     actions. waiting_turn: the turn in which the policy did not reply, or None if it always replied. waiting_action: the
     action that did not return, or None if every action returned. limit: the name and value of the limit that ended the
-    episode, or None if no limit ended it. formula: the
-    reward formula as a string. metrics: the metrics of the episode and of scoring. timing: the seconds that each part took.
-    usage: token counts under the endpoint's names. pictures: the SHA-256 of every image, in the order of first appearance.
+    episode, or None if no limit ended it. formula: the reward formula as a string. metrics: the metrics of the episode and
+    of scoring. timing: the seconds that each part took. usage: token counts under the endpoint's names. pictures: the SHA-256 of
+    every image, in the order of first appearance.
     """
 
     stored: StoredRollout

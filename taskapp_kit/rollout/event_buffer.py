@@ -59,7 +59,7 @@ class EventBuffer:
         self._more.set()
 
     def load(self, lines: list[bytes]) -> None:
-        """Replace all events by the events of an ended rollout."""
+        """Replace all events with the events of an ended rollout."""
         self._unread.clear()
         self._lines = lines
 

@@ -197,7 +197,7 @@ class ProcessPool:
             raise
 
     async def close(self, grace_seconds: float) -> None:
-        """Reject new and queued jobs. Wait for running jobs during the grace period, then ask them to stop, then kill them."""
+        """Reject new and queued jobs. Wait for running jobs during the grace period, then stop them, then kill the children."""
         self._closing = True
         for timer in (self._retry, self._trim):
             if timer is not None:

@@ -35,7 +35,7 @@ class AttemptFailed(Exception):
 
     kind: a key of KINDS. words: the message, without the beginning "The model at HOST ". excerpt: the endpoint's error
     message, which may still contain keys. retry_after: the delay in seconds that the endpoint requested, or None if it requested
-    none. hint: replaces the hint of the kind.
+    none. hint: replaces the usual hint for this kind.
     """
 
     kind: str

@@ -23,7 +23,10 @@ CUT_SHORT = frozenset(("error", "abort", "aborted"))
 
 
 def read_reply(status: int, body: bytes, retry_after: float | None = None) -> ChatReply:
-    """Parse a chat completion. Raises AttemptFailed for an error or invalid completion. retry_after: the requested delay."""
+    """Parse a chat completion. Raises AttemptFailed for an error or an invalid completion.
+
+    retry_after: the delay in seconds that the endpoint requested, or None.
+    """
     answer = _answer(status, body, retry_after)
     if not isinstance(answer, dict):
         raise _malformed("is not an object")
@@ -142,7 +145,10 @@ def _counts(value: Any) -> bool:
 
 
 def _tokens(reply: ChatReply, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-    """Set the reply's token ids, log-probabilities and weights version. Raises AttemptFailed if their lengths differ."""
+    """Set the reply's token ids, log-probabilities and weights version.
+
+    Raises AttemptFailed if the numbers of token ids and log-probabilities differ.
+    """
     message = choice["message"]
     meta = choice.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}

@@ -95,7 +95,7 @@ def needed_roles(spec: AppSpec) -> list[RoleNeed]:
 
 
 def check_judges(spec: AppSpec, configured: Callable[[str], bool]) -> list[str]:
-    """Return a warning for each role without a model that environments or judges with weight 0 use.
+    """Return a warning for each role that has no model and is used by environments or judges with weight 0.
 
     configured: a function that returns whether a model has a role. Raises Unavailable if a judge with weight > 0 has no
     model, because no rollout would have a reward.

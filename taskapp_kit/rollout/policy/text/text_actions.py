@@ -80,7 +80,7 @@ def parse_actions(words: str, tools: Sequence[Tool]) -> ParsedActions:
 
 
 def how(tools: Sequence[Tool]) -> str:
-    """Return a message on how to answer, with a valid example for one tool and the names of all tools."""
+    """Return a message that tells the model how to answer, with a valid example for one tool and the names of all tools."""
     if not tools:
         return "No action is possible now."
     shown = next((tool for tool in tools if not tool.text), tools[0])
