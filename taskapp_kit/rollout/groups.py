@@ -38,7 +38,7 @@ _SAME = {
 
 @dataclass(slots=True)
 class Group:
-    """Rollouts with the same environment, split, seed and config. group_id: the group id that all of them have, or None."""
+    """Rollouts with the same environment, split, seed and config. group_id: the group id that all of them have, if any."""
 
     spec: AppSpec
     rollout_ids: list[str]
@@ -145,8 +145,7 @@ async def load_group(
         )
     if not group_judges(spec, first.environment):
         raise Unavailable(
-            f"Environment {first.environment!r} has no group judge.",
-            hint="Declare a judge with @app.judge(group=True).",
+            f"Environment {first.environment!r} has no group judge.", hint="Declare it with @app.judge(group=True)."
         )
     instance = planner.instance(first.environment, first.split, first.seed)
     # The judge reads the current row. If the row has changed, it would judge answers to another question.

@@ -228,9 +228,7 @@ def answer_from(value: Any, who: str) -> Decision:
         return Decision([ToolCall(str(tool), _plain(args, who)) for tool, args in value.items()])
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):
         return Decision([call for item in value for call in answer_from(item, who).tool_calls])
-    raise PolicyError(
-        f"{who}: got {str(value)[:80]!r}, expected {{TOOL: {{ARGUMENTS}}}}, a list of such objects, or a string."
-    )
+    raise PolicyError(f"{who}: got {str(value)[:80]!r}, expected {{TOOL: {{ARGUMENTS}}}}, a list of these, or text.")
 
 
 def _plain(args: Any, who: str) -> Json:
