@@ -270,9 +270,9 @@ class SharedThread(PinnedThread):
         assignment.rollouts.add(self)
 
     async def call(self, function: Callable[[], T], *, seconds: float, stop: Stop, work: str | None = None) -> T:
-        """Run one job in this thread; see `PinnedThreads.run`. work: the name for measurements, by default the environment's.
+        """Run one job in this thread; see `PinnedThreads.run`. Also raises ThreadBlocked if another rollout blocks the thread.
 
-        Also raises ThreadBlocked if another rollout blocks the thread.
+        work: the name under which the job's duration is recorded. Defaults to the environment's name.
         """
         assignment = self._assignment
         if assignment.blocked and assignment.blocker is not self:

@@ -256,7 +256,10 @@ ANSWER = "answer"
 
 
 def reward_request(reading: Any) -> dict[str, Json]:
-    """Return the body for `ModelPort.ask`. `kind` marks a reward model and is not sent. Raises NotReadable for a wrong type."""
+    """Return the body for `ModelPort.ask`. Its field `kind` marks a reward model and is not sent.
+
+    Raises NotReadable if the value has a wrong type.
+    """
     body = plain(valid(reading), "reading")
     if isinstance(body, str):
         body = {"input": body}
