@@ -391,7 +391,7 @@ BEFORE_CHARACTERS = 20
 
 
 def apart(before: Any, after: Any) -> str:
-    """Describe how two values differ, such as `'2 of 9' and then '3 of 9'`, starting just before the difference."""
+    """Return the parts of two values from just before their first difference, as in `'2 of 9' and then '3 of 9'`."""
     one, two = (value if isinstance(value, str) else str(value) for value in (before, after))
     same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     start = max(0, same - BEFORE_CHARACTERS)

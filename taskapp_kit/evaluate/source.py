@@ -302,7 +302,7 @@ class ServerSource(RolloutSource):
                 f"The response of {self.place}/rollouts is not a list of rollouts.",
                 status=200,
                 code="bad_answer",
-                hint="Check that this release serves the task app at this address.",
+                hint="Check that the server at this address has the same release of taskapp-kit as this machine.",
             ) from None
 
     async def load(self, rollout_id: str) -> StoredRollout:
@@ -433,7 +433,7 @@ def stored_from_answer(body: Mapping[str, Any], row: RolloutRow | None = None) -
             f"The server's response is not a rollout with its events: {type(fault).__name__}.",
             status=200,
             code="bad_answer",
-            hint="Check that this release serves the task app at this address.",
+            hint="Check that the server at this address has the same release of taskapp-kit as this machine.",
         ) from fault
 
 

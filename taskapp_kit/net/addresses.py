@@ -263,7 +263,7 @@ class AddressPolicy:
     def __init__(
         self, exposure: Exposure, allow: Sequence[str] = (), *, setting: str = ALLOW, link_local: bool = True
     ) -> None:
-        """Create the policy. Raises ConfigError if `exposure` or an entry of `allow` is invalid."""
+        """Create the rules for addresses. Raises ConfigError if `exposure` or an entry of `allow` is invalid."""
         self._setting, self._link_local = setting, link_local
         if exposure not in ("public", "local"):
             raise ConfigError(f"The exposure {exposure!r} is unknown.", hint="Use public or local.")

@@ -293,7 +293,7 @@ class Sandbox:
         try:
             return folder.listen(name), f"/code/{name}"
         except OSError as error:
-            raise SandboxError(f"A box's socket could not be created: {error.strerror or error}.") from error
+            raise SandboxError(f"The sandbox's socket could not be created: {error.strerror or error}.") from error
 
     def close(self) -> None:
         """Kill a running program and remove the box. This may be called repeatedly, even while a program is running."""

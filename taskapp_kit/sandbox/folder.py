@@ -128,7 +128,7 @@ class Folder:
         (self.path / "code" / "next.py").replace(self.program)
 
     def put_fifo(self) -> None:
-        """Replace the program with a FIFO, on which an interpreter waits for its program."""
+        """Replace the program file with a FIFO. An interpreter that opens it blocks until a program is written to it."""
         fifo = self.path / "code" / "next.py"
         os.mkfifo(fifo, 0o644)
         fifo.chmod(0o644)  # independent of the umask

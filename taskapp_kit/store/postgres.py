@@ -155,7 +155,7 @@ class PostgresDatabase(SqlDatabase):
     def persist(self, work: Callable[[], T]) -> T:
         """Call `work` and return its result. If the connection is lost, call `work` again for up to `retry_seconds`.
 
-        If the outage lasts longer, only one new connection is tried, so that waiting callers soon get an error.
+        Once an outage has lasted longer, each call tries to connect only once, so that callers soon get an error.
         """
         tries = 0
         while True:

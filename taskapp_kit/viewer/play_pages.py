@@ -1,7 +1,7 @@
 """The page on which a person plays an episode of any environment, with forms made from the actions' schemas.
 
 The viewer opens a session for the caller's key, so an episode is limited, scored and stored like any other rollout. Such a
-session is called a sitting. The page's address and the `run_id` of the rollouts contain the sitting's 16 hex digits, so the
+session is called a sitting. The page's address and the `run_id` of the rollouts contain the sitting's id (16 hex digits), so the
 rollouts can be found after the session has ended.
 """
 

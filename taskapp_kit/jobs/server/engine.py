@@ -191,7 +191,7 @@ class Ledger(Protocol):
         ...
 
     async def stored(self, phase: Phase, iteration: int) -> list[RolloutOutcome]:
-        """Return the finished rollouts of a phase of an iteration, ordered by place and sample.
+        """Return the finished rollouts of a phase of an iteration, ordered by the group's position, then by sample.
 
         The result includes rollouts of earlier runs, but not superseded rollouts.
         """

@@ -137,7 +137,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """The address for task apps, without the part that identifies an attempt."""
+        """The gateway's address, as task apps call it, without the part of the path that identifies a rollout attempt."""
         return self._url
 
     @property
