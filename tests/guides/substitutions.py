@@ -67,7 +67,7 @@ SUBSTITUTIONS = [
     Substitution(AGNOSTIC, 2, "sk_your_org_key", SYNTH_KEY, EXAMPLE),
     Substitution(
         AGNOSTIC, 6, "rl:Qwen-Qwen3-0 6B:job_1993769d63c7506d485:checkpoint-epoch-1", "{trained}",
-        "the guide's name has a space; the engine `local` returns the trained model's name",
+        "the model's name in the guide contains a space; the engine `local` returns the trained model's name",
     ),
     Substitution(OVERVIEW, 1, "--port 8001", "--port {port}", "concurrent runs need different ports"),
     Substitution(OVERVIEW, 5, "https://agent-learning.onrender.com", "{backend}", HOSTED),
