@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import signal
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 from rich.console import Group
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     from taskapp_kit.client import RLJob
 
+
+T = TypeVar("T")
 
 QUIET_SECONDS = 15.0
 """The minimum interval between two lines of progress, in seconds, if stderr is not a terminal."""
@@ -277,12 +281,24 @@ def cause_of(last: Mapping[str, Any]) -> str:
     return f"The job ended with status {word_of(last)}" + (f": {ended(bounded(str(cause)))}" if cause else ".")
 
 
-@contextlib.contextmanager
-def leaving_says_so(ctx: click.Context, job: RLJob, backend: str) -> Iterator[None]:
-    """If Ctrl-C or a JobTimeout ends the block, print that the job continues. Ctrl-C ends the command with status 1."""
+def run_following(ctx: click.Context, job: RLJob, backend: str, following: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that follows a job, and return its result.
+
+    If Ctrl-C or a JobTimeout ends it, print that the job continues. Ctrl-C ends the command with status 1.
+    """
+
+    async def cancelable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        # by default, asyncio.run cancels in the signal handler, so a callback of the loop may find its future canceled
+        # halfway, and logs a traceback
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+        return await following
+
     try:
-        yield
-    except KeyboardInterrupt:
+        return asyncio.run(cancelable())
+    except (KeyboardInterrupt, asyncio.CancelledError):
         _print_left(job, backend)
         ctx.exit(1)
     except JobTimeout:

@@ -95,8 +95,7 @@ def follow(
             )
 
     job = _job_of(job_id, settings)
-    with job_progress.leaving_says_so(ctx, job, settings.needed_backend()):
-        last = asyncio.run(to_its_end())
+    last = job_progress.run_following(ctx, job, settings.needed_backend(), to_its_end())
     shown = without_keys(last, settings.keys)
     if as_json:
         print_json(shown)

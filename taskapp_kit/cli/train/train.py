@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -179,8 +178,7 @@ def _submit(
                 job, display, timeout_seconds=poll_timeout, interval_seconds=poll_interval, keys=settings.keys
             )
 
-    with job_progress.leaving_says_so(ctx, job, backend):
-        last = asyncio.run(to_its_end())
+    last = job_progress.run_following(ctx, job, backend, to_its_end())
     shown = without_keys(last, settings.keys)
     if as_json:
         print_json(shown)
