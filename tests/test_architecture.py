@@ -594,7 +594,7 @@ CODE_LINES = {
     "__init__": 37,
     "__main__": 4,
     "asgi": 66,
-    "cli": 7659,
+    "cli": 7664,
     "client": 1099,
     "config": 378,
     "declare": 2780,

@@ -109,8 +109,7 @@ class StoredRollout:
         created_at: Unix seconds.
         seconds: Wall time.
         tokens: The prompt and completion tokens of the policy's model, or None if unknown.
-        cost: The cost in US dollars of all model calls whose price is known, including the calls by judges and the
-            environment. None if no price is known.
+        cost: The cost in US dollars of all priced model calls, also by judges and the environment, or None if there are none.
         row_hash: The SHA-256 of the task's row, or None if the task has no row. The row itself is never stored.
         observation_digest: The digest that includes images. None if no images were requested, and in rows from before 0.2.0.
     """
@@ -199,8 +198,7 @@ class RolloutRow:
         reward: The reward, or None if it is undefined or the rollout failed.
         outcome_score: The outcome score, or None as with `reward`.
         events_score: The events score, or None as with `reward`.
-        total_reward: The sum of the step rewards. Only set in aggregates, and in lines of `results.jsonl` for
-            rollouts that did not fail.
+        total_reward: The sum of the step rewards. Only set in aggregates and for rollouts that did not fail.
         criteria: Scores by name.
         metrics: The metrics of scoring, and the episode's metrics if they are available without reading the events.
         length: The number of steps.
@@ -329,10 +327,7 @@ class Annotation:
 
 
 class Store(Protocol):
-    """A store for rollouts.
-
-    All asyncio tasks of one event loop may call its methods. They raise StoreError if the store fails.
-    """
+    """A store for rollouts. All asyncio tasks of one event loop may use it. Its methods raise StoreError if it fails."""
 
     async def save(self, rollout: StoredRollout) -> None:
         """Store the rollout durably: after this returns, it survives a kill -9."""
@@ -351,10 +346,7 @@ class Store(Protocol):
         ...
 
     def coordinator(self, clock: Clock) -> IdempotencyStore | None:
-        """Return a store for idempotency records. The caller closes it before this store.
-
-        If the result is None, the caller keeps the records in memory.
-        """
+        """Return a store for idempotency records, or None to keep them in memory. The caller closes it before this store."""
         ...
 
     async def close(self) -> None:
@@ -392,17 +384,11 @@ class QueryableStore(Store, Protocol):
         ...
 
     async def scores(self, scorer: str) -> dict[str, StoredScores]:
-        """Return a scorer version's scores by rollout id. Their `private` is empty.
-
-        Raises StoreError if the store fails.
-        """
+        """Return a scorer version's scores by rollout id, with empty `private`. Raises StoreError if the store fails."""
         ...
 
     async def scores_of(self, rollout_id: str, scorer: str) -> StoredScores | None:
-        """Return a scorer version's scores of one rollout, or None if they do not exist.
-
-        Raises StoreError if the store fails.
-        """
+        """Return a version's scores of one rollout, or None if they do not exist. Raises StoreError if the store fails."""
         ...
 
     async def scorers(self) -> list[ScorerVersion]:
@@ -438,10 +424,9 @@ class QueryableStore(Store, Protocol):
 class IdempotencyRecord:
     """A record of a rollout that can be found by its id and by the Idempotency-Key of its request.
 
-    `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key. It is None if the request
-    had no idempotency key. `fingerprint` is the SHA-256 (hex) of the request's body. `created_at` is in Unix seconds.
-    `key_label` is the label of the API key that sent the request. `app` is the task app's name, or None in records from
-    before 0.2.0.
+    `key` is the SHA-256 (hex) of the app's name, the API key's label and the idempotency key, or None without one.
+    `fingerprint` is the SHA-256 (hex) of the request's body. `created_at` is in Unix seconds. `key_label` is the label of
+    the API key that sent the request. `app` is the task app's name, or None in records from before 0.2.0.
     """
 
     rollout_id: str
@@ -469,8 +454,7 @@ class StoredResult:
 class Claim:
     """A record and its state.
 
-    `running`: the process that owns the record is playing the rollout. `lost`: that process died before the rollout
-    ended.
+    `running`: the process that owns the record plays the rollout. `lost`: that process died before the rollout ended.
     """
 
     record: IdempotencyRecord

@@ -240,7 +240,7 @@ def test_modules_that_are_none_or_something_else_are_no_matter(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "object_here", object())  # type: ignore[arg-type]
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
-    with pytest.raises(DiscoveryError, match=r"empty\.py .*build_config\(\)"):
+    with pytest.raises(DiscoveryError, match=r"empty\.py .*`build_config`"):
         found(task_app_path=file)
 
 
@@ -259,7 +259,7 @@ def test_a_file_that_breaks_or_makes_nothing(tmp_path: Path) -> None:
         found(task_app_path=file)
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
-    with pytest.raises(DiscoveryError, match=r"empty\.py .*TaskApp, .*build_config\(\)"):
+    with pytest.raises(DiscoveryError, match=r"empty\.py .*TaskApp, .*`build_config`"):
         found(task_app_path=file)
     with pytest.raises(DiscoveryError, match="'y'"):
         found(task_app_path=f"{file}:y")

@@ -150,8 +150,8 @@ def test_a_file_in_a_package_brings_the_packages_source(author: Path) -> None:
     [
         ("data", "directory"),
         (".", "directory"),
-        ("../app.py", "outside"),
-        ("/etc/hostname", "outside"),
+        ("../app.py", "relative"),
+        ("/etc/hostname", "relative"),
         ("data/test.jsonl", "does not exist"),
         (".env", "private"),
         ("data/innocent.txt", "private"),

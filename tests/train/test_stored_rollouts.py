@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_left_out_and_counted(tmp_path: Path) -> None:
     [
         ({"seed": "1"}, "no seed"),
         ({"reward": None}, "no reward"),
-        ({"status": None}, "no status"),
+        ({"status": None}, "`status`"),
         ({"sequences": []}, "no sequences"),
         ({"sequences": [{"tokens": [1, 2], "mask": [0, 1], "logprobs": [0.0]}]}, "an invalid sequence"),
         ({"sequences": [{"tokens": [1, 2], "mask": [1, 1], "logprobs": [0.0, 0.0]}]}, "an invalid sequence"),

@@ -64,8 +64,7 @@ def create_backend(
         environment_api_key: The key that the backend sends to task apps without an uploaded key.
         local: Whether only this machine can reach the backend. It may then call private and loopback addresses.
         allow: Non-public hosts and networks of task apps that may be called.
-        hosts: The host names that requests may use. If `local` is true, this machine's names are also accepted. If it
-            is false and `hosts` is empty, every host name is accepted.
+        hosts: Host names that requests may use, with `local` also this machine's. If both are unset, any is accepted.
         max_jobs: The maximum number of concurrent jobs. The engine may have a lower limit.
         engine: The engine that runs the jobs. Defaults to `RolloutsEngine`.
         models: Serves trained models by name. It is closed at shutdown. If None, no models are served.

@@ -442,10 +442,7 @@ class JobStore:
     # Keys of the backend
 
     def minted(self, org: str | None) -> set[str]:
-        """Record that a backend created a key for `org`, and return all organizations with such a record.
-
-        If `org` is None, only return the organizations. This method blocks the calling thread.
-        """
+        """Record that `org`, unless it is None, has a key, and return all recorded organizations. Blocks the thread."""
 
         def work(connection: Connection) -> set[str]:
             known = set(connection.execute(select(MINTED.c.org)).scalars())

@@ -136,7 +136,7 @@ def constant_policy(environment: EnvironmentSpec, config: Mapping[str, Json]) ->
             message,
             fields=(FieldProblem(("body", "policy", "config", "action"), message, "policy_unavailable"),),
             code="policy_unavailable",
-            hint=f'Set policy.config to {{"action": {{TOOL: {{ARGUMENTS}}}}}} with a tool of the environment{words}.',
+            hint=f'Set {{"action": {{TOOL: {{ARGUMENTS}}}}}} with a tool of the environment{words}.',
         )
     return ConstantPolicy("constant", answer)
 

@@ -140,7 +140,7 @@ def test_the_printed_command_is_the_whole_one_with_the_app(
     foreign = from_elsewhere(own, stranger)
     words = [part.format(foreign) for part in command]
     refused = run(*words)
-    printed = shlex.split(refused.stderr.partition("yourself: ")[2])[1:]
+    printed = shlex.split(refused.stderr.partition("in the command: ")[2])[1:]
     assert printed[: len(words)] == words
     assert printed[printed.index("--app") + 1] == f"{foreign / 'app.py'}:app"
     assert run(*printed).exit_code == 0

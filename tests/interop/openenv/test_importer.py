@@ -233,7 +233,7 @@ def test_importer_waits_for_a_free_session() -> None:
     "schema,expected",
     [
         ({"type": "object"}, "has no properties"),
-        ({"type": "object", "properties": {"from": {"type": "string"}}}, "an argument 'from'"),
+        ({"type": "object", "properties": {"from": {"type": "string"}}}, "an argument named 'from'"),
         ({"type": "object", "properties": {"tool_name": {}, "arguments": {}}}, "found no tools"),
     ],
 )

@@ -58,8 +58,8 @@ def test_what_the_episode_got_beside_its_steps_is_the_last_turns() -> None:
     [
         ({}, 0.0, "no trajectory"),
         ({"trajectories": ["x"]}, 0.0, "no trajectory"),
-        (of_steps(), 0.0, "rewards for 0 calls"),
-        (of_steps(1.0), 1.0, "rewards for 1 calls"),
+        (of_steps(), 0.0, "rewards for 0 model calls"),
+        (of_steps(1.0), 1.0, "rewards for 1 model calls"),
         (of_steps(1.0, "2"), 3.0, "not a number"),
         (of_steps(1.0, True), 2.0, "not a number"),
         (of_steps(1.0, float("nan")), 1.0, "not a number"),
