@@ -39,7 +39,7 @@ class Guest:
         """Wait."""
         return Step("Done.", terminated=True)
     def final_state(self):
-        return {"orders": [{"code": "sentinel-state", "total": 4711}], "n": 7}
+        return {"orders": [{"code": "sentinel-state", "total": 471147114711}], "n": 7}
 @app.judge(weight=1)
 def fine(trajectory, task):
     """Is it fine?"""
@@ -106,7 +106,7 @@ def test_of_a_scored_rollout(serving: Callable[[Any], RunningServer], headers: d
         prompt = json.dumps(trace["judge_calls"]["prompts"][judged["prompt"]])
         assert "[private: answer]" in prompt and "[private: final_state]" in prompt and "after 1 step" in prompt
         assert "You are a judge" in prompt and "Is it fine?" in prompt
-        assert not [secret for secret in ("sentinel-answer", "sentinel-state", "4711") if secret in found.text]
+        assert not [secret for secret in ("sentinel-answer", "sentinel-state", "471147114711") if secret in found.text]
     without = found.json()
     for name in ("event_history", "judge_calls", "auxiliary_calls"):
         without["trajectories"][0]["trace"].pop(name)
