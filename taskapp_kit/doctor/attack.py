@@ -1,20 +1,20 @@
 """Checks with policies that know the rules and cheat: replies without the right answer must not be paid.
 
-A reply is paid if it earns at least half of the mean reward of the right replies. The wrong replies are built from a
-row's right answer, in the form of the right reply, or do not depend on the row.
+The replies are built from each row's right answer and from the form in which the app's example of good play replies. A reply
+that is wrong by construction, or that does not depend on the row, must earn less than half of what the right answer earns.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
-from taskapp_kit.doctor.policies import Function, scripted
-from taskapp_kit.doctor.row_answer import RowAnswer, folded
+from taskapp_kit.doctor.policies import Function
+from taskapp_kit.doctor.probes import BLIND, CONSTANT, FOR_JUDGES, HALF, NEAR, SPELLINGS, Probe
+from taskapp_kit.doctor.row_answer import RowAnswer, answer_in, folded
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.content import text_of
@@ -24,135 +24,17 @@ from taskapp_kit.rollout.score.private import private_values
 
 PAID = 0.5
 """The share of the right answers' mean reward from which a reply counts as paid."""
-TENTH, HALF = 0.1, 0.51
-"""The share of rows on which a paid reply is a defect: of wrong replies, and of replies that may be right for some rows."""
 MOST_ROWS = 200
 FIRST_ROWS = 4
 """How many rows must pay the same private field in the same form, if the app has no example of good play."""
-MOST_LISTED = 40
-"""The number of answers in a reply that lists every candidate."""
 FORMS = (("", ""), ("Answer: ", ""), ("<answer>", "</answer>"), (r"\boxed{", "}"), ('{"answer": "', '"}'))
 """The text before and after an answer, to try if the app has no example of good play."""
 DO = "Compare the whole answer with a grader of taskapp_kit.grading (see docs/environments/graders.md)."
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A way to cheat.
-
-    reply: Returns the reply for a row, or None if no such reply can be built for the row. on: The probe shows a defect
-    if at least this share of its replies is paid.
-    """
-
-    name: str
-    reply: Callable[[RowAnswer, Sequence[RowAnswer]], str | None]
-    on: float = TENTH
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
-
-
-def _other(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    """Return another row's right answer that is wrong for this row, or None if no row has such an answer."""
-    start = cases.index(case)
-    others = (cases[(start + step) % len(cases)].answer for step in range(1, len(cases)))
-    return next((answer for answer in others if folded(answer) not in case.accepted), None)
-
-
-def _of_another(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    other = _other(case, cases)
-    return None if other is None else case.reply(other)
-
-
-def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right reply with another number or another last letter, or None if the answer allows neither."""
-    value = _number(case.answer)
-    if value is not None and math.isfinite(value):
-        changed = value * 1.5 + 1
-        return case.reply(f"{changed:g}" if changed != int(changed) else str(int(changed)))
-    if not case.answer[-1:].isalpha():
-        return None
-    other = "x" if case.answer[-1] not in "xX" else "q"
-    return case.reply(case.answer[:-1] + other) if folded(case.answer[:-1] + other) not in case.accepted else None
-
-
-def _with_other(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
-    """Return a function that builds a reply whose answer contains the right answer and another row's answer."""
-
-    def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-        other = _other(case, cases) if case.delimited else None
-        return None if other is None else case.reply(form.format(right=case.answer, other=other))
-
-    return reply
-
-
-def _in_parts(form: str) -> Callable[[RowAnswer, Sequence[RowAnswer]], str | None]:
-    """Return a function that inserts the right reply and a wrong reply into `form` as {right} and {other}."""
-
-    def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-        other = _other(case, cases)
-        if other is None:
-            return None
-        return form.format(right=case.reply(case.answer), other=case.reply(other))
-
-    return reply
-
-
-def _outside(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer followed by a wrong reply, or None if a reply has no text before its answer."""
-    other = _other(case, cases)
-    return f"{case.answer}\n{case.reply(other)}" if other is not None and case.before else None
-
-
-def _all(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    answers = list(dict.fromkeys(item.answer for item in cases))[:MOST_LISTED]
-    if len(answers) < 2:
-        return None
-    return case.reply(", ".join([*(answer for answer in answers if answer != case.answer), case.answer]))
-
-
-BLIND = (
-    Probe("an empty reply", lambda case, cases: ""),
-    Probe(
-        "an empty answer in the right form", lambda case, cases: case.reply("") if case.before or case.after else None
-    ),
-    Probe("the prompt", lambda case, cases: case.prompt),
-    Probe("the prompt as the answer", lambda case, cases: case.reply(case.prompt) if case.before else None),
-    Probe("a list of all answers", _all),
-    Probe("padding", lambda case, cases: case.reply("I have thought about this carefully, step by step. " * 20)),
-    Probe("the word None", lambda case, cases: case.reply("None") if "none" not in case.accepted else None),
-    Probe("an apology", lambda case, cases: "I am sorry, but I do not know the answer to this question."),
-)
-"""Replies that do not depend on the row, or only on its prompt."""
-NEAR = (
-    Probe("another row's answer", _of_another, on=HALF),
-    Probe("a changed answer", _changed, on=HALF),
-    Probe("the negated answer", lambda case, cases: case.reply(f"not {case.answer}") if case.delimited else None),
-    Probe("two answers", _with_other("{right} or {other}")),
-    Probe("two answers, the right one last", _with_other("{other} or {right}")),
-    Probe("a contradicted answer", _with_other("{right}. No, that is wrong: {other}")),
-    Probe("an answer that is ruled out", _with_other("It is not {right} but {other}")),
-    Probe("a second reply that is wrong", _in_parts("{right}\nNo, I was wrong.\n{other}")),
-    Probe("the right answer only in a thought", _in_parts("<think>{right}</think>\n{other}")),
-    Probe("the right answer in the wrong place", _outside),
-    Probe("an answer with a long tail", lambda case, cases: case.reply(f"{case.answer} {'and so on ' * 40}")),
-)
-"""Replies around the right answer that are wrong."""
-SPELLINGS = (
-    # not in an argument of a tool: in code, white space before the first line is an error
-    Probe("white space around the reply", lambda case, cases: None if case.call else f" {case.reply(case.answer)} "),
-    Probe("a line break after the reply", lambda case, cases: f"{case.reply(case.answer)}\n"),
-)
-"""Right replies with white space around them."""
-
-
 @dataclass
 class Outcome:
-    """The paid and the unpaid rollouts of a probe, each with its row and reply."""
+    """What a probe earned, with the row, the reply and the rollout of each try."""
 
     probe: Probe
     paid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
@@ -176,7 +58,7 @@ async def _play(subject: EnvironmentUnderTest, case: RowAnswer, text: str) -> Ro
 
 
 async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]:
-    """Return the rows with their right answers and the answers' source, or [] and why the answers are unknown."""
+    """Return the rows with their right answers, and how the answers are known; the list is empty if they are unknown."""
     tasks = subject.environment.tasks
     if tasks is None:
         return [], "the environment has no rows"
@@ -205,29 +87,52 @@ async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]
     return [], "the app has no policy gold, and no private field earns full reward as the answer"
 
 
-def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str, str], frozenset[str]]:
-    """Return a row's private strings and numbers, keyed by field, and the set of all these values, folded."""
+async def blind_cases(subject: EnvironmentUnderTest) -> list[RowAnswer]:
+    """Return rows without their right answers, each with the reward that a right answer earns.
+
+    The list is empty if this reward is unknown, or if the policy's first reply does not end the episode.
+    """
+    gold, blend = subject.mean_reward(GOLD), subject.spec.blend_for(subject.name)
+    top = gold if gold is not None else blend.outcome if not blend.env and not blend.event else 0.0
+    if not subject.environment.one_answer or top <= 0:
+        return []
+    words = _rubric_words(subject)
+    episodes = subject.seeds(subject.options.seeds)
+    views = [(split, seed, await subject.first_view(split, seed)) for split, seed in episodes]
+    return [
+        RowAnswer(split, seed, text_of(view.observation), "", "", "", frozenset(), reward=top, rubric_words=words)
+        for split, seed, view in views
+    ]
+
+
+def _rubric_words(subject: EnvironmentUnderTest) -> str:
+    """Return what the criteria state about themselves."""
+    return " ".join(item.description for item in subject.spec.criteria if item.applies_to(subject.name))
+
+
+def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str, list[str]], frozenset[str]]:
+    """Return the private strings and numbers of a row by field, and all of them folded."""
     tasks = subject.environment.tasks
     assert tasks is not None
-    values = [
-        (name, str(value))
-        for name, value in private_values(tasks, tasks.rows(split)[seed])
-        if not isinstance(value, bool)
-    ]
-    return dict(reversed(values)), frozenset(folded(value) for _, value in values)
+    values: dict[str, list[str]] = {}
+    for name, value in private_values(tasks, tasks.rows(split)[seed]):
+        if not isinstance(value, bool):
+            values.setdefault(name, []).append(str(value))
+    return values, frozenset(folded(value) for items in values.values() for value in items)
 
 
 def _case_from_row(
     subject: EnvironmentUnderTest, split: str, seed: int, name: str, before: str, after: str
 ) -> RowAnswer | None:
     values, accepted = _row(subject, split, seed)
-    if not values.get(name, "").strip() or subject.environment.text_action is None:
+    answer = values.get(name, [""])[0]
+    if not answer.strip() or subject.environment.text_action is None:
         return None
-    return RowAnswer(split, seed, "", values[name], before, after, accepted)
+    return RowAnswer(split, seed, "", answer, before, after, accepted)
 
 
 def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | None:
-    """Return the right answer if gold was rewarded for a single action that contains a private string, else None."""
+    """Return the case of a rollout of gold, if gold's only action contains a private value of the row as text."""
     steps = [step for step in rollout.trajectory.steps if step.refused is None and isinstance(step.args, dict)]
     if len(steps) != 1 or not rollout.reward or rollout.reward <= 0:
         return None
@@ -238,28 +143,31 @@ def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | Non
     for parameter, value in step.args.items():
         if not isinstance(value, str):
             continue
-        inside = max((item for item in values.values() if item and item in value), key=len, default=None)
-        if inside is None:
+        span = answer_in(value, values)
+        if span is None:
             continue
-        before, _, after = value.rpartition(inside)
+        before, inside, after = value[: span[0]], value[slice(*span)], value[span[1] :]
         call = None if text is not None and step.tool == text.name else ToolCall(step.tool, step.args)
         prompt = text_of(rollout.trajectory.initial)
+        words = _rubric_words(subject)
         return RowAnswer(
-            rollout.split, rollout.seed, prompt, inside, before, after, accepted, call, parameter, rollout.reward
+            rollout.split, rollout.seed, prompt, inside, before, after, accepted, call, parameter, rollout.reward, words
         )
     return None
 
 
-async def _attacked(
-    subject: EnvironmentUnderTest, probes: Sequence[Probe]
-) -> tuple[list[Outcome], list[RowAnswer], str]:
-    """Play every probe on as many rows as the time allows."""
+async def _known(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]:
+    """Return the result of `cases_of`, which is called only once."""
     if subject.right_answers is None:
         subject.right_answers = await cases_of(subject)
-    cases, source = subject.right_answers
+    return subject.right_answers
+
+
+async def _attacked(
+    subject: EnvironmentUnderTest, probes: Sequence[Probe], cases: Sequence[RowAnswer]
+) -> list[Outcome]:
+    """Play every probe on as many rows as the time allows."""
     outcomes = [Outcome(probe) for probe in probes]
-    if not cases:
-        return outcomes, cases, source
     gold = fmean(case.reward for case in cases)
     budget = Budget(subject.options.check_seconds * 2)
     for case in budget.within(cases):
@@ -269,18 +177,19 @@ async def _attacked(
             if text is None or rollout is None or rollout.reward is None:
                 continue
             (outcome.paid if rollout.reward >= PAID * gold else outcome.unpaid).append((case, text, rollout))
-    return outcomes, cases, source
+    return outcomes
 
 
 def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the probes that were paid on at least the share `Probe.on` of the rows, the most often paid first."""
+    """Yield the probes that were paid on more rows than `Probe.on` allows, the most often paid first."""
     for outcome in sorted(outcomes, key=lambda item: -len(item.paid)):
-        if outcome.paid and len(outcome.paid) >= outcome.probe.on * outcome.played:
+        probe = outcome.probe
+        if outcome.paid and len(outcome.paid) >= probe.on * outcome.played and outcome.played >= probe.least:
             yield outcome
 
 
 def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
-    """Return `file:line` of the criterion that contributed most to the reward, or of the environment if none did."""
+    """Return the line of the criterion that paid most for a rollout."""
     scores = {item.name: item.score for item in rollout.scorecard.criteria if item.score}
     criteria = [item for item in subject.spec.criteria if item.name in scores and item.applies_to(subject.name)]
     return max(criteria, key=lambda item: scores[item.name] * item.weight).place if criteria else subject.place
@@ -311,80 +220,42 @@ async def attack(subject: EnvironmentUnderTest) -> CheckResult:
     """Send replies that do not depend on the row, and replies that change, hedge, contradict or misplace the right answer."""
     if not subject.in_this_process:
         return skipped("Not checked, because the environment runs in another process.")
-    outcomes, cases, source = await _attacked(subject, (*BLIND, *NEAR))
-    if not cases:
+    cases, source = await _known(subject)
+    judges = FOR_JUDGES if subject.options.judges else ()
+    if cases:
+        outcomes = await _attacked(subject, (*BLIND, *judges, *NEAR, *CONSTANT), cases)
+    elif blind := await blind_cases(subject):
+        cases, source = blind, "the policy gold" if GOLD in subject.attempts else "the highest score of the formula"
+        outcomes = await _attacked(subject, (*BLIND, *judges), cases)
+    else:
         return skipped(f"Not checked, because the right answers are unknown: {source}.")
     defects = list(_defects(outcomes))
     if defects:
         return _finding(subject, defects, cases, source)
     _, count = Counter(case.answer for case in cases).most_common(1)[0]
-    return passed(
-        f"{len(outcomes)} kinds of replies were not paid, on up to {len(cases)} rows. "
-        f"The most frequent answer is right on {count / len(cases):.0%} of the rows."
-    )
+    frequent = f" The most frequent answer is right on {count / len(cases):.0%} of the rows." if cases[0].answer else ""
+    return passed(f"{len(outcomes)} kinds of replies were not paid, on up to {len(cases)} rows.{frequent}")
 
 
-@check("right-refused", "A right reply with white space around it earns as much.", plays=True, after=("policies",))
+@check("right-refused", "A right reply in another usual spelling earns as much.", plays=True, after=("policies",))
 async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
-    """Send the right reply with white space or a line break around it."""
+    """Send the right reply with white space around it, in lower case, with commas between thousands and so on."""
     if not subject.in_this_process:
         return skipped("Not checked, because the environment runs in another process.")
-    outcomes, cases, source = await _attacked(subject, SPELLINGS)
+    if subject.options.judges and any(item.weight for item in subject.spec.judges if item.applies_to(subject.name)):
+        return skipped("Not checked, because judges score the replies.")
+    cases, source = await _known(subject)
     if not cases:
         return skipped(f"Not checked, because the right answers are unknown: {source}.")
-    refused = [item for item in outcomes if item.unpaid and len(item.unpaid) > HALF * item.played]
+    outcomes = await _attacked(subject, SPELLINGS, cases)
+    refused = [
+        item
+        for item in outcomes
+        if item.unpaid and len(item.unpaid) > HALF * item.played and item.played >= item.probe.least
+    ]
     if refused:
         case, text, _ = refused[0].unpaid[0]
         names = ", ".join(item.probe.name for item in refused)
         found = f"A right answer with {names} is not paid: {text[:60]!r} for seed {case.seed}."
         return warning(found, DO, subject.place)
-    return passed(f"The right reply with white space around it is paid on {len(cases)} rows.")
-
-
-REPEATS = 10
-"""How often an action that earned a reward is repeated."""
-
-
-@check(
-    "repeat-pays", "Repeating what earned a reward does not earn more than good play.", plays=True, after=("policies",)
-)
-async def repeat_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play gold's actions up to the first rewarded step of each tool, then repeat that step, or undo and redo it."""
-    gold = [rollout for rollout in subject.scored(GOLD) if rollout.reward is not None and rollout.length > 1]
-    if not gold:
-        return skipped("Not checked, because the app has no policy gold with several steps.")
-    tried = 0
-    paid: list[tuple[Rollout, Rollout, str]] = []
-    for one in Budget(subject.options.check_seconds).within(gold):
-        actions = scripted(one.trajectory.steps)
-        for at, way in _rewarded(one):
-            repeated = (
-                actions[: at + 1] + (actions[at : at + 1] if way == "repeating" else actions[at - 1 : at + 1]) * REPEATS
-            )
-            try:
-                rollout = await subject.play_ops(repeated, one.split, one.seed)
-            except RolloutFailed:
-                continue
-            tried += 1
-            assert one.reward is not None
-            if rollout.reward is not None and rollout.reward > one.reward + abs(one.reward) * PAID:
-                paid.append((one, rollout, f"{way} {one.trajectory.steps[at].tool} at step {at + 1}"))
-                break
-    if paid and len(paid) >= TENTH * len(gold):
-        one, rollout, what = paid[0]
-        found = (
-            f"In seed {one.seed}, {what} {REPEATS} times earned {rollout.reward:.3g}, and good play {one.reward:.3g}."
-        )
-        return wrong(found, "Pay each goal once, or let the way back cost what the way there earned.", subject.place)
-    return passed(f"{tried} rollouts that repeat a rewarded step earned no more than good play.")
-
-
-def _rewarded(rollout: Rollout) -> Iterator[tuple[int, str]]:
-    """Yield the index of the first rewarded step of each tool, once for each way to repeat the step."""
-    seen = set()
-    for at, step in enumerate(rollout.trajectory.steps):
-        if step.reward and step.reward > 0 and step.tool not in seen:
-            seen.add(step.tool)
-            yield at, "repeating"
-            if at:
-                yield at, "undoing and redoing"
+    return passed(f"The right reply in other spellings is paid on {len(cases)} rows.")

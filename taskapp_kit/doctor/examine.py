@@ -10,7 +10,17 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.specs import AppSpec
-from taskapp_kit.doctor import answers, attack, descriptions, privacy, repeats, resources, rollouts, scores
+from taskapp_kit.doctor import (
+    action_attack,
+    answers,
+    attack,
+    descriptions,
+    privacy,
+    repeats,
+    resources,
+    rollouts,
+    scores,
+)
 from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.finding import CheckResult, DoctorCheck, DoctorFinding, skipped, wrong
 from taskapp_kit.doctor.subject import EnvironmentUnderTest, OutOfTime
@@ -20,7 +30,7 @@ from taskapp_kit.rollout.service import Service
 
 CHECKS: tuple[DoctorCheck, ...] = tuple(
     item
-    for module in (rollouts, repeats, privacy, answers, attack, descriptions, scores, resources)
+    for module in (rollouts, repeats, privacy, answers, attack, action_attack, descriptions, scores, resources)
     for item in vars(module).values()
     if isinstance(item, DoctorCheck)
 )
