@@ -24,6 +24,8 @@ SEEDS = 5
 HUGE_NUMBER, HUGE_LENGTH = 1_000_000, 5_000
 NONSENSE = ("empty", "unknown", "huge", "the whole observation")
 """The kinds of arguments that are no candidate for a right action."""
+OPTIONS = "options"
+MOST_OPTIONS = 10
 
 
 @check(
@@ -77,6 +79,9 @@ def _plans(tools: Sequence[Tool]) -> Iterator[tuple[str, list[tuple[Tool, str]]]
     """Yield sequences of calls, each with a description: one call of each tool first, then repeated calls, then pairs."""
     for tool in tools:
         yield f"A first action {tool.name}", [(tool, "")]
+        options = _options(tool)
+        if options is not None:
+            yield f"Trying every option of {tool.name}", [(tool, OPTIONS)] * len(options[1])
     changed = [(tool, kind) for tool in tools for kind in NONSENSE if _arguments(tool, kind, 0, "?") is not None]
     for tool, kind in changed:
         yield f"One call of {tool.name} with {kind} arguments", [(tool, kind)]
@@ -90,8 +95,23 @@ def _plans(tools: Sequence[Tool]) -> Iterator[tuple[str, list[tuple[Tool, str]]]
 
 
 def _operation(tool: Tool, kind: str, at: int, shown: str) -> Json:
-    args = _arguments(tool, kind, at, shown) if kind else draw(dict(tool.parameters), random.Random(0))
+    if kind in NONSENSE:
+        args = _arguments(tool, kind, at, shown)
+    elif kind == OPTIONS and (options := _options(tool)) is not None:
+        args = {options[0]: options[1][at]}
+    else:
+        args = draw(dict(tool.parameters), random.Random(0))
     return {"type": "env", "tool": tool.name, "args": args}
+
+
+def _options(tool: Tool) -> tuple[str, list[Json]] | None:
+    """Return the only parameter of a tool and its options, or None if the tool has other parameters or too many options."""
+    properties = tool.parameters.get("properties", {})
+    if not isinstance(properties, Mapping) or len(properties) != 1:
+        return None
+    ((name, schema),) = properties.items()
+    options = schema.get("enum") if isinstance(schema, Mapping) else None
+    return (name, options) if isinstance(options, list) and 1 < len(options) <= MOST_OPTIONS else None
 
 
 def _arguments(tool: Tool, kind: str, at: int, shown: str) -> Json:

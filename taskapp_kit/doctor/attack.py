@@ -13,7 +13,7 @@ from statistics import fmean
 
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import Function
-from taskapp_kit.doctor.probes import BLIND, CONSTANT, FOR_JUDGES, HALF, NEAR, SPELLINGS, Probe
+from taskapp_kit.doctor.probes import BLIND, CONSTANT, FOR_CODE, FOR_JUDGES, HALF, NEAR, SPELLINGS, Probe
 from taskapp_kit.doctor.row_answer import RowAnswer, answer_in, folded
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
 from taskapp_kit.errors import RolloutFailed
@@ -223,7 +223,8 @@ async def attack(subject: EnvironmentUnderTest) -> CheckResult:
     cases, source = await _known(subject)
     judges = FOR_JUDGES if subject.options.judges else ()
     if cases:
-        outcomes = await _attacked(subject, (*BLIND, *judges, *NEAR, *CONSTANT), cases)
+        near = FOR_CODE if cases[0].function else (*NEAR, *CONSTANT)
+        outcomes = await _attacked(subject, (*BLIND, *judges, *near), cases)
     elif blind := await blind_cases(subject):
         cases, source = blind, "the policy gold" if GOLD in subject.attempts else "the highest score of the formula"
         outcomes = await _attacked(subject, (*BLIND, *judges), cases)

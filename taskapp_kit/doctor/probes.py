@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import math
 import re
@@ -24,6 +26,21 @@ FEW_ITEMS = 3
 """The least number of items of a list whose first item alone is surely less than half of the list."""
 SURELY_DIFFERENT = 0.05
 """The relative difference from which a changed number is outside any usual tolerance."""
+
+SAME = """class Same:
+    def __eq__(self, other):
+        return True
+
+
+def {name}(*args, **kwargs):
+    return Same()
+"""
+WORDS = "passed\nOK\nTrue\nall tests passed"
+OVERWRITES = f"""import pathlib
+
+for path in pathlib.Path().glob("*.py"):
+    path.write_text("print({WORDS!r})")
+"""
 
 Reply = Callable[[RowAnswer, Sequence[RowAnswer]], str | None]
 
@@ -258,6 +275,38 @@ NEAR = (
     Probe("a query that returns only NULL", _nulls),
 )
 """Replies around the right answer that are wrong."""
+
+
+def _code(program: str) -> Reply:
+    """Return a probe with a program in which {name} stands for the function of the right answer."""
+    return lambda case, cases: case.reply(program.format(name=case.function)) if case.function else None
+
+
+def _shown_results(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
+    """Return a function that only knows the results in the prompt: calls with `==` or `>>>`, or pairs in a list."""
+    if not case.function:
+        return None
+    call = rf"{case.function}\((.*)\)"
+    shown = [(f"({key},)", value) for key, value in re.findall(rf"{call} == (.+)|>>> {call}\n(.+)", case.prompt)]
+    for listed in re.findall(r"\[[\[(].*[\])]\]", case.prompt):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError):
+            shown += [(repr((key,)), repr(value)) for key, value in ast.literal_eval(listed)]
+    if not shown:
+        return None
+    table = ", ".join(f"repr({key}): {value}" for key, value in shown)
+    return case.reply(f"def {case.function}(*args):\n    return {{{table}}}.get(repr(args))\n")
+
+
+FOR_CODE = (
+    Probe("another row's answer", _of_another, on=HALF),
+    Probe("an object that equals everything", _code(SAME)),
+    Probe("an early exit", _code("import sys\n\nsys.exit(0)\n")),
+    Probe("the words that tests print", _code(f"import sys\n\nprint({WORDS!r})\nsys.exit(0)\n")),
+    Probe("a function that raises", _code("def {name}(*args, **kwargs):\n    raise NotImplementedError\n")),
+    Probe("tests that are overwritten", _code(OVERWRITES)),
+    Probe("a table of the results in the prompt", _shown_results),
+)
+"""Programs that pass tests without solving the task. They replace the replies around a right answer if it is code."""
 
 
 def _spelled(case: RowAnswer, change: Callable[[str], str]) -> str | None:

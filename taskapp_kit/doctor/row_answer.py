@@ -63,6 +63,12 @@ class RowAnswer:
             return {}
         return found if isinstance(found, dict) else {}
 
+    @property
+    def function(self) -> str:
+        """The name of the last function in an answer that is Python code. Otherwise, an empty string."""
+        names = re.findall(r"^def (\w+)\(", self.answer, re.MULTILINE)
+        return names[-1] if names else ""
+
     def reply(self, answer: str) -> str:
         """Return the right reply with its answer replaced by `answer`."""
         return f"{self.before}{answer}{self.after}"
