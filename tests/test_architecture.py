@@ -599,7 +599,7 @@ CODE_LINES = {
     "config": 378,
     "declare": 2780,
     "deploy": 3516,
-    "doctor": 2415,
+    "doctor": 2805,
     "errors": 146,
     "evaluate": 4460,
     "grading": 794,

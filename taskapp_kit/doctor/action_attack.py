@@ -42,8 +42,15 @@ async def blind_actions(subject: EnvironmentUnderTest) -> CheckResult:
     episodes = subject.seeds(SEEDS)
     views = [await subject.first_view(split, seed) for split, seed in episodes]
     tools = [tool for tool in views[0].tools if not tool.text][:MOST_TOOLS]
+    plans = list(_plans(tools))
+    if all(rollout.length == 1 for rollout in subject.scored(GOLD)):
+        plans += [
+            (f"Trying every option of {tool.name}", [(tool, OPTIONS)] * len(options[1]))
+            for tool in tools
+            if (options := _options(tool)) is not None
+        ]
     tried = 0
-    for name, plan in Budget(subject.options.check_seconds * 2).within(list(_plans(tools))):
+    for name, plan in Budget(subject.options.check_seconds * 2).within(plans):
         played: list[tuple[Rollout, list[Json]]] = []
         for (split, seed), view in zip(episodes, views, strict=True):
             ops = [_operation(tool, kind, at, text_of(view.observation)) for at, (tool, kind) in enumerate(plan)]
@@ -79,9 +86,6 @@ def _plans(tools: Sequence[Tool]) -> Iterator[tuple[str, list[tuple[Tool, str]]]
     """Yield sequences of calls, each with a description: one call of each tool first, then repeated calls, then pairs."""
     for tool in tools:
         yield f"A first action {tool.name}", [(tool, "")]
-        options = _options(tool)
-        if options is not None:
-            yield f"Trying every option of {tool.name}", [(tool, OPTIONS)] * len(options[1])
     changed = [(tool, kind) for tool in tools for kind in NONSENSE if _arguments(tool, kind, 0, "?") is not None]
     for tool, kind in changed:
         yield f"One call of {tool.name} with {kind} arguments", [(tool, kind)]
@@ -139,7 +143,7 @@ def _arguments(tool: Tool, kind: str, at: int, shown: str) -> Json:
     "repeat-pays", "Repeating what earned a reward does not earn more than good play.", plays=True, after=("policies",)
 )
 async def repeat_pays(subject: EnvironmentUnderTest) -> CheckResult:
-    """Play gold up to each kind of rewarded step, then repeat that step, or undo and redo it."""
+    """Play gold's actions up to the first rewarded step of each tool, then repeat that step, or undo and redo it."""
     gold = [rollout for rollout in subject.scored(GOLD) if rollout.reward is not None and rollout.length > 1]
     if not gold:
         return skipped("Not checked, because the app has no policy gold with several steps.")

@@ -1,7 +1,7 @@
 """Checks with policies that know the rules and cheat: replies without the right answer must not be paid.
 
-The replies are built from each row's right answer and from the form in which the app's example of good play replies. A reply
-that is wrong by construction, or that does not depend on the row, must earn less than half of what the right answer earns.
+A reply is paid if it earns at least half of the mean reward of the right replies. The wrong replies are built from a
+row's right answer, in the form of the right reply, or do not depend on the row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DO = "Compare the whole answer with a grader of taskapp_kit.grading (see docs/en
 
 @dataclass
 class Outcome:
-    """What a probe earned, with the row, the reply and the rollout of each try."""
+    """The paid and the unpaid rollouts of a probe, each with its row and reply."""
 
     probe: Probe
     paid: list[tuple[RowAnswer, str, Rollout]] = field(default_factory=list)
@@ -58,7 +58,7 @@ async def _play(subject: EnvironmentUnderTest, case: RowAnswer, text: str) -> Ro
 
 
 async def cases_of(subject: EnvironmentUnderTest) -> tuple[list[RowAnswer], str]:
-    """Return the rows with their right answers, and how the answers are known; the list is empty if they are unknown."""
+    """Return the rows with their right answers and the answers' source, or [] and why the answers are unknown."""
     tasks = subject.environment.tasks
     if tasks is None:
         return [], "the environment has no rows"
@@ -111,7 +111,7 @@ def _rubric_words(subject: EnvironmentUnderTest) -> str:
 
 
 def _row(subject: EnvironmentUnderTest, split: str, seed: int) -> tuple[dict[str, list[str]], frozenset[str]]:
-    """Return the private strings and numbers of a row by field, and all of them folded."""
+    """Return a row's private strings and numbers, keyed by field, and the set of all these values, folded."""
     tasks = subject.environment.tasks
     assert tasks is not None
     values: dict[str, list[str]] = {}
@@ -132,7 +132,7 @@ def _case_from_row(
 
 
 def _case_of(subject: EnvironmentUnderTest, rollout: Rollout) -> RowAnswer | None:
-    """Return the case of a rollout of gold, if gold's only action contains a private value of the row as text."""
+    """Return the right answer if gold was rewarded for a single action that contains a private string, else None."""
     steps = [step for step in rollout.trajectory.steps if step.refused is None and isinstance(step.args, dict)]
     if len(steps) != 1 or not rollout.reward or rollout.reward <= 0:
         return None
@@ -181,7 +181,7 @@ async def _attacked(
 
 
 def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Yield the probes that were paid on more rows than `Probe.on` allows, the most often paid first."""
+    """Yield the probes that were paid on at least the share `Probe.on` of the rows, the most often paid first."""
     for outcome in sorted(outcomes, key=lambda item: -len(item.paid)):
         probe = outcome.probe
         if outcome.paid and len(outcome.paid) >= probe.on * outcome.played and outcome.played >= probe.least:
@@ -189,7 +189,7 @@ def _defects(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
 
 
 def _place(subject: EnvironmentUnderTest, rollout: Rollout) -> str:
-    """Return the line of the criterion that paid most for a rollout."""
+    """Return `file:line` of the criterion that contributed most to the reward, or of the environment if none did."""
     scores = {item.name: item.score for item in rollout.scorecard.criteria if item.score}
     criteria = [item for item in subject.spec.criteria if item.name in scores and item.applies_to(subject.name)]
     return max(criteria, key=lambda item: scores[item.name] * item.weight).place if criteria else subject.place
@@ -230,6 +230,8 @@ async def attack(subject: EnvironmentUnderTest) -> CheckResult:
         outcomes = await _attacked(subject, (*BLIND, *judges), cases)
     else:
         return skipped(f"Not checked, because the right answers are unknown: {source}.")
+    if not any(outcome.played for outcome in outcomes):
+        return skipped("Not checked, because no reply had a reward.")
     defects = list(_defects(outcomes))
     if defects:
         return _finding(subject, defects, cases, source)

@@ -49,8 +49,8 @@ Reply = Callable[[RowAnswer, Sequence[RowAnswer]], str | None]
 class Probe:
     """A way to cheat.
 
-    reply: Returns the reply for a row, or None if the row does not allow it. on: The share of rows on which a paid reply is
-    a defect. least: The minimum number of rows for a finding.
+    reply: Returns the reply for a row, or None if no such reply can be built for the row. on: The probe shows a defect
+    if at least this share of its replies is paid. least: The minimum number of replies for a finding.
     """
 
     name: str
@@ -69,7 +69,7 @@ def _number(text: str) -> float | None:
 
 
 def _other(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer of another row, which is wrong for this row."""
+    """Return another row's right answer that is wrong for this row, or None if no row has such an answer."""
     start = cases.index(case)
     others = (cases[(start + step) % len(cases)].answer for step in range(1, len(cases)))
     return next((answer for answer in others if folded(answer) not in case.accepted), None)
@@ -87,7 +87,7 @@ def _in_other_case(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
 
 
 def _changed(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer with another number, or with another last letter."""
+    """Return the right reply with another number or another last letter, or None if the answer allows neither."""
     value = _number(case.answer)
     if value is not None:
         return case.reply(_written(value * 1.5 + 1))
@@ -126,7 +126,7 @@ def _without_dot(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
 
 
 def _with_other(form: str) -> Reply:
-    """Return a probe whose answer contains the right answer and the answer of another row."""
+    """Return a function that builds a reply whose answer contains the right answer and another row's answer."""
 
     def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases) if case.delimited else None
@@ -136,7 +136,7 @@ def _with_other(form: str) -> Reply:
 
 
 def _in_parts(form: str) -> Reply:
-    """Return a probe whose text contains two whole replies, {right} and {other}."""
+    """Return a function that inserts the right reply and a wrong reply into `form` as {right} and {other}."""
 
     def reply(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
         other = _other(case, cases)
@@ -154,7 +154,7 @@ def _thought(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
 
 
 def _outside(case: RowAnswer, cases: Sequence[RowAnswer]) -> str | None:
-    """Return the right answer in front of a reply whose own answer is wrong, if replies have a form."""
+    """Return the right answer followed by a wrong reply, or None if a reply has no text before its answer."""
     other = _other(case, cases)
     return f"{case.answer}\n{case.reply(other)}" if other is not None and case.before else None
 
@@ -367,7 +367,6 @@ SPELLINGS = (
     Probe("white space around the reply", _in_space(" ", " ")),
     Probe("a line break after the reply", _in_space("", "\n")),
     Probe("lower case", lambda case, cases: _spelled(case, str.lower)),
-    Probe("a period after the answer", lambda case, cases: _spelled(case, lambda answer: f"{answer}.")),
     Probe("commas between the thousands", _with_commas, least=3),
     Probe("another order of the items", _any_order),
     Probe("a mention of the tags before the answer", _tags_mentioned),

@@ -189,6 +189,34 @@ def gold(observation: str, rng) -> dict[str, dict[str, int]]:
     return {"open": {}} if observation == "a key" else {"leave": {}}
 '''
 
+VAULT = '''
+import random
+
+from taskapp_kit import Step, TaskApp, action
+
+app = TaskApp("gallery")
+
+
+@app.environment("vault", splits={"train": range(1000), "test": range(1000, 2000)}, max_steps=4)
+class Vault:
+    """The key with the highest number fits."""
+
+    def reset(self, seed: int) -> str:
+        self.keys = random.Random(seed).sample(range(1000, 10000), 5)
+        return f"keys: {', '.join(map(str, self.keys))}"
+
+    @action(sample=lambda rng: {"key": str(rng.randrange(1000, 10000))})
+    def unlock(self, key: str) -> Step:
+        """Try a key. This ends the episode."""
+        return Step("tried", reward=float(str(max(self.keys)) in key), terminated=True)
+
+
+@app.policy("gold")
+def gold(observation: str) -> dict[str, dict[str, str]]:
+    """Tries the key with the highest number."""
+    return {"unlock": {"key": max(observation.removeprefix("keys: ").split(", "))}}
+'''
+
 SOUND = {"hunt": HUNT, "riddles": RIDDLES, "capitals": CAPITALS, "coin": COIN}
 
 RESET = "    def reset(self, seed: int) -> str:\n"
@@ -251,6 +279,8 @@ def gold(task: Row) -> str:
     "right_refused": fault(
         CAPITALS, {"answer_text.strip().lower() == task.answer.lower()": "answer_text == task.answer"}
     ),
+    # A key that contains all numbers fits, too.
+    "blind_actions": VAULT,
     # Opening the chest pays each time.
     "repeat_pays": CHEST,
     # The schema allows what the environment refuses: any number but one with four digits.
