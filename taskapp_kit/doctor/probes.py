@@ -311,7 +311,9 @@ FOR_CODE = (
 
 def _spelled(case: RowAnswer, change: Callable[[str], str]) -> str | None:
     """Return the right reply with a changed spelling, or None if the answer is not a name or the change has no effect."""
-    if not re.fullmatch(r"[A-Z][a-z]+( [A-Z]?[a-z]+)*", case.answer) or re.search(r"\bcase\b|letter", case.prompt):
+    if not re.fullmatch(r"[A-Z][a-z]+( [A-Z]?[a-z]+)*", case.answer) or re.search(
+        r"\bcase\b|letter|capital", case.prompt, re.IGNORECASE
+    ):
         return None
     changed = change(case.answer)
     return case.reply(changed) if changed != case.answer else None
