@@ -20,6 +20,8 @@ SEQUENCE = re.compile(r"\b(order|sort|rank|earliest|latest|ascending|descending|
 ANY_ORDER = re.compile(r"\bany order\b|\border (does not|doesn't) matter\b|\bin (an )?arbitrary order\b", re.IGNORECASE)
 LITERAL = re.compile(r"only digits|digits only|comma|separator|year|code|\bID\b", re.IGNORECASE)
 """Words in a prompt that may forbid commas between the thousands."""
+EXACT = re.compile(r"\bcase\b|letter|capital|exact|\w\(", re.IGNORECASE)
+"""Words in a prompt, or a call in it, after which upper and lower case may matter."""
 CODE = re.compile(r"^\s*(def|class|import|from|async|function|const|let|#include)\b|\n[ \t]+\S")
 """Replies in which white space at the start may be an error."""
 FEW_ITEMS = 3
@@ -311,9 +313,7 @@ FOR_CODE = (
 
 def _spelled(case: RowAnswer, change: Callable[[str], str]) -> str | None:
     """Return the right reply with a changed spelling, or None if the answer is not a name or the change has no effect."""
-    if not re.fullmatch(r"[A-Z][a-z]+( [A-Z]?[a-z]+)*", case.answer) or re.search(
-        r"\bcase\b|letter|capital", case.prompt, re.IGNORECASE
-    ):
+    if not re.fullmatch(r"[A-Z][a-z]+( [A-Z]?[a-z]+)*", case.answer) or EXACT.search(case.prompt):
         return None
     changed = change(case.answer)
     return case.reply(changed) if changed != case.answer else None
