@@ -24,7 +24,7 @@ ROWS = [
         arguments=[[["a", "bcd", "ef"]], [["no", "we", "a"]], [["one"]]], expected=["bcd", "no", "one"],
         fixed="def f(words):\n    return max(words, key=len)"),
     Row(task="f(n) returns the sum of the digits of n.", code="def f(n):\n    return sum(str(n))",
-        arguments=[[0], [19], [-42]], expected=[0, 10, 6], fixed="def f(n):\n    return sum(map(int, str(abs(n))))"),
+        arguments=[[0], [19], [905]], expected=[0, 10, 14], fixed="def f(n):\n    return sum(map(int, str(abs(n))))"),
 ]  # fmt: skip
 
 

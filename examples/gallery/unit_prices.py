@@ -40,7 +40,7 @@ app.tasks(
 @app.rubric
 def correct(answer_text: str, task: Row) -> Grade:
     """The price is right to the cent."""
-    return number(answer_text, task.answer, absolute_tolerance=0.0051)
+    return number(answer_text, task.answer, absolute_tolerance=0.0051, unit="€", units={"euros": 1})
 
 
 @app.policy("gold")

@@ -9,6 +9,7 @@ import random
 from words import TEST_WORDS, TRAIN_WORDS
 
 from taskapp_kit import Step, TaskApp, action
+from taskapp_kit.grading import equal_text
 
 app = TaskApp("lists", version="1.0.0", description="Read a list aloud, one word each turn.")
 
@@ -32,9 +33,9 @@ class Lists:
     @action(text=True, noop={"text": "nothing"})
     def say(self, text: str) -> Step:
         """Say one word."""
-        right = text.strip().lower() == self.words[self.said]
+        right = equal_text(text, self.words[self.said])
         self.said += 1
-        return Step("Next.", reward=right / LENGTH, terminated=self.said == LENGTH)
+        return Step("Next.", reward=right.score / LENGTH, terminated=self.said == LENGTH)
 
 
 @app.rollout

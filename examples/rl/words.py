@@ -7,6 +7,7 @@ taskapp eval examples/rl/words.py --policy constant
 import random
 
 from taskapp_kit import Step, TaskApp, action
+from taskapp_kit.grading import equal_text
 
 app = TaskApp("words", version="1.0.0", description="Reply with the first of four words.")
 
@@ -50,8 +51,7 @@ class Words:
     @action(text=True, noop={"text": "nothing"})
     def reply(self, text: str) -> Step:
         """Say one word."""
-        right = text.strip().lower() == self.words[0]
-        return Step(f"It was {self.words[0]}.", reward=float(right), terminated=True)
+        return Step(f"It was {self.words[0]}.", reward=equal_text(text, self.words[0]).score, terminated=True)
 
 
 @app.rollout

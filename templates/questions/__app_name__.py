@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from taskapp_kit import Private, TaskApp
-from taskapp_kit.grading import Grade, equal_text, last_line
+from taskapp_kit.grading import Grade, equal_text, last_line, number
 
 app = TaskApp("__app_name__", version="0.1.0", description="Short questions with one right answer.")
 
@@ -12,7 +12,9 @@ class Row(BaseModel):
     """One line of train.jsonl or test.jsonl. Lines are validated at startup, and errors are reported as file:line."""
 
     question: str
-    answer: Private[str]  # rubrics can read it; prompts, responses, /task_info and the store never contain it
+    # rubrics can read a private field; prompts, responses, /task_info and the store never contain it
+    answer: Private[int | float | str]
+    unit: str | None = None  # the unit of a number; an answer may contain it
     difficulty: str = "easy"  # requests can filter by `difficulty` and `tags` in env.config
     tags: list[str] = []
 
@@ -30,7 +32,10 @@ app.tasks(
 @app.rubric
 def correct(answer_text: str, task: Row) -> Grade:
     """The final answer is the right one."""
-    return equal_text(last_line(answer_text, "Answer:"), task.answer)
+    answer = last_line(answer_text, "Answer:")
+    if isinstance(task.answer, str):
+        return equal_text(answer, task.answer)
+    return number(answer, task.answer, unit=task.unit)
 
 
 # weight=0 reports a score without affecting the reward, so that you can observe a criterion before it counts.
