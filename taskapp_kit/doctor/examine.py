@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.app import TaskApp
@@ -49,7 +49,10 @@ NOTHING: Mapping[str, str] = {}
 
 
 async def examine(
-    app: TaskApp, options: DoctorOptions | None = None, settings: Settings | None = None
+    app: TaskApp,
+    options: DoctorOptions | None = None,
+    settings: Settings | None = None,
+    examined: Callable[[EnvironmentUnderTest], None] | None = None,
 ) -> AsyncIterator[DoctorFinding]:
     """Examine an app, and yield each finding as soon as it is known.
 
@@ -62,6 +65,7 @@ async def examine(
             called.
         settings: The settings that configure the models of judges and environments. Defaults to the process
             environment.
+        examined: Called with each environment and its rollouts after the last check of the environment.
 
     Yields:
         A finding for each check.
@@ -97,6 +101,8 @@ async def examine(
             subject = EnvironmentUnderTest(app, spec, environment, service, options)
             async for finding in _examined(subject, None if options.seconds is None else options.seconds / len(chosen)):
                 yield finding
+            if examined is not None:
+                examined(subject)
     finally:
         await service.close()
 
@@ -122,7 +128,15 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
         seconds = time.monotonic() - began
         yield _allowed(
             DoctorFinding(
-                item.name, "rollout", verdict.status, verdict.found, verdict.do, verdict.place, subject.name, seconds
+                item.name,
+                "rollout",
+                verdict.status,
+                verdict.found,
+                verdict.do,
+                verdict.place,
+                subject.name,
+                seconds,
+                verdict.episode,
             ),
             subject.options,
             subject.environment.accept,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskapp_kit.client.checks import Finding
+from taskapp_kit.records.content import Json
 
 if TYPE_CHECKING:
     from taskapp_kit.doctor.subject import EnvironmentUnderTest
@@ -16,16 +19,45 @@ Status = Literal["ok", "warning", "wrong", "skipped", "allowed"]
 
 
 @dataclass(frozen=True, slots=True)
+class Episode:
+    """An episode that shows a finding. `taskapp rollout` can play it again.
+
+    Attributes:
+        split: The split.
+        seed: The seed.
+        action: What the policy does: a text reply, `{"tool": {args}}`, or a list of such objects, which are done in order.
+        earned: The episode's reward.
+        good: The reward of good play, for comparison.
+        once: Whether the policy acts only in the first turn. If not, it repeats `action` in each turn.
+    """
+
+    split: str
+    seed: int
+    action: Json
+    earned: float | None = None
+    good: float | None = None
+    once: bool = False
+
+    def command(self, app: str, environment: str, *, judges: bool) -> str:
+        """Return the command that plays the episode again. judges: Whether it calls the app's judges."""
+        line = ["taskapp", "rollout", app, "--env", environment, "--split", self.split, "--seed", str(self.seed)]
+        line += [*(["--ops", "1"] if self.once else []), *([] if judges else ["--judges", "skip"])]
+        return shlex.join([*line, "--action", json.dumps(self.action, ensure_ascii=False)])
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """The result of one check of one environment.
 
-    found: A sentence with the evidence. do: What to do, or "". place: `file:line` in the author's code, or "".
+    found: A sentence with the evidence. do: What to do, or "". place: `file:line` in the author's code, or "". episode: An
+    episode that shows the finding.
     """
 
     status: Status
     found: str
     do: str = ""
     place: str = ""
+    episode: Episode | None = None
 
 
 def passed(found: str) -> CheckResult:
@@ -43,9 +75,9 @@ def warning(found: str, do: str, place: str = "") -> CheckResult:
     return CheckResult("warning", found, do, place)
 
 
-def wrong(found: str, do: str, place: str = "") -> CheckResult:
+def wrong(found: str, do: str, place: str = "", episode: Episode | None = None) -> CheckResult:
     """Return the result of a check that failed."""
-    return CheckResult("wrong", found, do, place)
+    return CheckResult("wrong", found, do, place, episode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +93,7 @@ class DoctorFinding:
         place: `file:line` in the author's code, or "".
         environment: The environment, or None for a finding about the app or a server.
         seconds: The duration of the check.
+        episode: An episode that shows the finding, or None.
     """
 
     name: str
@@ -71,6 +104,7 @@ class DoctorFinding:
     place: str = ""
     environment: str | None = None
     seconds: float = 0.0
+    episode: Episode | None = None
 
     @property
     def ok(self) -> bool:
@@ -89,6 +123,7 @@ class DoctorFinding:
             "environment": self.environment,
             "place": self.place,
             "seconds": round(self.seconds, 3),
+            "episode": None if self.episode is None else asdict(self.episode),
         }
 
     def accepted(self, reason: str = "") -> DoctorFinding:

@@ -224,12 +224,17 @@ def _memory_watched() -> Iterator[Callable[[], tuple[int, int]]]:
         gc.unfreeze()
 
 
+def durations(subject: EnvironmentUnderTest) -> tuple[list[float], list[float]]:
+    """Return the durations of all resets and of all accepted steps of the sample, in seconds."""
+    rollouts = subject.scored()
+    resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
+    return resets, [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
+
+
 @check("cost", "A reset and a step are quick.")
 async def cost(subject: EnvironmentUnderTest) -> CheckResult:
     """Report the median and the 99th percentile of the duration of resets and steps."""
-    rollouts = subject.scored()
-    resets = [event.seconds for rollout in rollouts for event in rollout.events if isinstance(event, Observed)]
-    steps = [step.seconds for rollout in rollouts for step in rollout.trajectory.steps if step.refused is None]
+    resets, steps = durations(subject)
     if not resets:
         return skipped("No rollout was scored.")
     parts = [

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
+import orjson
 
 from taskapp_kit.cli import local_app
 from taskapp_kit.cli.job_options import job_settings
 from taskapp_kit.cli.options import ENV_FILES, is_url, json_option
-from taskapp_kit.cli.output.doctor_output import failed, show, summary
+from taskapp_kit.cli.output.doctor_output import show, show_differences, summary
 from taskapp_kit.cli.output.terminal import console, echo, example, print_json
 from taskapp_kit.client import checks
+from taskapp_kit.client import task_app as task_app_client
 from taskapp_kit.config import load as load_settings
-from taskapp_kit.doctor import doctor_options, examine, examine_server
+from taskapp_kit.doctor import doctor_options, examine_server, verify
 from taskapp_kit.doctor import finding as doctor_finding
+from taskapp_kit.doctor import report as doctor_report
 from taskapp_kit.errors import ConfigError
+from taskapp_kit.evaluate import runners
 from taskapp_kit.jobs.client import backend_check
 from taskapp_kit.net.redact import without_keys
+from taskapp_kit.system.private_files import write_private
+
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(
     epilog=example(
         "taskapp doctor adder.py",
-        "taskapp doctor adder.py --quick --allow splits",
+        "taskapp doctor adder.py --quick --allow splits --html report.html",
         "taskapp doctor http://127.0.0.1:8001",
         "taskapp doctor https://my-app.modal.run --backend http://127.0.0.1:8500 --env-file .env",
     )
@@ -40,8 +48,17 @@ from taskapp_kit.net.redact import without_keys
 @click.option(
     "--backend", "--backend-url", "backend_url", metavar="U", help="Also check the backend that will use the task app."
 )
+@click.option("--html", type=FILE, metavar="FILE", help="Also write the report as an HTML page.")
+@click.option("--sarif", type=FILE, metavar="FILE", help="Also write the findings as SARIF, which code hosts display.")
+@click.option(
+    "--verify",
+    "saved",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Examine again with the options of a report that --json printed, and print every difference.",
+)
 @ENV_FILES
-@json_option("Print the findings as JSON.")
+@json_option("Print the report as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -52,6 +69,9 @@ def command(
     load: bool,
     judges: bool,
     backend_url: str | None,
+    html: Path | None,
+    sarif: Path | None,
+    saved: Path | None,
     env_files: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -66,36 +86,78 @@ def command(
     and the app's judges score it. With --load, requests without a key and requests with invalid bodies are also sent,
     and 20 rollouts are played twice, first one by one and then concurrently.
 
+    The report (--html, --json) states whether the app is safe to train on, and why. --verify makes the report again and
+    compares the two.
+
     The task app's key is read from ENVIRONMENT_API_KEY and the backend's key from SYNTH_API_KEY. Both can be set in the
-    environment or in an env file. The exit status is 1 if a finding is WRONG. Warnings don't change the exit status.
+    environment or in an env file. The exit status is 1 if a finding is WRONG. Warnings don't change the exit status. With
+    --verify, the exit status is 1 if the reports differ.
     """
+    for option, file in (("--html", html), ("--sarif", sarif)):
+        if file is not None and not file.parent.is_dir():  # before the examination, which may take long
+            raise click.BadParameter(f"the directory {file.parent} does not exist.", param_hint=option)
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
+    before = None if saved is None else verify.read_report(saved)
+    if before is not None and saved is not None:
+        again = verify.options_of(before, saved)
+        _check_options(options, again)
+        options = again
     if is_url(app):
-        findings = asyncio.run(_running(app, settings.task_app_key, options, load=load))
+        report = asyncio.run(_running(app, settings.task_app_key, options, load=load))
     elif load:
         raise ConfigError("--load applies only to a URL.", hint="Omit --load. An APP is always played many times.")
     else:
-        findings = asyncio.run(_declared(app, env_files, options))
+        played = load_settings(env_files=env_files)
+        report = asyncio.run(doctor_report.report_on_app(local_app.open_app(app, played), app, options, played))
     if backend_url is not None:
         checked = asyncio.run(
             backend_check.check_backend(backend_url, settings.backend_key, app if is_url(app) else None)
         )
-        findings += map(doctor_finding.of_server, checked)
+        report.findings += map(doctor_finding.of_server, checked)
+    after: dict[str, Any] = without_keys(report.to_json(), settings.keys)
+    if html is not None:
+        _write(html, doctor_report.page(after).encode())
+    if sarif is not None:
+        _write(sarif, orjson.dumps(doctor_report.sarif(after), option=orjson.OPT_INDENT_2))
+    differing = [] if before is None else verify.differences(before, after)
     if as_json:
-        shown = without_keys([finding.to_json() for finding in findings], settings.keys)
-        print_json({"ok": not failed(findings), "findings": shown})
+        print_json(after if before is None else {"differences": [item.to_json() for item in differing], **after})
+    elif before is not None:
+        show_differences(differing, before["facts"], str(saved), console())
     else:
-        show(findings, console(), settings.keys)
+        show(report.findings, console(), settings.keys)
         if not is_url(app):
-            echo(summary(findings))
-    ctx.exit(1 if failed(findings) else 0)
+            echo(summary(report.findings))
+            echo(f"Safe to train on: {doctor_report.WORDS[after['safe']]}.")
+    ctx.exit(1 if differing or (before is None and not after["ok"]) else 0)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a report. Raises ConfigError if the file cannot be written."""
+    try:
+        write_private(file, content)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}.", hint="Choose another file.") from None
+
+
+def _check_options(given: doctor_options.DoctorOptions, saved: doctor_options.DoctorOptions) -> None:
+    """Raise ConfigError if the command line has other options than the saved report.
+
+    Judges are called only if the command line has --judges, because a report may come from someone else.
+    """
+    if saved.judges and not given.judges:
+        raise ConfigError("The report was made with --judges, which calls models.", hint="Pass --judges again.")
+    if given != doctor_options.DoctorOptions(judges=saved.judges):
+        raise ConfigError(
+            "--verify uses the options of the report.", hint="Omit --quick, --env, --allow and --judges."
+        )
 
 
 async def _running(
     url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
-) -> list[doctor_finding.DoctorFinding]:
-    """Return the findings about a server.
+) -> doctor_report.DoctorReport:
+    """Return the report on a server.
 
     load: whether to run the load test. Raises ConfigError if options apply only to an APP.
     """
@@ -103,18 +165,13 @@ async def _running(
         raise ConfigError(
             "--quick, --env, --allow and --judges apply only to an APP.", hint="Omit these options for a URL."
         )
-    checked = await checks.check_task_app(url, key)
+    checked, info = await checks.check_task_app(url, key), None
     if all(finding.ok for finding in checked):
         checked.append(await checks.try_rollout(url, key))
+        async with task_app_client.TaskAppClient(url, key) as client:
+            info = await client.task_info()
     findings = [doctor_finding.of_server(finding) for finding in checked]
     if load and all(finding.ok for finding in findings):
         findings += [finding async for finding in examine_server.examine_server(url, key)]
-    return findings
-
-
-async def _declared(
-    app: str, env_files: Sequence[str], options: doctor_options.DoctorOptions
-) -> list[doctor_finding.DoctorFinding]:
-    """Import an app, play its environments in this process and return the findings."""
-    settings = load_settings(env_files=env_files)
-    return [finding async for finding in examine.examine(local_app.open_app(app, settings), options, settings)]
+    facts = doctor_report.server_facts(findings, info, runners.DECLARED)
+    return doctor_report.DoctorReport(url, options, at_url=True, findings=findings, facts=facts)

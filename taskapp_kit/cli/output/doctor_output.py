@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from taskapp_kit.cli.output.terminal import clean, table
 from taskapp_kit.net.redact import without_keys
-from taskapp_kit.records.formatting import counted
+from taskapp_kit.records.formatting import counted, cut
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from taskapp_kit.doctor.finding import DoctorFinding
+    from taskapp_kit.doctor.verify import Difference
+    from taskapp_kit.records.content import Json
 
 MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG", "skipped": "skipped", "allowed": "allowed"}
 
@@ -43,3 +46,30 @@ def show(findings: Sequence[DoctorFinding], out: Console, keys: Sequence[str | N
         name = finding.name if finding.environment is not None else finding.part
         rows.add_row(name, MARKS[finding.status], evidence + (f"\n→ {do}" if do else ""))
     out.print(rows)
+
+
+MOST_DIFFERENCES = 40
+"""How many differences are printed. `--json` prints all."""
+
+
+def show_differences(found: Sequence[Difference], facts: Json, saved: str, out: Console) -> None:
+    """Print one row per difference between a saved report and a new one. facts: The facts of the saved report."""
+    if not found:
+        out.print(f"No difference: the {_leaves(facts)} facts of {clean(saved)} are equal, and measured values similar.")
+        return
+    rows = table("value", "in the report", "now")
+    for item in found[:MOST_DIFFERENCES]:
+        rows.add_row(*(clean(text) for text in (".".join(item.path), _short(item.before), _short(item.after))))
+    out.print(rows)
+    rest = len(found) - MOST_DIFFERENCES
+    more = f" {rest} more are not shown; --json prints all." if rest > 0 else ""
+    out.print(f"{counted(len(found), 'difference')} from {clean(saved)}.{more}")
+
+
+def _short(value: Json) -> str:
+    return cut(value if isinstance(value, str) else json.dumps(value), 60)
+
+
+def _leaves(value: Json) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 1 if parts is None else sum(map(_leaves, parts))
