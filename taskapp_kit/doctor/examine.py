@@ -123,24 +123,13 @@ async def _examined(subject: EnvironmentUnderTest, seconds: float | None) -> Asy
     statuses: dict[str, str] = {}
     for item in CHECKS:
         began = time.monotonic()
-        verdict = await _verdict(subject, item, statuses)
-        statuses[item.name] = verdict.status
-        seconds = time.monotonic() - began
-        yield _allowed(
-            DoctorFinding(
-                item.name,
-                "rollout",
-                verdict.status,
-                verdict.found,
-                verdict.do,
-                verdict.place,
-                subject.name,
-                seconds,
-                verdict.episode,
-            ),
-            subject.options,
-            subject.environment.accept,
+        made = await _verdict(subject, item, statuses)
+        statuses[item.name] = made.status
+        seconds, name = time.monotonic() - began, subject.name
+        finding = DoctorFinding(
+            item.name, "rollout", made.status, made.found, made.do, made.place, name, seconds, made.episode
         )
+        yield _allowed(finding, subject.options, subject.environment.accept)
 
 
 async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: dict[str, str]) -> CheckResult:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from taskapp_kit.declare.specs import AppSpec
+from taskapp_kit.declare.specs import AppSpec, FunctionSpec, JudgeSpec
 from taskapp_kit.declare.tasks import row_hash
 from taskapp_kit.doctor.finding import DoctorFinding
 from taskapp_kit.doctor.resources import durations
@@ -31,10 +31,14 @@ DIGITS = 9
 """Rewards and scores are rounded to this number of decimal places, because sums of floats differ between platforms."""
 
 
+def examiner_facts() -> dict[str, Json]:
+    """Return the versions of the kit and of Python that examine an app."""
+    return {"kit": __version__, "python": ".".join(map(str, sys.version_info[:2]))}
+
+
 def app_facts(spec: AppSpec) -> dict[str, Json]:
-    """Return the app's identity: name, versions, and the hash of its declarations."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return {"app": spec.name, "version": spec.version, "spec_hash": spec.hash, "kit": __version__, "python": python}
+    """Return the app's name and version, and the hash of its declarations."""
+    return {"app": spec.name, "version": spec.version, "spec_hash": spec.hash}
 
 
 def statuses(findings: Sequence[DoctorFinding], environment: str | None) -> dict[str, Json]:
@@ -52,27 +56,28 @@ def environment_facts(subject: EnvironmentUnderTest) -> dict[str, Json]:
 
     Constant policies are left out, because their actions are the most frequent ones of the rollouts that were played.
     """
-    environment, spec = subject.environment, subject.spec
-    tasks = environment.tasks
-    rows: dict[str, Json] = {}
-    for split in environment.split_names if tasks is not None else ():
-        assert tasks is not None
-        hashes = [row_hash(row) for row in tasks.rows(split)]
-        each: list[Json] = [text[:HASH_CHARACTERS] for text in hashes[:MOST_ROWS]]
-        rows[split] = {"count": len(hashes), "all": json_hash([*hashes]), "each": each}
-    scored = [*spec.criteria, *spec.judges, *spec.policies]
+    environment, spec, hashes = subject.environment, subject.spec, dict[str, list[Json]]()
+    for split, _, row in subject.rows():
+        hashes.setdefault(split, []).append(row_hash(row))
+    functions: list[FunctionSpec | JudgeSpec] = [*spec.criteria, *spec.judges, *spec.policies]
     return {
         "version": environment.version,
         "source": _source(environment.cls),
-        "rows": rows,
-        "functions": {item.name: _source(item.function) for item in scored if item.applies_to(subject.name)},
-        "weights": {item.name: item.weight for item in [*spec.criteria, *spec.judges] if item.applies_to(subject.name)},
+        "rows": {
+            split: {"count": len(found), "all": json_hash(found), "each": [*map(_short, found[:MOST_ROWS])]}
+            for split, found in hashes.items()
+        },
+        "functions": {item.name: _source(item.function) for item in functions if item.applies_to(subject.name)},
         "episodes": {
             label: {f"{item.split} {item.seed}": fact for item in attempts if (fact := _episode(item)) is not None}
             for label, attempts in subject.attempts.items()
             if kind_of(label) != "constant"
         },
     }
+
+
+def _short(sha256: str) -> str:
+    return sha256[:HASH_CHARACTERS]
 
 
 def _source(target: Callable[..., Any] | None) -> str | None:
@@ -82,22 +87,20 @@ def _source(target: Callable[..., Any] | None) -> str | None:
     target = inspect.unwrap(target) if target is not None else None
     try:
         code = target if inspect.isclass(target) or inspect.isroutine(target) else type(target)
-        return json_hash(inspect.getsource(code))[:HASH_CHARACTERS]
+        return _short(json_hash(inspect.getsource(code)))
     except (OSError, TypeError):  # a class that the kit creates, such as the class of `app.tasks`
         return None
 
 
 def _episode(attempt: Attempt) -> Json:
     """Return what must be equal each time an episode is played, or None if a model or the machine influences it."""
-    if attempt.rollout is None:
-        error = attempt.error
-        known = isinstance(error, RolloutFailed) and error.failure.code not in LATE_CODES
-        return {"failed": error.failure.code} if known and isinstance(error, RolloutFailed) else None
-    rollout = attempt.rollout
-    if rollout.auxiliary_calls or rollout.judging.calls:
+    rollout, error = attempt.rollout, attempt.error
+    if isinstance(error, RolloutFailed) and error.failure.code not in LATE_CODES:
+        return {"failed": error.failure.code}
+    if rollout is None or rollout.auxiliary_calls or rollout.judging:
         return None
     scores: dict[str, Json] = {item.name: _rounded(item.score) for item in rollout.scorecard.criteria}
-    return {"digest": (rollout.digest or "")[:HASH_CHARACTERS], "reward": _rounded(rollout.reward), "scores": scores}
+    return {"digest": _short(rollout.digest or ""), "reward": _rounded(rollout.reward), "scores": scores}
 
 
 def _rounded(value: float | None) -> float | None:
@@ -116,7 +119,5 @@ def measurements(subject: EnvironmentUnderTest) -> dict[str, Json]:
         action = subject.players[label].config.get("action")
         baselines[label] = {**interval.to_json(), "action": action}
     resets, steps = durations(subject)
-    seconds: dict[str, Json] = {
-        name: median(values) for name, values in (("reset", resets), ("step", steps)) if values
-    }
+    seconds: dict[str, Json] = {name: median(values) for name, values in (("reset", resets), ("step", steps)) if values}
     return {"baselines": baselines, "seconds": seconds}

@@ -19,7 +19,7 @@ Status = Literal["ok", "warning", "wrong", "skipped", "allowed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class FindingEpisode:
     """An episode that shows a finding. `taskapp rollout` can play it again.
 
     Attributes:
@@ -57,7 +57,7 @@ class CheckResult:
     found: str
     do: str = ""
     place: str = ""
-    episode: Episode | None = None
+    episode: FindingEpisode | None = None
 
 
 def passed(found: str) -> CheckResult:
@@ -75,7 +75,7 @@ def warning(found: str, do: str, place: str = "") -> CheckResult:
     return CheckResult("warning", found, do, place)
 
 
-def wrong(found: str, do: str, place: str = "", episode: Episode | None = None) -> CheckResult:
+def wrong(found: str, do: str, place: str = "", episode: FindingEpisode | None = None) -> CheckResult:
     """Return the result of a check that failed."""
     return CheckResult("wrong", found, do, place, episode)
 
@@ -104,7 +104,7 @@ class DoctorFinding:
     place: str = ""
     environment: str | None = None
     seconds: float = 0.0
-    episode: Episode | None = None
+    episode: FindingEpisode | None = None
 
     @property
     def ok(self) -> bool:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from taskapp_kit.doctor import attack
 from taskapp_kit.doctor.examine import CHECKS, examine
-from taskapp_kit.doctor.facts import app_facts, environment_facts, measurements, statuses
-from taskapp_kit.doctor.finding import DoctorCheck, DoctorFinding
+from taskapp_kit.doctor.facts import app_facts, environment_facts, examiner_facts, measurements, statuses
+from taskapp_kit.doctor.finding import DoctorFinding
 from taskapp_kit.errors import DeclarationError
 from taskapp_kit.records.content import Json, json_hash
 from taskapp_kit.records.formatting import utc_time
 from taskapp_kit.version import __version__, git_commit
 from taskapp_kit.viewer.pages import render, shown, standalone
-from taskapp_kit.viewer.plots import Bar, bar_plot
+from taskapp_kit.viewer.plots import Bar, CaptionedPlot, bar_plot
 
 if TYPE_CHECKING:
     from taskapp_kit.config import Settings
@@ -34,12 +36,7 @@ MOST_REASONS = 3
 REASON_CHARACTERS = 220
 NEEDED = ("rollout", "reward-defined", "same-seed")
 """Checks without which nothing is known about an environment's rewards."""
-UNDESERVED = tuple(item.name for item in vars(attack).values() if isinstance(item, DoctorCheck))
-"""Checks for undeserved rewards. At least one must have run."""
-EVIDENCE = (*UNDESERVED, "gold-better", "second-process", "same-seed")
-"""The checks whose evidence is shown if nothing is wrong, in this order."""
 SECTIONS = {
-    "attack": "Undeserved rewards",
     "scores": "Scores",
     "repeats": "The same episode again",
     "privacy": "Leaks",
@@ -48,7 +45,13 @@ SECTIONS = {
     "rollouts": "Rollouts",
     "descriptions": "Descriptions",
 }
-"""The page's sections, by the module of the checks."""
+"""The page's sections, by the module of the checks. The checks of all other modules look for undeserved rewards."""
+ATTACK = "Undeserved rewards"
+SECTION_OF = {item.name: SECTIONS.get(item.function.__module__.rpartition(".")[2], ATTACK) for item in CHECKS}
+UNDESERVED = tuple(name for name, section in SECTION_OF.items() if section == ATTACK)
+"""Checks for undeserved rewards. At least one must have run."""
+EVIDENCE = (*UNDESERVED, "gold-better", "second-process", "same-seed")
+"""The checks whose evidence is shown if nothing is wrong, in this order."""
 WORDS = {"yes": "yes", "no": "no", "not_examined": "not examined"}
 
 
@@ -76,7 +79,7 @@ class DoctorReport:
     def to_json(self) -> dict[str, Json]:
         """Return the report as JSON."""
         safe, reasons = self.verdict()
-        options = self.options
+        options = {name: getattr(self.options, name) for name in ("quick", "judges", "environment")}
         return {
             "ok": all(finding.ok for finding in self.findings),
             "format": FORMAT,
@@ -85,12 +88,7 @@ class DoctorReport:
             "target": self.target,
             "created_at": utc_time(time.time()).strftime("%Y-%m-%d %H:%M:%S"),
             "commit": self.commit,
-            "options": {
-                "quick": options.quick,
-                "judges": options.judges,
-                "environment": options.environment,
-                "allow": sorted(options.allow),
-            },
+            "options": {**options, "allow": sorted(self.options.allow)},
             "facts": self.facts,
             "measured": self.measured,
             "findings": [self._finding(item) for item in self.findings],
@@ -122,7 +120,7 @@ class DoctorReport:
         if missing or not by_environment:  # without an environment, an invalid declaration was accepted
             return "not_examined", (missing or self.findings)[:MOST_REASONS]
         first = next(iter(by_environment.values()))
-        ran = [first[name] for name in EVIDENCE if name in first and first[name].status == "ok"]
+        ran = [first[name] for name in EVIDENCE if name in first and first[name].status != "skipped"]
         return "yes", ran[:MOST_REASONS]
 
 
@@ -139,8 +137,8 @@ def _missing(found: Mapping[str, DoctorFinding]) -> Iterator[DoctorFinding]:
 
 def _reason(finding: DoctorFinding, *, with_hint: bool) -> dict[str, Json]:
     text = " ".join(filter(None, (finding.found, finding.do if with_hint else "")))
-    shortened = textwrap.shorten(text, REASON_CHARACTERS, placeholder=" …")
-    return {"check": finding.name, "environment": finding.environment, "text": shortened}
+    text = textwrap.shorten(text, REASON_CHARACTERS, placeholder=" …")
+    return {"check": finding.name, "environment": finding.environment, "text": text}
 
 
 async def report_on_app(app: TaskApp, target: str, options: DoctorOptions, settings: Settings) -> DoctorReport:
@@ -155,103 +153,74 @@ async def report_on_app(app: TaskApp, target: str, options: DoctorOptions, setti
     report.findings = [finding async for finding in examine(app, options, settings, examined)]
     for name, facts in environments.items():
         facts["checks"] = statuses(report.findings, name)
-    try:
-        report.facts = app_facts(app.freeze())
-    except DeclarationError:
-        pass  # the findings list the problems
-    report.facts |= {"checks": statuses(report.findings, None), "environments": environments}
+    with contextlib.suppress(DeclarationError):  # the findings list the problems
+        report.facts |= app_facts(app.freeze())
+    report.facts |= {**examiner_facts(), "checks": statuses(report.findings, None), "environments": environments}
     return report
 
 
-def server_facts(findings: Sequence[DoctorFinding], info: Mapping[str, Json] | None, fields: Sequence[str]) -> Json:
-    """Return the facts about a running task app: the hashes of the declarations in `/task_info`, and the checks.
-
-    info: The response of `/task_info`, or None if it is unknown. fields: The names of the declarations in it.
-    """
-    declared = {name: json_hash(info[name]) for name in fields if name in info} if info is not None else {}
-    return {"kit": __version__, "task_info": declared, "checks": statuses(findings, None)}
+def server_facts(findings: Sequence[DoctorFinding], declared: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the facts about a running task app. declared: The declarations in its `/task_info`; empty if unknown."""
+    hashes = {name: json_hash(value) for name, value in declared.items()}
+    return {**examiner_facts(), "task_info": hashes, "checks": statuses(findings, None)}
 
 
-# -- the page -----------------------------------------------------------------------------------------------------------
+PROBLEMS = ("wrong", "warning", "allowed")
+
+
+def _problems(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the findings that are wrong, warnings or accepted, in this order. Undeserved rewards come first."""
+    found = [item for item in report["findings"] if item["status"] in PROBLEMS]
+    return sorted(found, key=lambda item: (PROBLEMS.index(item["status"]), item["name"] not in UNDESERVED))
 
 
 def page(report: Mapping[str, Any]) -> str:
     """Return a report as one HTML file that needs neither scripts nor the network. report: The report's JSON."""
     findings, facts = report["findings"], report["facts"]
-    environments = list(dict.fromkeys(item["environment"] for item in findings if item["environment"]))
-    many = len(environments) > 1
     title = " ".join(filter(None, (facts.get("app"), facts.get("version")))) or report["target"]
-    problems = [item for item in findings if item["status"] in ("wrong", "warning", "allowed")]
-    order = ["wrong", "warning", "allowed"]
+    sections: dict[str, list[Any]] = {heading: [] for heading in (ATTACK, *SECTIONS.values())}
+    for item in findings:
+        if item["environment"] is not None and item["name"] in SECTION_OF:
+            sections[SECTION_OF[item["name"]]].append(item)
     body = render(
         "doctor.html",
         report=report,
         title=title,
+        target=shlex.quote(report["target"]),
         safe=WORDS[report["safe"]],
-        counts={status: sum(item["status"] == status for item in findings) for status in (*order, "ok", "skipped")},
-        problems=sorted(problems, key=lambda item: (order.index(item["status"]), item["name"] not in UNDESERVED)),
-        many=many,
-        baselines=[
-            (name, measured["baselines"], _baseline_plot(name if many else "", measured["baselines"]))
-            for name, measured in report["measured"].items()
-        ],
-        sections=[(heading, list(_lines(findings, module))) for module, heading in SECTIONS.items()],
+        counts=Counter(item["status"] for item in findings),
+        problems=_problems(report),
+        many=len(report["measured"]) > 1,
+        baselines=[(name, one["baselines"], _plot(one["baselines"])) for name, one in report["measured"].items()],
+        sections=sections,
         others=[item for item in findings if item["environment"] is None],
         version=__version__,
     )
     return standalone(f"{title}: safe to train on?", body)
 
 
-def _baseline_plot(environment: str, baselines: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    rows = [
-        Bar(shown(label), item["mean"], item["low"], item["high"], f"n = {item['n']}")
-        for label, item in baselines.items()
-    ]
-    if not any(row.value for row in rows):
-        return []
-    return bar_plot(": ".join(filter(None, ("Mean reward with 95 % interval", environment))), rows)
-
-
-def _lines(findings: Sequence[Mapping[str, Any]], module: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what each check of a module states, with the finding."""
-    sentences = {item.name: item.sentence for item in CHECKS if item.function.__module__.endswith(f".{module}")}
-    for item in findings:
-        if item["environment"] is not None and item["name"] in sentences:
-            yield sentences[item["name"]], item
-
-
-# -- SARIF --------------------------------------------------------------------------------------------------------------
+def _plot(policies: Mapping[str, Any]) -> list[CaptionedPlot]:
+    rows = [Bar(shown(name), by["mean"], by["low"], by["high"], f"n = {by['n']}") for name, by in policies.items()]
+    return bar_plot("Mean reward with 95 % interval", rows) if any(row.value for row in rows) else []
 
 
 def sarif(report: Mapping[str, Any]) -> dict[str, Json]:
     """Return the findings that are wrong, warnings or accepted as a SARIF 2.1.0 log. report: The report's JSON."""
-    problems = [item for item in report["findings"] if item["status"] in ("wrong", "warning", "allowed")]
-    sentences = {item.name: item.sentence for item in CHECKS}
+    problems, sentences = _problems(report), {item.name: item.sentence for item in CHECKS}
+    names = dict.fromkeys(item["name"] for item in problems)
+    rules = [{"id": name, "shortDescription": {"text": sentences.get(name, name)}} for name in names]
+    driver = {"name": "taskapp doctor", "version": __version__, "rules": rules}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "taskapp doctor",
-                        "version": __version__,
-                        "rules": [
-                            {"id": name, "shortDescription": {"text": sentences.get(name, name)}}
-                            for name in dict.fromkeys(item["name"] for item in problems)
-                        ],
-                    }
-                },
-                "results": [_result(item) for item in problems],
-            }
-        ],
+        "runs": [{"tool": {"driver": driver}, "results": [_result(item) for item in problems]}],
     }
 
 
 def _result(item: Mapping[str, Any]) -> dict[str, Json]:
     text = " ".join(filter(None, (item["found"], item["do"])))
-    result: dict[str, Json] = {"ruleId": item["name"], "message": {"text": text}}
-    result["level"] = "error" if item["status"] == "wrong" else "warning"
+    level = "error" if item["status"] == "wrong" else "warning"
+    result: dict[str, Json] = {"ruleId": item["name"], "level": level, "message": {"text": text}}
     if item["status"] == "allowed":
         result["suppressions"] = [{"kind": "external"}]
     file, _, line = item["place"].rpartition(":")
@@ -259,6 +228,4 @@ def _result(item: Mapping[str, Any]) -> dict[str, Json]:
         uri = Path(file).as_uri() if Path(file).is_absolute() else quote(PurePath(file).as_posix())
         location = {"artifactLocation": {"uri": uri}, "region": {"startLine": int(line)}}
         result["locations"] = [{"physicalLocation": location}]
-    if item["environment"] is not None:
-        result["properties"] = {"environment": item["environment"]}
     return result

@@ -23,7 +23,7 @@ TIMES, LEAST_SECONDS = 10.0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ReportDifference:
     """A value in which two reports differ.
 
     Attributes:
@@ -46,35 +46,39 @@ def read_report(file: Path) -> dict[str, Any]:
 
     Raises ConfigError if the file cannot be read or is not a report of this format.
     """
-    hint = "Pass a file that `taskapp doctor APP --json` printed."
+    hint = "Pass a file that `taskapp doctor APP --json` of this version of the kit printed."
     try:
         report = orjson.loads(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"The report {file} cannot be read: {error.strerror}.", hint=hint) from None
     except orjson.JSONDecodeError as error:
         raise ConfigError(f"The report {file} is not JSON: {error}.", hint=hint) from None
-    form = report.get("format") if isinstance(report, dict) else None
-    parts = [report.get(name) for name in ("facts", "measured", "options")] if form is not None else []
-    if not parts or not all(isinstance(part, dict) for part in parts):
-        raise ConfigError(f"{file} is not a report of the doctor.", hint=hint)
-    if form != FORMAT:
-        found = f"The report {file} has the format {str(form)[:20]}, but this version of the kit reads format {FORMAT}."
-        raise ConfigError(found, hint="Verify it with the version of the kit that wrote it.")
+    known = isinstance(report, dict) and report.get("format") == FORMAT
+    if not known or not all(isinstance(report.get(name), dict) for name in ("facts", "measured", "options")):
+        raise ConfigError(f"{file} is not a report of the doctor in format {FORMAT}.", hint=hint)
     return dict(report)
 
 
-def options_of(report: Mapping[str, Any], file: Path) -> DoctorOptions:
-    """Return the options with which a saved report was made. Raises ConfigError if they are invalid."""
-    given = report["options"]
-    environment, allow = given.get("environment"), given.get("allow", [])
-    flags = [given.get("quick"), given.get("judges")]
-    texts = [*allow, environment or ""] if isinstance(allow, list) else [None]
-    if not all(isinstance(flag, bool) for flag in flags) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"The `options` of {file} are invalid.", hint="Make the report again.")
-    return DoctorOptions(quick=flags[0], judges=flags[1], environment=environment, allow=tuple(allow))
+def options_again(report: Mapping[str, Any], given: DoctorOptions) -> DoctorOptions:
+    """Return the options with which a saved report was made. given: The options of the command line.
+
+    Raises ConfigError if the report's options are invalid, if other options are given, and if the report has called judges but
+    the command line does not allow it, because the report may come from someone else.
+    """
+    options = report["options"]
+    allow, environment = options.get("allow"), options.get("environment")
+    texts = [*allow, environment or ""] if isinstance(allow, list) else [allow]
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError("The `options` of the report are invalid.", hint="Make the report again.")
+    judges = options.get("judges") is True
+    if judges and not given.judges:
+        raise ConfigError("The report was made with --judges, which calls models.", hint="Pass --judges again.")
+    if given != DoctorOptions(judges=judges):
+        raise ConfigError("--verify uses the options of the report.", hint="Omit --quick, --env, --allow and --judges.")
+    return DoctorOptions(options.get("quick") is True, judges, environment, tuple(allow))
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ReportDifference]:
     """Compare a saved report with a new one. Both are JSON.
 
     Facts must be equal. Episodes and checks are compared if both reports have them, because a slower machine plays fewer
@@ -83,7 +87,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     """
     found = [*_facts((), before["facts"], after["facts"])]
     if before.get("safe") != after["safe"]:
-        found.insert(0, Difference(("safe",), before.get("safe", MISSING), after["safe"]))
+        found.insert(0, ReportDifference(("safe",), before.get("safe", MISSING), after["safe"]))
     for name, one in before["measured"].items():
         other = after["measured"].get(name)
         if other is not None:  # a missing environment is also missing from the facts
@@ -95,7 +99,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     return found
 
 
-def _facts(path: tuple[str, ...], before: Json, after: Json) -> Iterator[Difference]:
+def _facts(path: tuple[str, ...], before: Json, after: Json) -> Iterator[ReportDifference]:
     if isinstance(before, dict) and isinstance(after, dict):
         for name in [name for name in {**before, **after} if not _partial(path) or (name in before and name in after)]:
             yield from _facts((*path, name), before.get(name, MISSING), after.get(name, MISSING))
@@ -104,7 +108,7 @@ def _facts(path: tuple[str, ...], before: Json, after: Json) -> Iterator[Differe
             one, other = (part[index] if index < len(part) else MISSING for part in (before, after))
             yield from _facts((*path, str(index)), one, other)
     elif before != after:
-        yield Difference(path, before, after)
+        yield ReportDifference(path, before, after)
 
 
 def _partial(path: tuple[str, ...]) -> bool:
@@ -112,19 +116,19 @@ def _partial(path: tuple[str, ...]) -> bool:
     return path == ("checks",) or path[2:] == ("checks",) or (path[2:3] == ("episodes",) and len(path) == 4)
 
 
-def _measured(path: tuple[str, ...], before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    for label, one in _both(path, before, after, "baselines"):
+def _measured(path: tuple[str, ...], before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ReportDifference]:
+    for label, one in _both(before, after, "baselines"):
         other = after["baselines"][label]
         if one.get("action") != other["action"] or one.get("low") is None or other["low"] is None:
             continue  # another action is another policy, and few rollouts have no interval
         gap = max(one["low"] - other["high"], other["low"] - one["high"])
         if gap > APART * max(abs(one["mean"]), abs(other["mean"])):
-            yield Difference((*path, "baselines", label, "mean"), one["mean"], other["mean"])
-    for name, seconds in _both(path, before, after, "seconds"):
+            yield ReportDifference((*path, "baselines", label, "mean"), one["mean"], other["mean"])
+    for name, seconds in _both(before, after, "seconds"):
         short, long = sorted((seconds, after["seconds"][name]))
         if long > TIMES * short and long - short > LEAST_SECONDS:
-            yield Difference((*path, "seconds", name), seconds, after["seconds"][name])
+            yield ReportDifference((*path, "seconds", name), seconds, after["seconds"][name])
 
 
-def _both(path: tuple[str, ...], before: Mapping[str, Any], after: Mapping[str, Any], part: str) -> Iterator[Any]:
+def _both(before: Mapping[str, Any], after: Mapping[str, Any], part: str) -> Iterator[Any]:
     yield from ((name, value) for name, value in before.get(part, {}).items() if name in after[part])

@@ -13,7 +13,7 @@ from taskapp_kit.cli import local_app
 from taskapp_kit.cli.job_options import job_settings
 from taskapp_kit.cli.options import ENV_FILES, is_url, json_option
 from taskapp_kit.cli.output.doctor_output import show, show_differences, summary
-from taskapp_kit.cli.output.terminal import console, echo, example, print_json
+from taskapp_kit.cli.output.terminal import console, echo, example, print_json, write_file
 from taskapp_kit.client import checks
 from taskapp_kit.client import task_app as task_app_client
 from taskapp_kit.config import load as load_settings
@@ -24,7 +24,6 @@ from taskapp_kit.errors import ConfigError
 from taskapp_kit.evaluate import runners
 from taskapp_kit.jobs.client import backend_check
 from taskapp_kit.net.redact import without_keys
-from taskapp_kit.system.private_files import write_private
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -99,10 +98,8 @@ def command(
     settings = job_settings(env_files=env_files, backend_url=backend_url)
     options = doctor_options.DoctorOptions(quick=quick, judges=judges, environment=environment, allow=allow)
     before = None if saved is None else verify.read_report(saved)
-    if before is not None and saved is not None:
-        again = verify.options_of(before, saved)
-        _check_options(options, again)
-        options = again
+    if before is not None:
+        options = verify.options_again(before, options)
     if is_url(app):
         report = asyncio.run(_running(app, settings.task_app_key, options, load=load))
     elif load:
@@ -117,9 +114,9 @@ def command(
         report.findings += map(doctor_finding.of_server, checked)
     after: dict[str, Any] = without_keys(report.to_json(), settings.keys)
     if html is not None:
-        _write(html, doctor_report.page(after).encode())
+        write_file(html, doctor_report.page(after).encode())
     if sarif is not None:
-        _write(sarif, orjson.dumps(doctor_report.sarif(after), option=orjson.OPT_INDENT_2))
+        write_file(sarif, orjson.dumps(doctor_report.sarif(after), option=orjson.OPT_INDENT_2))
     differing = [] if before is None else verify.differences(before, after)
     if as_json:
         print_json(after if before is None else {"differences": [item.to_json() for item in differing], **after})
@@ -133,27 +130,6 @@ def command(
     ctx.exit(1 if differing or (before is None and not after["ok"]) else 0)
 
 
-def _write(file: Path, content: bytes) -> None:
-    """Write a report. Raises ConfigError if the file cannot be written."""
-    try:
-        write_private(file, content)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}.", hint="Choose another file.") from None
-
-
-def _check_options(given: doctor_options.DoctorOptions, saved: doctor_options.DoctorOptions) -> None:
-    """Raise ConfigError if the command line has other options than the saved report.
-
-    Judges are called only if the command line has --judges, because a report may come from someone else.
-    """
-    if saved.judges and not given.judges:
-        raise ConfigError("The report was made with --judges, which calls models.", hint="Pass --judges again.")
-    if given != doctor_options.DoctorOptions(judges=saved.judges):
-        raise ConfigError(
-            "--verify uses the options of the report.", hint="Omit --quick, --env, --allow and --judges."
-        )
-
-
 async def _running(
     url: str, key: str | None, options: doctor_options.DoctorOptions, *, load: bool
 ) -> doctor_report.DoctorReport:
@@ -165,7 +141,7 @@ async def _running(
         raise ConfigError(
             "--quick, --env, --allow and --judges apply only to an APP.", hint="Omit these options for a URL."
         )
-    checked, info = await checks.check_task_app(url, key), None
+    checked, info = await checks.check_task_app(url, key), {}
     if all(finding.ok for finding in checked):
         checked.append(await checks.try_rollout(url, key))
         async with task_app_client.TaskAppClient(url, key) as client:
@@ -173,5 +149,5 @@ async def _running(
     findings = [doctor_finding.of_server(finding) for finding in checked]
     if load and all(finding.ok for finding in findings):
         findings += [finding async for finding in examine_server.examine_server(url, key)]
-    facts = doctor_report.server_facts(findings, info, runners.DECLARED)
+    facts = doctor_report.server_facts(findings, {name: info[name] for name in runners.DECLARED if name in info})
     return doctor_report.DoctorReport(url, options, at_url=True, findings=findings, facts=facts)

@@ -13,7 +13,7 @@ import click
 
 from taskapp_kit.cli.options import ENV_FILES, SERVER_KEY, WIDTH, is_url, json_option, shown_source
 from taskapp_kit.cli.output import show_output
-from taskapp_kit.cli.output.terminal import clean, echo, example, print_json, shown_from
+from taskapp_kit.cli.output.terminal import example, print_json, shown_from, write_file
 from taskapp_kit.cli.rollout_selection import CHOICE, FILTERS, LIMIT, Selection, selection, whole_id
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.episode_selection import find_instance
@@ -26,7 +26,6 @@ from taskapp_kit.records.protocols import RolloutRow, RowOrder, StoredRollout
 from taskapp_kit.rollout import details as rollout_details
 from taskapp_kit.rollout import source as rollout_source
 from taskapp_kit.rollout.policy import options as policies
-from taskapp_kit.system.private_files import write_private
 
 SORTS = tuple(name for name in get_args(RowOrder) if name not in ("worst", "best"))
 
@@ -187,11 +186,7 @@ def _write_page(rollout: _Rollout, path: Path) -> None:
     """Write the rollout as an HTML page. Raises ConfigError if the file cannot be written."""
     from taskapp_kit.viewer.pages import standalone_rollout
 
-    try:
-        write_private(path, standalone_rollout(rollout.details, rollout.images).encode())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Choose another --html file.") from None
-    echo(f"Written to {clean(str(path))}", err=True)
+    write_file(path, standalone_rollout(rollout.details, rollout.images).encode())
 
 
 def _private_fields(stored: StoredRollout, reference: str, settings: Settings) -> dict[str, Json]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from taskapp_kit.doctor.finding import DoctorFinding
-    from taskapp_kit.doctor.verify import Difference
+    from taskapp_kit.doctor.verify import ReportDifference
     from taskapp_kit.records.content import Json
 
 MARKS = {"ok": "ok", "warning": "warning", "wrong": "WRONG", "skipped": "skipped", "allowed": "allowed"}
@@ -52,10 +52,12 @@ MOST_DIFFERENCES = 40
 """How many differences are printed. `--json` prints all."""
 
 
-def show_differences(found: Sequence[Difference], facts: Json, saved: str, out: Console) -> None:
+def show_differences(found: Sequence[ReportDifference], facts: Json, saved: str, out: Console) -> None:
     """Print one row per difference between a saved report and a new one. facts: The facts of the saved report."""
     if not found:
-        out.print(f"No difference: the {_leaves(facts)} facts of {clean(saved)} are equal, and measured values similar.")
+        out.print(
+            f"No difference: the {_leaves(facts)} facts of {clean(saved)} are equal, and measured values similar."
+        )
         return
     rows = table("value", "in the report", "now")
     for item in found[:MOST_DIFFERENCES]:

@@ -18,8 +18,11 @@ from taskapp_kit.declare.source_location import joined
 from taskapp_kit.errors import ConfigError, DiscoveryError, KitError, RequestError, TaskAppError
 from taskapp_kit.records.content import as_object
 from taskapp_kit.records.formatting import cut
+from taskapp_kit.system.private_files import write_private
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table
 
@@ -136,6 +139,15 @@ def print_json(value: Any) -> None:
     if not text.isascii():
         text = "".join(json.dumps(character)[1:-1] if _is_control(character) else character for character in text)
     click.echo(text)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file with mode 600, and print where it is on stderr. Raises ConfigError if it cannot be written."""
+    try:
+        write_private(path, content)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.", hint="Choose another file.") from None
+    echo(f"Written to {clean(str(path))}", err=True)
 
 
 @contextmanager
