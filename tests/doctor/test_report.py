@@ -105,9 +105,16 @@ def test_what_differs_in_each_process_is_named_although_no_check_finds_it(tmp_pa
 
 
 def test_the_verdict_is_no_with_undeserved_rewards_first(tmp_path: Path) -> None:
-    report = report_on(tmp_path, fault(CAPITALS, PAYS_LETTERS)).to_json()
-    assert (report["ok"], report["safe"], report["reasons"][0]["check"]) == (False, "no", "attack")
-    assert 1 <= len(report["reasons"]) <= 3
+    empty_pays = {RUBRIC: "float(answer_text.strip().lower() in task.answer.lower())"}
+    made = report_on(tmp_path, fault(CAPITALS, empty_pays))
+    assert [item.name for item in made.findings if item.status == "wrong"] == ["nonsense-pays", "attack"]
+    report = made.to_json()
+    assert (report["ok"], report["safe"]) == (False, "no")
+    assert [reason["check"] for reason in report["reasons"]] == ["attack", "nonsense-pays"]
+    written = page(report)
+    assert (
+        written.index("<h2>Findings</h2>") < written.rindex("</span> attack") < written.rindex("</span> nonsense-pays")
+    )
 
 
 def test_the_verdict_is_yes_only_if_undeserved_rewards_were_looked_for(tmp_path: Path) -> None:
@@ -130,10 +137,11 @@ def test_an_accepted_declaration_is_not_examined(tmp_path: Path) -> None:
 
 
 def test_baselines_have_intervals_within_the_rewards_scale(tmp_path: Path) -> None:
-    baselines = report_on(tmp_path, CAPITALS).measured["ask"]["baselines"]
+    adder = (ROOT / "examples" / "adder.py").read_text()
+    baselines = report_on(tmp_path, adder).measured["adder"]["baselines"]
     assert next(iter(baselines)) == "gold"
-    assert (baselines["gold"]["mean"], baselines["gold"]["high"]) == (1.0, 1.0)
     assert all(0.0 <= one["low"] <= one["mean"] <= one["high"] <= 1.0 for one in baselines.values())
+    assert baselines["random"]["low"] < baselines["random"]["mean"] < baselines["random"]["high"]
     assert baselines["constant"]["action"]
 
 
