@@ -1,0 +1,62 @@
+"""Wordle: six guesses with G, Y and X for each letter; full reward for the word, a part for letters in the last guess.
+
+Source: https://github.com/PrimeIntellect-ai/verifiers/blob/main/environments/wordle/wordle.py
+"""
+
+from pydantic import BaseModel
+
+from taskapp_kit import InvalidAction, Private, Step, TaskApp, Trajectory, action
+
+app = TaskApp("wordle-feedback")
+
+
+class Row(BaseModel):
+    """One secret word."""
+
+    hint: str
+    word: Private[str]
+
+
+WORDS = {
+    "a fruit": "apple",
+    "a vehicle": "train",
+    "a color": "green",
+    "an animal": "tiger",
+    "a drink": "water",
+    "a tool": "spoon",
+}
+
+
+@app.environment(
+    "wordle", tasks={"train": [Row(hint=hint, word=word) for hint, word in WORDS.items()]}, row=Row, max_steps=6
+)
+class Wordle:
+    """Guess a word of five letters. G: right place, Y: another place, X: not in the word."""
+
+    def reset(self, task: Row) -> str:
+        self.word, self.marks = task.word, "XXXXX"
+        return f"Guess {task.hint} with five letters."
+
+    @action(text=True, sample=lambda rng: "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=5)))
+    def guess(self, text: str) -> Step:
+        """Guess a word."""
+        word = text.strip().lower()
+        if len(word) != 5 or not word.isalpha():
+            raise InvalidAction("The guess must have five letters.")
+        self.marks = "".join(
+            "G" if g == w else "Y" if g in self.word else "X" for g, w in zip(word, self.word, strict=True)
+        )
+        return Step(self.marks, terminated=self.marks == "GGGGG")
+
+    def final_state(self) -> dict[str, str]:
+        return {"marks": self.marks}
+
+
+@app.rubric
+def solved(trajectory: Trajectory) -> float:
+    """1 for the word, otherwise 0.2 for each G and 0.1 for each Y of the last guess, up to 0.5."""
+    marks = str(trajectory.final_state["marks"])
+    return 1.0 if marks == "GGGGG" else min(0.5, 0.2 * marks.count("G") + 0.1 * marks.count("Y"))
+
+
+app.policy("gold")(lambda task: task.word)
