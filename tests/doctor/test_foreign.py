@@ -21,6 +21,8 @@ import pytest
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.doctor.doctor_options import DoctorOptions
 from taskapp_kit.doctor.examine import examine
+from taskapp_kit.sandbox import capabilities
+from taskapp_kit.testing import play
 from tests.interop.harbor.harbor_tasks import TASKS, write_tasks
 from tests.interop.peers import peer
 
@@ -31,6 +33,8 @@ OPENENV_APPS = APPS.with_name("openenv_apps.py")
 ORS_APPS = APPS.with_name("ors_apps.py")
 VERIFIERS_APPS = APPS.with_name("verifiers_apps.py")
 HARBOR_APPS = APPS.with_name("harbor_apps.py")
+GRADER_APPS = APPS.with_name("graders")
+PAGE = ROOT / "docs/environments/doctor.md"
 TEN_CALLABLES = (
     "gcd", "median", "fraction", "monthrange", "weekday", "shlex", "base64", "capwords", "shorten", "bisect",
 )  # fmt: skip
@@ -65,6 +69,32 @@ VERIFIERS = (
     "verifiers_chain_sum", "verifiers_letter_counting", "verifiers_spell_backward", "stardata_verse", "stardata_lipogram",
 )  # fmt: skip
 """With verifiers 0.3.1: ReasoningGymEnv, which it ships, and staros-stardata 0.1.1."""
+REAL, FALSE = True, False
+GRADERS: dict[str, dict[str, bool]] = {
+    "bfcl_call": {"private": FALSE},
+    "bleu_threshold": {"attack": REAL},
+    "chrf_translation": {"attack": REAL},
+    "countdown_tinyzero": {"right-refused": REAL},
+    "cruxeval_output": {"attack": REAL, "right-refused": REAL},
+    "drop_numbers": {"attack": REAL, "private": FALSE},
+    "gsm8k_final_number": {"attack": REAL},
+    "humaneval_check": {"right-refused": FALSE},
+    "ifeval_constraints": {"attack": REAL},
+    "json_match": {"private": FALSE},
+    "math_boxed": {},
+    "mmlu_letter": {"attack": REAL},
+    "ner_f1": {"attack": FALSE},
+    "r1_format": {"attack": REAL},
+    "rouge_l": {"attack": REAL},
+    "sql_execution": {},
+    "squad_f1": {"attack": REAL, "private": FALSE},
+    "sudoku_cells": {},
+    "triviaqa_aliases": {},
+    "wordle_feedback": {"attack": FALSE},
+}
+"""Written from public descriptions (foreign/graders/): each finding, and whether it is real. docs/environments/doctor.md says
+why. After a change of the doctor, run `pytest -m large tests/doctor/test_foreign.py`: a test that fails
+shows the evidence of each finding. Judge it by hand, then change this table and the page."""
 BY_HAND: dict[str, set[str]] = {
     "Acrobot-v1": {"nonsense-pays"},
     "Blackjack-v1": {"nonsense-pays"},
@@ -85,8 +115,9 @@ BY_HAND: dict[str, set[str]] = {
     **OPENENV,
     **ORS,
     **{name: set() for name in VERIFIERS},
+    **{name: set(findings) for name, findings in GRADERS.items()},
 }
-"""App to the names of the findings that are real; docs/environments/doctor.md says why."""
+"""App to the names of the findings. All are real except those that GRADERS calls false; docs/environments/doctor.md says why."""
 
 
 @pytest.mark.large
@@ -107,24 +138,29 @@ def test_what_is_found_was_checked_by_hand(name: str) -> None:
     elif name in GAMES:
         pytest.importorskip("textarena", reason="needs taskapp-kit[textarena]")
         file = LIBRARY_APPS
+    elif name in GRADERS:
+        if "taskapp_kit.sandbox" in (GRADER_APPS / f"{name}.py").read_text("utf-8") and not capabilities().safe:
+            pytest.skip("This machine cannot confine code.")
+        file = GRADER_APPS / f"{name}.py"
     elif name not in TEN_CALLABLES:
         pytest.importorskip("gymnasium", reason="needs taskapp-kit[gymnasium]")
-    assert _found(f"{file}:{_attribute(name)}") == BY_HAND[name]
+    evidence = _found(str(file) if name in GRADERS else f"{file}:{_attribute(name)}")
+    assert set(evidence) == BY_HAND[name], evidence
 
 
 def _attribute(name: str) -> str:
     return f"ask_{name}" if name in TEN_CALLABLES else name.replace("-", "_")
 
 
-def _found(reference: str) -> set[str]:
-    """The names of the findings of the full examination."""
+def _found(reference: str) -> dict[str, str]:
+    """The names of the findings of the full examination, with their evidence."""
 
-    async def found() -> set[str]:
+    async def found() -> dict[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of ids that Gymnasium calls out of date
             app = find_app(reference)
         lines = [line async for line in examine(app, DoctorOptions())]
-        return {line.name for line in lines if line.status in ("warning", "wrong")}
+        return {line.name: line.found for line in lines if line.status in ("warning", "wrong")}
 
     return asyncio.run(found())
 
@@ -164,7 +200,7 @@ def ors_url() -> Iterator[str]:
 @pytest.mark.process
 @pytest.mark.parametrize("name", ORS)
 def test_what_is_found_in_environments_of_ors(name: str, ors_url: str) -> None:
-    assert _found(f"{ORS_APPS}:{name}") == BY_HAND[name]
+    assert set(_found(f"{ORS_APPS}:{name}")) == BY_HAND[name]
 
 
 @pytest.mark.large
@@ -172,7 +208,7 @@ def test_what_is_found_in_environments_of_ors(name: str, ors_url: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("name", OPENENV)
 def test_what_is_found_in_openenv_s_environments(name: str, openenv_url: str) -> None:
-    assert _found(f"{OPENENV_APPS}:{name}") == BY_HAND[name]
+    assert set(_found(f"{OPENENV_APPS}:{name}")) == BY_HAND[name]
 
 
 @pytest.mark.large
@@ -216,8 +252,38 @@ def test_what_comes_in_passes_taskapp_check(name: str, openenv_url: str, tmp_pat
 
 
 def test_the_page_has_a_row_for_each_of_them() -> None:
-    page = (Path(__file__).parents[2] / "docs/environments/doctor.md").read_text()
-    for name, real in BY_HAND.items():
+    page = PAGE.read_text("utf-8")
+    for name, findings in BY_HAND.items():
         row = re.search(rf"^\| (?:[^|]*, )?`{re.escape(name)}`[^|]*\|([^|]*)\|", page, re.MULTILINE)
         assert row is not None, name
-        assert set(re.findall(r"`([\w-]+)`", row[1])) == real, name
+        assert set(re.findall(r"`([\w-]+)`", row[1])) == findings, name
+        false = {finding for finding, real in GRADERS.get(name, {}).items() if not real}
+        assert set(re.findall(r"`([\w-]+)` \(false\)", row[1])) == false, name
+
+
+def test_the_page_states_the_rate_of_false_alarms() -> None:
+    verdicts = [real for findings in GRADERS.values() for real in findings.values()]
+    count = sum(map(len, BY_HAND.values()))
+    alarmed = sum(not all(findings.values()) for findings in GRADERS.values())
+    low, high = _wilson(alarmed, len(BY_HAND))
+    sentence = (
+        f"We verified the {count} findings by hand: {count - verdicts.count(FALSE)} are real. {alarmed} of {len(BY_HAND)} "
+        f"environments have a false finding ({alarmed / len(BY_HAND):.1%}, 95% interval {low:.1%} to {high:.1%})."
+    )
+    assert sentence in PAGE.read_text("utf-8")
+
+
+def _wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson interval of a share."""
+    center = (count + z * z / 2) / (total + z * z)
+    half = z / (total + z * z) * (count * (total - count) / total + z * z / 4) ** 0.5
+    return center - half, center + half
+
+
+def test_each_grader_states_its_source_and_pays_good_play() -> None:
+    assert sorted(path.stem for path in GRADER_APPS.glob("*.py")) == sorted(GRADERS)
+    for name in GRADERS:
+        file = GRADER_APPS / f"{name}.py"
+        assert re.search(r"^Source: https://\S+$", file.read_text("utf-8"), re.MULTILINE), name
+        if "taskapp_kit.sandbox" not in file.read_text("utf-8"):
+            assert play(file, seed=0, policy="gold").reward == 1.0, name

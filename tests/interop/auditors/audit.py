@@ -123,11 +123,27 @@ class Environment:
         return self.dataset
 
 
+def asserts(task: Any) -> list[str]:
+    """The tests in the row of a task that asks for a function `f`, as assertions."""
+    pairs = [*getattr(task, "tests", ()), *getattr(task, "hidden", ())]
+    close = getattr(task, "cases", ())
+    return [f"assert f({argument!r}) == {result!r}" for argument, result in pairs] + [
+        f"assert abs(f({argument!r}) - {result!r}) < 1e-6" for argument, result in close
+    ]
+
+
 def gameability(audited: AuditedApp) -> list[str]:
-    """`gameability probe` of an environment: the probes that are paid, and the errors that it reports."""
+    """`gameability probe` of an environment, and `gameability check` of tests in its rows.
+
+    The findings are the probes that are paid, the errors that it reports, and tests that accept a broken solution.
+    """
     result = importlib.import_module("gameability.probe").probe_env(Environment(audited), MOST_ROWS)
-    errors = ["errors"] if result["reward_errors"] else []
-    return [*result.get("gameable_probes", []), *errors, result["status"]]
+    findings = [*result.get("gameable_probes", []), *(["errors"] if result["reward_errors"] else [])]
+    engine = importlib.import_module("gameability.engine")
+    tested = [(row, tests) for row in audited.rows if (tests := asserts(row.task))]
+    problems = [engine.Problem(str(row.seed), row.good, tests, entry="f") for row, tests in tested]
+    rows = engine.census(problems, workers=1, seed=0, n_mutants=24, timeout=40, want_witness=True, inputs="contract")
+    return [*findings, *(["broken solution accepted"] if engine.summarise(rows)["problems_with_a_survivor"] else [])]
 
 
 AUDITORS: dict[str, Callable[[AuditedApp], list[str]]] = {

@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from taskapp_kit import TaskApp
 from taskapp_kit.declare.discovery import find_app
@@ -23,9 +24,10 @@ MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Row:
-    """One task. good: The reply of good play."""
+    """One task. task: The app's row. good: The reply of good play."""
 
     seed: int
+    task: Any
     prompt: str
     good: str
 
@@ -63,7 +65,7 @@ class AuditedApp:
             else:
                 good = self._play(seed, policy="gold")
             (step,) = good.trajectory.steps
-            rows.append(Row(seed, str(good.trajectory.initial), str(step.args["text"])))
+            rows.append(Row(seed, task, str(good.trajectory.initial), str(step.args["text"])))
         return rows
 
     def _reward(self, seed: int, reply: str) -> float:
