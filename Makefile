@@ -43,7 +43,7 @@ help:
 	@echo "make interop-full  services, the scripts of examples/forge and training jobs on Ray; a real vLLM samples for training jobs (after make test-train)"
 	@echo "make browser  the viewer in a real Chromium, at two widths, light and dark; the web environment"
 	@echo "make large    stores of 100 000 rollouts: lists, filters, exports, in time and memory"
-	@echo "make doctor-foreign  the doctor on environments of other libraries: no false alarm"
+	@echo "make doctor-foreign  the doctor on environments of other libraries and on foreign graders: each finding was judged by hand"
 	@echo "make golden   200 rollouts of every environment, compared with committed hashes of what they were"
 	@echo "make fuzz     10 000 requests drawn from the OpenAPI document"
 	@echo "make sentinels  the suite again, everything it leaves searched for keys"

@@ -88,9 +88,9 @@ GRADERS: dict[str, dict[str, bool]] = {
     "rouge_l": {"attack": REAL},
     "sql_execution": {},
     "squad_f1": {"attack": REAL, "private": FALSE},
-    "sudoku_cells": {},
+    "sudoku_cells": {"attack": FALSE},
     "triviaqa_aliases": {},
-    "wordle_feedback": {"attack": FALSE},
+    "wordle_feedback": {},
 }
 """Written from public descriptions (foreign/graders/): each finding, and whether it is real. docs/environments/doctor.md says
 why. After a change of the doctor, run `pytest -m large tests/doctor/test_foreign.py`: a test that fails

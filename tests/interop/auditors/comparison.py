@@ -71,13 +71,19 @@ def table(results: Mapping[str, Result]) -> str:
     columns = [results[name] for name in (OURS, *AUDITORS)]
     for kind, defects in {**KINDS, "**all**": DEFECTS}.items():
         lines.append([kind, str(len(defects)), *(_counts(defects, column) for column in columns)])
-    twins = [defect.file for defect in DEFECTS if defect.twin]
-    alarms = []
-    for column in columns:
-        expressed = len(set(twins) - set(column["cannot express"]))
-        alarms.append(f"{len(column['alarms'])} of {expressed}")
-    lines.append(["alarms on sound twins", str(len(twins)), *alarms])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *_twin_lines(columns)])
+
+
+def _twin_lines(columns: Sequence[Result]) -> list[list[str]]:
+    """Return the lines about sound twins: how many have a finding, and how many are told apart from the app."""
+    twins = {defect.file for defect in DEFECTS if defect.twin}
+    expressed = [len(twins - set(column["cannot express"])) for column in columns]
+    alarms = [len(column["alarms"]) for column in columns]
+    apart = [len(twins & set(column["caught"]) - set(column["alarms"])) for column in columns]
+    return [
+        [title, str(len(twins)), *(f"{count} of {total}" for count, total in zip(counts, expressed, strict=True))]
+        for title, counts in (("alarms on sound twins", alarms), ("caught, without an alarm on the sound twin", apart))
+    ]
 
 
 def only_others(results: Mapping[str, Result]) -> str:

@@ -1,6 +1,6 @@
 """Named entities: F1 of exact pairs of type and name.
 
-Source: https://pypi.org/project/seqeval/
+Source: https://github.com/chakki-works/seqeval
 """
 
 from pydantic import BaseModel

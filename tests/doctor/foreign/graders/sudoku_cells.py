@@ -1,4 +1,4 @@
-"""Small sudokus: 1 for the solved grid, otherwise the share of right cells among those that were empty, scaled to 0.5.
+"""Small sudokus: 1 for the solved grid, otherwise 0.9 times the share of right cells, less for a longer reply.
 
 Source: https://github.com/open-thought/reasoning-gym/blob/main/reasoning_gym/games/mini_sudoku.py
 """
@@ -35,12 +35,16 @@ app.tasks(
 
 @app.rubric
 def solved(answer_text: str, task: Row) -> float:
-    """The grid is the solution; a part of the reward for right cells."""
-    given, cells, expected = task.puzzle.split(), answer_text.split(), task.solution.split()
-    if len(cells) != len(expected) or any(g not in ("_", c) for g, c in zip(given, cells, strict=True)):
-        return 0.0
-    right = [c == e for g, c, e in zip(given, cells, expected, strict=True) if g == "_"]
-    return 1.0 if all(right) else 0.5 * sum(right) / len(right)
+    """The grid is the solution; a part of the reward for right cells in complete lines."""
+    if answer_text.split() == task.solution.split():
+        return 1.0
+    lines = [[cell for cell in line if cell in "123456789"] for line in answer_text.splitlines()]
+    complete = [line for line in lines if len(line) == 4]
+    expected = [line.split() for line in task.solution.splitlines()]
+    right = sum(
+        c == e for line, other in zip(complete, expected, strict=False) for c, e in zip(line, other, strict=True)
+    )
+    return 0.9 * right / 16 * min(1.0, len(task.solution) / max(1, len(answer_text)))
 
 
 app.policy("gold")(lambda task: task.solution)

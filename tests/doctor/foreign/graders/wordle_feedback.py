@@ -1,4 +1,4 @@
-"""Wordle: six guesses with G, Y and X for each letter; full reward for the word, a part for letters in the last guess.
+"""Wordle: six guesses with G, Y and X for each letter; reward for the word and for few guesses, or for right letters.
 
 Source: https://github.com/PrimeIntellect-ai/verifiers/blob/main/environments/wordle/wordle.py
 """
@@ -54,9 +54,10 @@ class Wordle:
 
 @app.rubric
 def solved(trajectory: Trajectory) -> float:
-    """1 for the word, otherwise 0.2 for each G and 0.1 for each Y of the last guess, up to 0.5."""
+    """Half for the word and half divided by the number of guesses; otherwise 0.1 for each G and 0.05 for each Y at the end."""
     marks = str(trajectory.final_state["marks"])
-    return 1.0 if marks == "GGGGG" else min(0.5, 0.2 * marks.count("G") + 0.1 * marks.count("Y"))
+    found = 0.5 + 0.5 / max(1, len(trajectory.actions("guess")))
+    return found if marks == "GGGGG" else 0.1 * marks.count("G") + 0.05 * marks.count("Y")
 
 
 app.policy("gold")(lambda task: task.word)
