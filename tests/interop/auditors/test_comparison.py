@@ -41,7 +41,6 @@ def _sandbox(request: pytest.FixtureRequest) -> None:
 @pytest.mark.interop
 @pytest.mark.exhaustive
 @pytest.mark.process
-@pytest.mark.server
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("auditor", AUDITORS)
 def test_the_auditor_catches_what_is_stored(auditor: str, tmp_path: Path) -> None:
