@@ -393,11 +393,13 @@ class InvalidAction(Exception):
     Args:
         text: The observation for the policy.
         end: End the episode as terminated, with stop reason `invalid_action`, and score it.
+        reward: The reward of the rejected step: at most 0, and within `reward_range`. None means no reward.
     """
 
-    def __init__(self, *text: object, end: bool = False) -> None:
+    def __init__(self, *text: object, end: bool = False, reward: float | None = None) -> None:
         super().__init__(*text)
         self.end = end
+        self.reward = reward
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

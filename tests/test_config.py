@@ -134,6 +134,16 @@ def test_lists_of_origins() -> None:
     assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
 
 
+def test_dot_env_can_be_left_out_and_models_too(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TASKAPP_PORT=1002\nTASKAPP_JUDGE_URL=http://127.0.0.1:1/v1\n")
+    environ = {"TASKAPP_BIG_JUDGE_URL": "http://127.0.0.1:2/v1", "OPENAI_API_KEY": "x", "TASK_APP_URL": "y"}
+    settings = load(folder=tmp_path, environ=environ, dot_env=False)
+    assert (settings.port, settings.variables) == (8001, environ)
+    every = load(folder=tmp_path, environ=environ)
+    assert every.without_models().variables.keys() == {"TASKAPP_PORT", "OPENAI_API_KEY", "TASK_APP_URL"}
+    assert every.variable("TASKAPP_JUDGE_URL") and every.without_models().port == every.port == 1002
+
+
 def test_env_files_are_read_without_interpolation(tmp_path: Path) -> None:
     file = tmp_path / "x.env"
     file.write_bytes(

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,6 +151,11 @@ class Settings:
         """Return a variable from the process environment or an env file, or None if it is not set or empty."""
         return self.variables.get(name) or None
 
+    def without_models(self) -> Settings:
+        """Return a copy without the addresses of judges and of models that environments call."""
+        kept = {name: value for name, value in self.variables.items() if not re.fullmatch(r"TASKAPP_\w+_URL", name)}
+        return replace(self, variables=kept)
+
     def shown(self) -> list[tuple[str, str, str]]:
         """Return (setting, value, source) for each setting. The values of secrets are replaced with a fixed text."""
         rows = []
@@ -223,6 +228,7 @@ def load(
     env_files: Sequence[str | Path] = (),
     folder: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
+    dot_env: bool = True,
 ) -> Settings:
     """Load the settings of a command.
 
@@ -231,6 +237,7 @@ def load(
         env_files: The paths from `--env-file`.
         folder: The directory of `.env` and `taskapp.toml`. Defaults to the working directory.
         environ: The environment variables. Defaults to the process environment.
+        dot_env: Whether to read `.env`.
 
     Raises:
         ConfigError: A setting is invalid. The message contains the setting, its source and what was expected.
@@ -238,7 +245,7 @@ def load(
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else Path(folder)
     named = [(f"--env-file {path}", _env_file(Path(path))) for path in reversed(env_files)]
-    if (folder / ".env").is_file():
+    if dot_env and (folder / ".env").is_file():
         named.append((".env", _env_file(folder / ".env")))
     return _settle(flags or {}, environ, named, _config_file(folder / CONFIG_FILE))
 

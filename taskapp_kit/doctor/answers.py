@@ -10,7 +10,7 @@ from taskapp_kit.doctor.doctor_options import MOST_TURNS
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import Function, SchemaPolicy, empty_texts, nonsense
 from taskapp_kit.doctor.rollouts import raised_at
-from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest
+from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, kind_of
 from taskapp_kit.errors import RolloutFailed
 from taskapp_kit.records.protocols import View
 from taskapp_kit.records.rollout import Rollout
@@ -19,7 +19,6 @@ from taskapp_kit.records.trajectory import Decision, nothing_accepted
 
 NONSENSE_SEEDS = 3
 HALF = 0.5
-OTHER_PROCESS = "Not checked, because the doctor's built-in policies can only play environments in this process."
 
 
 async def _nonsense(subject: EnvironmentUnderTest) -> dict[str, list[Rollout]]:
@@ -45,8 +44,6 @@ async def _answered(
 @check("nonsense-ends", "A limit ends the episode of a policy that replies with nonsense.", plays=True)
 async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
     """Reply with text instead of a tool call, an unknown tool, bad arguments or nothing, and check what ends the episode."""
-    if not subject.in_this_process:
-        return skipped(OTHER_PROCESS)
     environment, played = subject.environment, await _nonsense(subject)
     limited = environment.max_steps or environment.max_turns or environment.default_max_turns
     for name, rollouts in played.items():
@@ -62,11 +59,14 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
     return passed(f"{len(played)} kinds of nonsense ended with {', '.join(ends)}, after at most {longest} steps.")
 
 
-@check("nonsense-pays", "Nonsense earns less reward than good play.", plays=True, after=("policies",))
+@check(
+    "nonsense-pays",
+    "Nonsense earns less reward than good play, and not more than chance.",
+    plays=True,
+    after=("policies",),
+)
 async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the mean reward of each kind of nonsense with the mean rewards of gold and other policies."""
-    if not subject.in_this_process:
-        return skipped(OTHER_PROCESS)
     means = {}
     for name, rollouts in (await _nonsense(subject)).items():
         rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
@@ -78,7 +78,9 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     name = max(means, key=lambda item: means[item])
     found = f"A policy that replies with {name} has a mean reward of {means[name]:g}"
     gold = subject.mean_reward(GOLD)
-    others = {label: subject.mean_reward(label) for label in subject.idle_labels()}
+    # with gold, some constants repeat its actions
+    labels = [label for label in subject.idle_labels() if gold is None or kind_of(label) != "constant"]
+    others = {label: subject.mean_reward(label) for label in labels}
     scale = subject.spec.blend_for(subject.name)
     do = "Make a rubric give its lowest score to an episode in which nothing was done."
     if gold is not None and means[name] >= gold:
@@ -86,7 +88,7 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     if gold is None and not scale.env and means[name] > HALF * (scale.outcome + scale.event):
         return wrong(f"{found}, more than half of the highest reward that the formula allows.", do, subject.place)
     best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
-    if gold is None and best is not None and means[name] > best[0]:
+    if best is not None and means[name] > best[0]:
         return warning(f"{found}, but policy {best[1]} has only {best[0]:g}.", do, subject.place)
     return passed(f"{found}" + (f", and gold has {gold:g}." if gold is not None else "."))
 
@@ -94,8 +96,6 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
 @check("empty-text", "Empty text is played or rejected, and causes no failure.", plays=True)
 async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
     """Reply with no text, and with an empty string in every argument that allows one."""
-    if not subject.in_this_process:
-        return skipped(OTHER_PROCESS)
     split, seed = subject.seeds(1)[0]
     view, tried = await subject.first_view(split, seed), []
     for name, decision in empty_texts(view.tools):
@@ -110,8 +110,6 @@ async def empty_text(subject: EnvironmentUnderTest) -> CheckResult:
 @check("schema-accepted", "An action that fits its schema is played or rejected, and causes no failure.", plays=True)
 async def schema_accepted(subject: EnvironmentUnderTest) -> CheckResult:
     """Play actions with arguments drawn from the schemas, including unbounded strings and numbers."""
-    if not subject.in_this_process:
-        return skipped(OTHER_PROCESS)
     assert subject.base is not None
     played = 0
     for split, seed in Budget(subject.options.check_seconds).within(subject.seeds(subject.options.seeds)):

@@ -21,7 +21,7 @@ NUMBERS = {
 }
 NUMBERS |= {"fifteen": 15, "twenty": 20, "thirty": 30, "fifty": 50, "a hundred": 100}
 _LIMIT = re.compile(
-    r"(?:at most|no more than|up to|within|only|maximum of|max(?:imum)?:?|you have|you get|are given|after|limit of|limited to)"
+    r"\b(?:at most|no more than|up to|within|only|maximum of|max(?:imum)?:?|you have|you get|are given|after|limit of|limited to)"
     rf" (?P<number>\d+|{'|'.join(NUMBERS)}) (?:more |wrong )?(?P<what>{STEP_WORDS})\b",
     re.IGNORECASE,
 )

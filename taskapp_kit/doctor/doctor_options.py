@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from taskapp_kit.config import MASK, Settings
+
 MOST_TURNS = 1000
 """The number of turns after which the doctor ends a rollout, even if no limit is declared."""
 
@@ -15,7 +17,7 @@ class DoctorOptions:
 
     Attributes:
         quick: Whether to play fewer rollouts, in less than 20 s in total.
-        judges: Whether to call the app's judges.
+        judges: Whether to call the app's judges, and the models that its environments call.
         environment: If set, examine only this environment.
         allow: Names of checks whose findings are accepted.
         rollout_seconds: The deadline of each rollout. Defaults to 60 s, or to 10 s with `quick`.
@@ -73,3 +75,11 @@ class DoctorOptions:
     def at_once(self) -> int:
         """The number of concurrent rollouts."""
         return 8 if self.quick else 20
+
+
+def settings_words(settings: Settings, *, judges: bool) -> str:
+    """Return the settings that are not defaults, and where each comes from, as sentences. Secrets are omitted."""
+    changed = [f"{name} = {text} ({source})" for name, text, source in settings.shown() if source != "default"]
+    shown = ", ".join(item for item in changed if MASK not in item) or "only defaults"
+    models = "Judges and models of environments are called." if judges else "No model is called without --judges."
+    return f"Settings: {shown}. A file `.env` is read only if --env-file names it. {models}"

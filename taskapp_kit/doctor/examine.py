@@ -22,6 +22,8 @@ from taskapp_kit.doctor import (
     scores,
 )
 from taskapp_kit.doctor.doctor_options import DoctorOptions
+from taskapp_kit.doctor import answers, attack, descriptions, privacy, repeats, resources, rollouts, scores
+from taskapp_kit.doctor.doctor_options import DoctorOptions, settings_words
 from taskapp_kit.doctor.finding import CheckResult, DoctorCheck, DoctorFinding, skipped, wrong
 from taskapp_kit.doctor.subject import EnvironmentUnderTest, OutOfTime
 from taskapp_kit.errors import ConfigError, DeclarationError, KitError, RolloutFailed, closest
@@ -61,10 +63,10 @@ async def examine(
 
     Args:
         app: The app.
-        options: What to check, and how many rollouts to play. By default all environments are examined and no judge is
+        options: What to check, and how many rollouts to play. By default all environments are examined and no model is
             called.
-        settings: The settings that configure the models of judges and environments. Defaults to the process
-            environment.
+        settings: The settings that configure the models of judges and environments, which are called only with
+            `options.judges`. Defaults to the process environment and `taskapp.toml`, without `.env`.
         examined: Called with each environment and its rollouts after the last check of the environment.
 
     Yields:
@@ -83,7 +85,11 @@ async def examine(
             found = f"{problem.place}: {problem.found}; expected {problem.expected}."
             yield _allowed(DoctorFinding(DECLARATIONS, "task app", "wrong", found, problem.fix, problem.place), options)
         return
+    settings = settings or load(dot_env=False)
+    if not options.judges:
+        settings = settings.without_models()
     yield _declared(spec)
+    yield DoctorFinding(DECLARATIONS, "task app", "ok", settings_words(settings, judges=options.judges))
     for text in spec.warnings:
         yield DoctorFinding(DECLARATIONS, "task app", "ok", f"{_capital(text).rstrip('.')}.")
     if options.environment is not None and options.environment not in spec.environments:
@@ -93,9 +99,7 @@ async def examine(
     chosen = [item for item in spec.environments.values() if options.environment in (None, item.name)]
     for item in chosen:
         _check_names(item.accept)
-    service = Service.of(
-        app, settings or load(), max_concurrent=THREADS, threads=THREADS, skip_judges=not options.judges
-    )
+    service = Service.of(app, settings, max_concurrent=THREADS, threads=THREADS, skip_judges=not options.judges)
     try:
         for environment in chosen:
             subject = EnvironmentUnderTest(app, spec, environment, service, options)
@@ -159,7 +163,7 @@ async def _verdict(subject: EnvironmentUnderTest, item: DoctorCheck, statuses: d
 
 def _declared(spec: AppSpec) -> DoctorFinding:
     count = "1 environment" if len(spec.environments) == 1 else f"{len(spec.environments)} environments"
-    found = f"{spec.name} {spec.version} declares {count}. Rollouts are played in this process, and nothing is stored."
+    found = f"{spec.name} {spec.version} declares {count}. Nothing is stored."
     return DoctorFinding(DECLARATIONS, "task app", "ok", found)
 
 

@@ -31,6 +31,7 @@ LATE = 10
 """If a turn takes this many times as long as a full episode alone, one episode waits for the other."""
 IMAGE_PARAMETERS = ("image", "images", "picture", "pictures", "render")
 """Names of constructor parameters that turn on images."""
+ELSEWHERE = "Not checked, because the environment runs in other processes, whose state is not visible here."
 DRAW_FROM_SEED = "Draw everything from `seed` or context.rng, not from a clock, an address or global random state."
 
 
@@ -95,7 +96,7 @@ async def images_change_nothing(subject: EnvironmentUnderTest) -> CheckResult:
 async def global_randomness(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the states of the global random number generators before and after a rollout."""
     if not subject.in_this_process:
-        return skipped("Not checked, because each rollout has a separate process, whose state is not visible here.")
+        return skipped(ELSEWHERE)
     watch = None
     for _ in range(2):  # repeated if a module was imported, because an import may also draw random numbers
         global_random.draw()

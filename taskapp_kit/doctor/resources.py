@@ -17,6 +17,7 @@ from statistics import median
 
 from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import Function
+from taskapp_kit.doctor.repeats import ELSEWHERE
 from taskapp_kit.doctor.rollouts import quantile
 from taskapp_kit.doctor.subject import Budget, EnvironmentUnderTest, OutOfTime
 from taskapp_kit.errors import RolloutFailed
@@ -101,7 +102,7 @@ async def _left(subject: EnvironmentUnderTest, episode: Callable[[int], Awaitabl
 async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
     """Count instances, files, threads, processes and temporary files before and after episodes."""
     if not subject.in_this_process:
-        return skipped("Not checked, because each rollout has a separate process, which ends with the rollout.")
+        return skipped(ELSEWHERE)
     assert subject.base is not None
     player, episodes = subject.base, subject.seeds(3)
 
@@ -118,7 +119,7 @@ async def close_frees(subject: EnvironmentUnderTest) -> CheckResult:
 async def abort_frees(subject: EnvironmentUnderTest) -> CheckResult:
     """Cancel rollouts after their first step, as if a client disconnected, and count the resources."""
     if not subject.in_this_process:
-        return skipped("Not checked, because each rollout has a separate process, which ends with the rollout.")
+        return skipped(ELSEWHERE)
     rollout = next((item for item in subject.base_rollouts() if item.length > 1), subject.base_rollouts()[0])
     first = [step for step in rollout.trajectory.steps if step.tool][:1] if rollout.length > 1 else []
 
@@ -168,7 +169,7 @@ def _words(left: dict[str, int]) -> str:
 async def memory(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the memory of this process after half of the resets and after all of them."""
     if not subject.in_this_process:
-        return skipped("Not checked, because each rollout has a separate process.")
+        return skipped(ELSEWHERE)
     if sys.platform != "linux":
         return skipped("Memory is read from /proc, which does not exist on this system.")
     episodes = subject.seeds(RESET_SEEDS)

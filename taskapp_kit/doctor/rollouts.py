@@ -82,9 +82,7 @@ def _played(subject: EnvironmentUnderTest) -> str:
 @check("rollout", "A rollout of each policy that needs no model ends without a failure.")
 async def rollout_ends(subject: EnvironmentUnderTest) -> CheckResult:
     """Report how the base policy's first rollout ended."""
-    if subject.base is None:
-        found = "No rollout was played, because no policy can act without a model."
-        return skipped(found, "Add bounds or @action(sample=fn) to its actions, so that `random` can play.")
+    assert subject.base is not None
     refused = next((attempt for attempt in subject.tried() if attempt.error and not _is_failure(attempt)), None)
     if refused is not None and refused.error is not None:
         return wrong(f"{refused.words} was not played: {refused.error.message}", refused.error.hint, subject.place)
@@ -95,6 +93,9 @@ async def rollout_ends(subject: EnvironmentUnderTest) -> CheckResult:
         ended = "; ".join([outcome_words(first.rollout), *first.rollout.warnings])
         holds = f"Environment {subject.name}: {first.words}: {ended}."
     verdict = _verdict(subject, "rollout", holds, "Fix the environment.")
+    codes = {error.failure.code for _, error in _failed(subject, "rollout")}
+    if codes == {"auxiliary_model_not_configured"} and not subject.options.judges:
+        return skipped(verdict.found, "Call the environment's models with --judges.")
     if verdict.status == "ok" and subject.base.own is not None:
         do = "Add bounds or @action(sample=fn) to its actions, so that `random` can play."
         return CheckResult("ok", verdict.found, do, verdict.place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +19,15 @@ from taskapp_kit.doctor.policies import SchemaPolicy
 from taskapp_kit.errors import KitError, RolloutFailed
 from taskapp_kit.records.content import Json, images, json_hash, text_of, without_images
 from taskapp_kit.records.example_policy import example_policy
-from taskapp_kit.records.protocols import LocalPolicy, View
+from taskapp_kit.records.protocols import LocalPolicy, PolicyStops, Tool, View
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.seeds import derived_rng, size
 from taskapp_kit.records.trajectory import Trajectory
-from taskapp_kit.rollout.policy.options import policies_of
+from taskapp_kit.rollout.admission import Answers
+from taskapp_kit.rollout.policy.caller import FINISH_MESSAGE, actions_message
+from taskapp_kit.rollout.policy.options import SESSION, policies_of
 from taskapp_kit.rollout.service import Service
+from taskapp_kit.wire.chat.conversation import ChatReply
 from taskapp_kit.wire.rollout import RolloutRequest
 
 if TYPE_CHECKING:
@@ -201,25 +205,30 @@ class EnvironmentUnderTest:
         policy_config: Mapping[str, Json] | None = None,
         service: Service | None = None,
     ) -> Rollout:
-        """Play one rollout. own: A policy that acts instead of the player.
+        """Play one rollout. own: A policy that acts instead of the player, and reads no observation.
 
+        If the environment runs in another process, that process requests the decisions of `own` like those of a session.
         Raises OutOfTime if time is up, and the errors of `Service.rollout`.
         """
         acts = own or (None if player.own is None else player.own(split, seed))
         given = {**player.config, **(policy_config or {})}
         request = self.request(split, seed, given, config=config)
-        return await (service or self.service).rollout(request, policy=acts)
+        service = service or self.service
+        if acts is None or self.in_this_process:
+            return await service.rollout(request, policy=acts)
+        request.policy.policy_name = SESSION
+        return await service.rollout(request, answers=answers_of(acts))
 
     async def play_ops(self, ops: Sequence[Json], split: str, seed: int, *, service: Service | None = None) -> Rollout:
         """Play only the actions in `ops`. Raises the same errors as `play`."""
         return await (service or self.service).rollout(self.request(split, seed, {}, ops=ops))
 
-    async def first_view(self, split: str, seed: int) -> View:
-        """Return what a policy reads in the first turn.
+    async def first_view(self, split: str, seed: int, look: Callable[[Any], None] | None = None) -> View:
+        """Return what a policy reads in the first turn. look: Called with the environment's instance.
 
         Raises OutOfTime if time is up, and RolloutFailed if the episode fails.
         """
-        return await self.service.first_view(self.request(split, seed, {}))
+        return await self.service.first_view(self.request(split, seed, {}), look)
 
     async def attempt(self, player: Player, split: str, seed: int) -> Attempt:
         """Play one rollout of the sample. If it fails, return the failure. Raises OutOfTime if time is up."""
@@ -237,12 +246,8 @@ class EnvironmentUnderTest:
         config = example_policy(known, words=words)
         if config and config["policy"] not in ("constant", GOLD):
             self.base = Player(config["policy"], config)
-        elif self.in_this_process:
-            self.base = Player("schema", {}, self._schema_policy)
-        elif config:
-            self.base = Player(config["policy"], config)
         else:
-            return
+            self.base = Player("schema", {}, self._schema_policy)
         players = [self.base]
         players += [
             Player(name, {"policy": name})
@@ -339,6 +344,26 @@ class EnvironmentUnderTest:
             self.attempts[label].append(await self.attempt(self.players[label], split, seed))
 
 
+def answers_of(policy: LocalPolicy) -> Answers:
+    """Return the function with which a policy of this process decides for a `CallerPolicy` in another process.
+
+    The policy's view has the turn and the tools, but no observation.
+    """
+    tools: list[Tool] = []
+    turns = itertools.count()
+
+    async def answers(body: dict[str, Json]) -> ChatReply:
+        tools.extend(Tool(**action) for action in body.get("actions", ()))
+        try:
+            decision = policy.decide(View(next(turns), None, (), tools))
+        except PolicyStops:
+            return ChatReply(FINISH_MESSAGE)
+        calls = [(call.tool, call.args) for call in decision.tool_calls]
+        return ChatReply(actions_message(calls, decision.output))
+
+    return answers
+
+
 def kind_of(label: str) -> str:
     """Return the policy's name in a label, such as `constant` for `constant 2`."""
     return label.partition(" ")[0]
@@ -375,7 +400,7 @@ def difference(one: Trajectory, two: Trajectory) -> str:
         for member in ("tool", "args", "observation", "reward", "terminated", "truncated", "info", "metrics"):
             before, after = (without_images(getattr(step, member)) for step in (first, second))
             if before != after:
-                return f"at step {first.index} the {member} was {apart(before, after)}"
+                return f"at step {first.index + 1} the {member} was {apart(before, after)}"
     if one.length != two.length:
         return f"the episode had {one.length} steps and then {two.length}"
     if one.final_state != two.final_state:
@@ -391,10 +416,12 @@ BEFORE_CHARACTERS = 20
 
 
 def apart(before: Any, after: Any) -> str:
-    """Return the parts of two values from just before their first difference, as in `'2 of 9' and then '3 of 9'`."""
+    """Return two values, as in `'2 of 9' and then '3 of 9'`, from the word before their first difference."""
     one, two = (value if isinstance(value, str) else str(value) for value in (before, after))
     same = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     start = max(0, same - BEFORE_CHARACTERS)
+    word = max(one.rfind(space, 0, start + 1) for space in " \n\t") + 1
+    start = word if start - word <= BEFORE_CHARACTERS else start  # a longer word, such as a hash, is cut
     return f"{short(one[start:])} and then {short(two[start:])}"
 
 

@@ -63,14 +63,19 @@ def drive(episode: Episode, policy: LocalPolicy, emit: Emit) -> None:
         events.close()
 
 
-def until_called(episode: Episode) -> Failure | None:
-    """Run up to the first `Called`, after which `episode.view` is set. Return the failure of `reset`, or None if it succeeded."""
+def until_called(episode: Episode, look: Callable[[Any], None] | None = None) -> Failure | None:
+    """Run up to the first `Called`, after which `episode.view` is set. Return the failure of `reset`, or None if it succeeded.
+
+    look: called with the author's instance before it is closed. It must not raise.
+    """
     events = episode.events()
     try:
         for event in events:
             if isinstance(event, Failed):
                 return event.failure()
             if isinstance(event, Called):
+                if look is not None and episode.host is not None:
+                    look(episode.host.instance)
                 return None
     finally:
         events.close()

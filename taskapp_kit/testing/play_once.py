@@ -14,7 +14,7 @@ from taskapp_kit.client.blocking_portal import run
 from taskapp_kit.config import Settings, load
 from taskapp_kit.declare.app import TaskApp
 from taskapp_kit.declare.discovery import find_app
-from taskapp_kit.errors import ConfigError
+from taskapp_kit.errors import ConfigError, RolloutFailed, Unavailable
 from taskapp_kit.records.content import Json
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.rollout.episode import global_random
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["GlobalRandomnessWarning", "Rollout", "play"]
 
 Judge = Callable[["ChatRequest"], Any]
+ASK_MODELS = (
+    "Set the role's variables and call play(…, models=True), or replace the model with judges={ROLE: function}. "
+    'judges="skip" skips all judges.'
+)
 MODEL_NAME = "mock"
 """The name of the model in requests to a `MockModel`, which accepts any name."""
 
@@ -52,6 +56,7 @@ def play(
     action: Json = None,
     ops: int | Sequence[Json] = (),
     judges: Literal["skip"] | Judge | Mapping[str, Judge] | None = None,
+    models: bool = False,
 ) -> Rollout:
     """Play and score one episode in this process: `assert play(app, seed=3, policy="gold").reward == 1.0`.
 
@@ -71,8 +76,9 @@ def play(
         ops: The number of turns, at least 1, or a list as in the field `ops` of a request.
         judges: With "skip", no judge is called, and the scores of judges and the reward are None. A function, such as
             `testing.judge(0.7)`, replaces all judges. A mapping from role (`model=` of `@app.judge`) to function
-            replaces only the judges with these roles. By default, judges call the models that variables such as
-            TASKAPP_JUDGE_URL name.
+            replaces only the judges with these roles.
+        models: Whether the other judges and the environment call the models that variables such as TASKAPP_JUDGE_URL
+            name. By default, they have no model, whatever the variables and the file `.env` contain.
 
     Returns:
         The rollout: its trajectory, its scorecard and its reward.
@@ -102,7 +108,7 @@ def play(
     )
     _check_judges(judges)
     watch = global_random.GlobalRandomWatch()
-    with _settings(task_app, judges) as settings:
+    with _settings(task_app, judges, models=models) as settings:
         rollout = run(_once(task_app, request, settings, skip_judges=judges == "skip"))
     played = rollout.trajectory.environment
     sentence = watch.changed(played)
@@ -113,9 +119,16 @@ def play(
 
 
 async def _once(app: TaskApp, request: RolloutRequest, settings: Settings, *, skip_judges: bool) -> Rollout:
-    service = Service.of(app, settings, max_concurrent=1, threads=1, skip_judges=skip_judges)
+    try:
+        service = Service.of(app, settings, max_concurrent=1, threads=1, skip_judges=skip_judges)
+    except Unavailable as no_judge:
+        raise Unavailable(no_judge.message, hint=ASK_MODELS) from None
     try:
         return await service.rollout(request)
+    except RolloutFailed as failed:
+        if failed.failure.code == "auxiliary_model_not_configured":
+            failed.hint = ASK_MODELS
+        raise
     finally:
         await service.close()
 
@@ -154,9 +167,12 @@ def _check_judges(judges: Any) -> None:
 
 
 @contextlib.contextmanager
-def _settings(app: TaskApp, judges: Any) -> Iterator[Settings]:
-    """Yield the settings of the process, with a mock model for each judge role that `judges` replaces."""
-    settings = load()
+def _settings(app: TaskApp, judges: Any, *, models: bool) -> Iterator[Settings]:
+    """Yield the settings of the process, with a mock model for each judge role that `judges` replaces.
+
+    models: whether to keep the configured models of the other roles.
+    """
+    settings = load() if models else load().without_models()
     if judges is None or judges == "skip":
         yield settings
         return

@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the tests of the doctor, before -k and -m select tests."""
-    chosen = config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off")
+    chosen = _doctor(config)
     if chosen == "off":
         return
     from taskapp_kit.doctor.as_tests import collected
@@ -75,6 +75,21 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         items.extend(collected(session, _named_app(config), options))
     except (KitError, pytest.fail.Exception) as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Return the settings that the doctor's tests use, as a line above the tests."""
+    if _doctor(config) == "off":
+        return []
+    from taskapp_kit.config import load
+    from taskapp_kit.doctor.doctor_options import settings_words
+
+    return [f"taskapp doctor: {settings_words(load(dot_env=False), judges=False)}"]
+
+
+def _doctor(config: pytest.Config) -> str:
+    """Return `quick`, `full` or `off`."""
+    return str(config.getoption("--doctor") or ("quick" if config.getoption("--taskapp") is not None else "off"))
 
 
 @pytest.fixture(scope="session")
@@ -107,21 +122,19 @@ def _named_app(pytestconfig: pytest.Config) -> TaskApp:
 def taskapp_served(task_app: TaskApp) -> Iterator[ServedTaskApp]:
     """The app on a local server, with a free port, a new API key and no store.
 
-    If a judge with a weight above 0 has no model, because TASKAPP_JUDGE_URL is not set, all judges are skipped. Their
-    scores and the rewards are then null.
+    Neither `.env` nor a variable such as TASKAPP_JUDGE_URL is used. If the app has a judge with a weight above 0, all
+    judges are skipped, and their scores and the rewards are null.
     """
     import secrets
 
     from taskapp_kit.asgi import build
     from taskapp_kit.config import load
-    from taskapp_kit.rollout.models.access import role_endpoint
     from taskapp_kit.rollout.score.judges import needed_roles
     from taskapp_kit.serve.uvicorn_server import BackgroundServer
 
     key = secrets.token_urlsafe(24)
-    settings = replace(load({"environment_api_key": key}), store=None)
-    needs = needed_roles(task_app.freeze())
-    skip = any(need.must and role_endpoint(settings, need.role) is None for need in needs)
+    settings = replace(load({"environment_api_key": key}, dot_env=False).without_models(), store=None)
+    skip = any(need.must for need in needed_roles(task_app.freeze()))
     with BackgroundServer(build(task_app, settings, exposure="local", skip_judges=skip)) as server:
         yield ServedTaskApp(server.url, key)
 

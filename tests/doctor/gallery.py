@@ -549,8 +549,10 @@ def gold(observation: str, rng: random.Random) -> dict:
     ),
     # A guess of an even number raises.
     "rollout": fault(HUNT, {RIGHT: f"if number % 2 == 0:\n            raise KeyError(number)\n        {RIGHT}"}),
-    # One riddle is there with two answers.
-    "rows": fault(RIDDLES, {"RIDDLES = [\n": 'RIDDLES = [\n    ("It has keys, and opens nothing!", "the map"),\n'}),
+    # One question is there with two answers.
+    "rows": fault(
+        CAPITALS, {"ROWS = [Row(": 'ROWS = [Row(question="what is the capital of  Peru", answer="Cusco")] + [Row('}
+    ),
     # A row of test is one of train, with other spaces.
     "rows__splits": fault(
         CAPITALS,

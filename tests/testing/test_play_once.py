@@ -62,6 +62,49 @@ def test_judges_are_answered_for_or_skipped(tmp_path: Path) -> None:
         play(app, action="Hi")
 
 
+CALLING = """
+app = TaskApp("calling")
+@app.environment("calling", splits={"train": range(10)}, models=("user",), max_steps=2)
+class Calling:
+    '''Somebody speaks.'''
+    def reset(self, seed: int, context: Any) -> str:
+        return context.model("user").ask([{"role": "user", "content": "Say hello."}]).message["content"]
+    @action
+    def go(self) -> Step:
+        '''Go.'''
+        return Step("", reward=1.0, terminated=True)
+"""
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("from_file", [False, True])
+def test_configured_models_are_called_only_if_asked_for(
+    from_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, calling = app_from(tmp_path, JUDGED), app_from(tmp_path, CALLING, name="calling.py")
+    monkeypatch.chdir(tmp_path)
+    with MockModel(judge(1)) as model:
+        variables = {f"TASKAPP_{role}_URL": model.url for role in ("JUDGE", "CRITIC", "USER")}
+        variables |= {f"TASKAPP_{role}_MODEL": "mock" for role in ("JUDGE", "CRITIC", "USER")}
+        if from_file:
+            (tmp_path / ".env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
+        else:
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+        with pytest.raises(Unavailable) as missing:
+            play(judged, action="Hi")
+        assert "models=True" in missing.value.hint
+        with pytest.raises(RolloutFailed) as failed:
+            play(calling)
+        assert failed.value.failure.code == "auxiliary_model_not_configured"
+        assert "models=True" in failed.value.hint
+        assert model.requests == []
+        assert play(judged, action="Hi", judges={"critic": judge(10)}, models=True).reward == 1.0
+        assert len(model.requests) == 1
+        assert play(calling, models=True).reward == 1.0
+        assert len(model.requests) == 2
+
+
 def test_play_raises_failures_and_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text(ADDER.read_text().replace("self.total += amount", "self.total += amount / 0"))

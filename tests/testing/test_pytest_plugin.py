@@ -103,11 +103,23 @@ def test_served(taskapp_served):
 
 
 @pytest.mark.ci
-def test_an_app_whose_judge_has_no_model_is_served_without_judges(tmp_path: Path) -> None:
+def test_an_app_with_a_judge_is_served_without_judges(tmp_path: Path) -> None:
     (tmp_path / "judged.py").write_text(JUDGED)
     (tmp_path / "test_judged.py").write_text(JUDGED_TEST)
+    (tmp_path / ".env").write_text("TASKAPP_JUDGE_URL=http://127.0.0.1:9/v1\nTASKAPP_JUDGE_MODEL=m\n")
     done = run(tmp_path, "--taskapp", "judged.py", "--doctor", "off")
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.ci
+def test_the_settings_of_the_doctor_are_printed_and_no_dot_env_is_read(project: Path) -> None:
+    (project / "taskapp.toml").write_text("max_calls_per_answer = 7\n")
+    (project / ".env").write_text("TASKAPP_MAX_CALLS_PER_ANSWER=3\n")
+    done = run(project, "-v", "--taskapp", "game.py", "-k", "doctor and declarations")
+    assert done.returncode == 0, done.stdout
+    assert "max_calls_per_answer = 7 (taskapp.toml" in done.stdout, done.stdout
+    assert ".env," not in done.stdout
+    assert "max_calls_per_answer" not in run(project, "-v", "-k", "no_such_test").stdout
 
 
 def test_fixture_without_an_app_fails_with_a_hint(project: Path) -> None:

@@ -43,7 +43,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--allow", multiple=True, metavar="CHECK", help="Print what this check finds, but don't fail; may be repeated."
 )
 @click.option("--load", is_flag=True, help="For a URL, also test keys, errors, limits and 20 concurrent rollouts.")
-@click.option("--judges", is_flag=True, help="For an APP, call its judges. By default, judge scores are null.")
+@click.option("--judges", is_flag=True, help="For an APP, call its judges, and models that its environments call.")
 @click.option(
     "--backend", "--backend-url", "backend_url", metavar="U", help="Also check the backend that will use the task app."
 )
@@ -88,6 +88,9 @@ def command(
     The report (--html, --json) states whether the app is safe to train on, and why. --verify makes the report again and
     compares the two.
 
+    For an APP, `.env` is read only if --env-file names it, and no model is called without --judges. The settings that
+    were used are printed.
+
     The task app's key is read from ENVIRONMENT_API_KEY and the backend's key from SYNTH_API_KEY. Both can be set in the
     environment or in an env file. The exit status is 1 if a finding is WRONG. Warnings don't change the exit status. With
     --verify, the exit status is 1 if the reports differ.
@@ -105,7 +108,7 @@ def command(
     elif load:
         raise ConfigError("--load applies only to a URL.", hint="Omit --load. An APP is always played many times.")
     else:
-        played = load_settings(env_files=env_files)
+        played = load_settings(env_files=env_files, dot_env=False)
         report = asyncio.run(doctor_report.report_on_app(local_app.open_app(app, played), app, options, played))
     if backend_url is not None:
         checked = asyncio.run(

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from taskapp_kit.declare.signature import BadArguments, finished
 from taskapp_kit.declare.source_location import line_of, without_folder
 from taskapp_kit.declare.specs import ActionSpec, EnvironmentSpec
-from taskapp_kit.errors import Failure, FieldProblem, KitError, RequestError, Unavailable
+from taskapp_kit.errors import Failure, FieldProblem, InvalidAction, KitError, RequestError, Unavailable
 from taskapp_kit.records.content import Content, Image, Json, NotJson, content, plain, without_surrogates
 from taskapp_kit.records.protocols import Tool
 from taskapp_kit.records.seeds import derived_rng
@@ -149,7 +149,7 @@ class EnvironmentHost:
         self._runner = asyncio.Runner()  # creates the loop at the first call
         self._last_observation: Any = None
         self._last_info: Any = None
-        self._instance: Any = None
+        self.instance: Any = None
 
     @_authors
     def reset(self) -> Content:
@@ -157,7 +157,7 @@ class EnvironmentHost:
         plan, spec = self.plan, self.spec
         prepare(spec)
         try:
-            self._instance = spec.cls(**plan.arguments)
+            self.instance = spec.cls(**plan.arguments)
         except ValueError as error:  # an author rejects the caller's env.config with ValueError
             message = f"Environment {spec.name!r} rejects this env.config: {error}."
             raise ConfigRefused(
@@ -173,7 +173,7 @@ class EnvironmentHost:
                 given[name] = plan.split
             else:
                 given[name] = Context(plan, self._auxiliary)
-        first = self._finish(self._instance.reset(**given))
+        first = self._finish(self.instance.reset(**given))
         # a Step would have a reward that no action earned
         if isinstance(first, Step):
             raise EnvironmentProblem(
@@ -189,7 +189,7 @@ class EnvironmentHost:
         if not spec.has_actions:
             return [action.tool for action in spec.actions.values()]
         result = []
-        for item in self._finish(self._instance.actions()):
+        for item in self._finish(self.instance.actions()):
             name = str(item if isinstance(item, str) else getattr(item, "name", item))
             if name not in spec.actions:
                 raise EnvironmentProblem(
@@ -208,7 +208,7 @@ class EnvironmentHost:
         Raises EnvironmentProblem if the result cannot be recorded, and all exceptions of the author's code, such as
         InvalidAction.
         """
-        returned = self._finish(getattr(self._instance, action.method)(**arguments))
+        returned = self._finish(getattr(self.instance, action.method)(**arguments))
         step = returned if isinstance(returned, Step) else Step(returned)
         given = step.observation
         observation = self._content(given, action.name)
@@ -228,12 +228,20 @@ class EnvironmentHost:
             self._last_info = step.info
         return self._checked(step, action.name), observation
 
+    def cost_of(self, refusal: InvalidAction, where: str) -> float | None:
+        """Return the reward of an action that the environment rejected, or None. Raises EnvironmentProblem if it is invalid."""
+        reward = self._checked(Step(None, refusal.reward), where).reward
+        if reward is not None and reward > 0:
+            message = f"{self._named(where)}: the reward {reward} of a rejected action is above 0, the highest that is allowed"
+            raise EnvironmentProblem("reward_out_of_range", message)
+        return reward
+
     @_authors
     def final_state(self) -> Json:
         """Return the environment's private final state as JSON, or None if the environment does not define one."""
-        if not self.spec.has_final_state or self._instance is None:
+        if not self.spec.has_final_state or self.instance is None:
             return None
-        state = self._finish(self._instance.final_state())
+        state = self._finish(self.instance.final_state())
         try:
             return plain(state, "final_state")
         except NotJson as error:
@@ -242,7 +250,7 @@ class EnvironmentHost:
     @_authors
     def close(self) -> None:
         """Close the instance, if it exists, and the event loop of its async methods. A second call is allowed."""
-        instance, self._instance = self._instance, None
+        instance, self.instance = self.instance, None
         try:
             if instance is not None and self.spec.has_close:
                 self._finish(instance.close())

@@ -81,6 +81,7 @@ class Episode:
         self.control = control or Control()
         self.models = models
         self.auxiliary_calls: list[dict[str, Json]] = []
+        self.host: EnvironmentHost | None = None
         self.view = View(0, None, (), (), plan.task)
         self.ops = 0
         self.warnings: list[str] = []
@@ -102,6 +103,7 @@ class Episode:
         """Yield the events in order, from `started` to `ended`. Always closes the environment."""
         plan = self.plan
         host = EnvironmentHost(plan, self.models)
+        self.host = host
         # the list itself, not a copy, because it grows while the environment calls models
         self.auxiliary_calls = host.auxiliary.calls
         spec = plan.environment
@@ -328,7 +330,7 @@ class Episode:
             self._doing = ""
             said = without_surrogates(str(error))  # surrogates could not be recorded
             refused = self._refused(index, call, said, self._since(began))
-            refused.terminated = bool(error.end)
+            refused.terminated, refused.reward = bool(error.end), host.cost_of(error, action.name)
             return refused
         self._doing = ""
         seconds = self._since(began)

@@ -18,7 +18,7 @@ SEEDS = range(60)
 
 @pytest.fixture
 def user_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockModel]:
-    """Start the simulated user. Like a server, `play` reads the variables."""
+    """Start the simulated user. With `models=True`, `play` reads the variables, like a server."""
     with MockModel(["Hi, I have a wish.", "Right, that is what I meant.", "Many thanks. GOODBYE!"]) as model:
         monkeypatch.setenv("TASKAPP_USER_URL", model.url)
         monkeypatch.setenv("TASKAPP_USER_MODEL", "m")
@@ -155,7 +155,7 @@ def test_what_the_customer_wants_is_private(taskapp_served) -> None:
 
 
 def test_a_model_plays_the_customer_where_there_is_one(user_model: MockModel) -> None:
-    rollout = play(app, seed=seed_of("cancel"), policy="gold")
+    rollout = play(app, seed=seed_of("cancel"), policy="gold", models=True)
     assert rollout.reward == 1.0
     assert rollout.trajectory.metrics["calls_user"] == 3
     assert rollout.scorecard.metrics["scripted_customer"] == 0
@@ -168,7 +168,7 @@ def test_a_model_plays_the_customer_where_there_is_one(user_model: MockModel) ->
 def test_a_customer_who_breaks_down_is_a_failure_and_no_zero(user_model: MockModel) -> None:
     user_model.faults = Faults(rate={"400": 1.0})
     with pytest.raises(RolloutFailed) as failed:
-        play(app, seed=3, policy="gold")
+        play(app, seed=3, policy="gold", models=True)
     assert failed.value.failure.boundary == "environment"
 
 
@@ -206,7 +206,7 @@ def test_a_model_that_acts_is_asked_for_a_second_look() -> None:
 def test_both_models_in_one_rollout(user_model: MockModel) -> None:
     seed = seed_of("not_theirs")
     with MockModel(clerk(seed)) as model:
-        rollout = play(app, seed=seed, policy=model)
+        rollout = play(app, seed=seed, policy=model, models=True)
     assert rollout.reward == 1.0
     assert (rollout.trajectory.metrics["calls_user"], rollout.scorecard.metrics["scripted_customer"]) == (3, 0)
     assert len(model.requests) == 5  # find, two notes (not held back, because notes change nothing), two replies

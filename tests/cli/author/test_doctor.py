@@ -74,6 +74,22 @@ def test_a_check_or_an_environment_that_is_not_there_is_a_mistake_of_the_command
     assert run("doctor", ADDER, "--load").exit_code == 2
 
 
+@pytest.mark.process
+def test_an_env_file_is_read_only_if_it_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "TASKAPP_MAX_CALLS_PER_ANSWER", "3"
+    )  # the command exports it, and the end of the test removes it
+    monkeypatch.delenv("TASKAPP_MAX_CALLS_PER_ANSWER")
+    (tmp_path / ".env").write_text("TASKAPP_MAX_CALLS_PER_ANSWER=3\n")
+
+    def told(*more: str) -> str:
+        findings = json.loads(run("doctor", ADDER, "--quick", "--json", *more, status=0).stdout)["findings"]
+        return " ".join(item["found"] for item in findings if item["name"] == "declarations")
+
+    assert "max_calls_per_answer" not in told()
+    assert "max_calls_per_answer = 3 (--env-file .env" in told("--env-file", ".env")
+
+
 def test_mistakes_in_the_declarations_are_listed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(CARELESS.replace("def go(self)", "def go(self, where)"))
     told = run("doctor", "careless.py", "--json", status=1)

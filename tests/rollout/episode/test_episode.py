@@ -402,6 +402,51 @@ def ended(rollout: Any) -> tuple[str, str, int, int]:
     return trajectory.status, trajectory.stop_reason, trajectory.length, rollout.ops_executed
 
 
+COSTLY = '''
+app = TaskApp("costly")
+@app.environment("costly", splits={{"train": range(9)}}, max_steps=3{bounds})
+class Costly:
+    """Three times."""
+    def reset(self, seed: int) -> str:
+        return ""
+    @action
+    def go(self) -> Step:
+        """Go."""
+        raise InvalidAction("not here", reward={reward})
+'''
+
+
+@pytest.mark.parametrize("reward", ["-0.25", "0", "-0.25, end=True", "numpy"])
+def test_a_refused_action_may_cost_something(reward: str, tmp_path: Path) -> None:
+    if reward == "numpy":
+        pytest.importorskip("numpy", reason="needs numpy, of taskapp-kit[crafter]")
+        reward = "__import__('numpy').float32(-0.25)"
+    app = app_from(tmp_path, COSTLY.format(bounds=", reward_range=(-1.0, 1.0)", reward=reward))
+    rollout = play(app, seed=3)
+    steps = rollout.trajectory.steps
+    assert {(step.refused, step.reward) for step in steps} == {("not here", 0.0 if reward == "0" else -0.25)}
+    assert rollout.reward == sum(step.reward or 0.0 for step in steps)
+    assert rollout.trajectory.metrics["invalid_actions"] == len(steps) == (1 if "end" in reward else 3)
+    assert fold(rollout.events).steps[0].reward == steps[0].reward
+
+
+@pytest.mark.parametrize(
+    ("reward", "bounds", "code"),
+    [
+        ("0.5", "", "reward_out_of_range"),
+        ("-2.0", ", reward_range=(-1.0, 1.0)", "reward_out_of_range"),
+        ("-0.1", ", reward_range=(0.0, 1.0)", "reward_out_of_range"),
+        ("float('-inf')", "", "reward_not_finite"),
+        ("'much'", "", "not_a_number"),
+    ],
+)
+def test_the_cost_of_a_refused_action_is_checked(reward: str, bounds: str, code: str, tmp_path: Path) -> None:
+    app = app_from(tmp_path, COSTLY.format(bounds=bounds, reward=reward))
+    with pytest.raises(RolloutFailed) as failed:
+        play(app, seed=3)
+    assert (failed.value.boundary, failed.value.failure.code) == ("environment", code)
+
+
 def test_calls_beyond_the_limit_of_one_reply_are_refused_together(limited: TaskApp) -> None:
     rollout = play(limited, "floods", ops=["agent"])
     assert ended(rollout) == ("truncated", "ops", 65, 66)
