@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from taskapp_kit.doctor.attack import PAID
-from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
+from taskapp_kit.doctor.finding import CheckResult, FindingEpisode, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import CLOSED, scripted
 from taskapp_kit.doctor.probes import TENTH
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
@@ -77,9 +77,11 @@ def _paid(subject: EnvironmentUnderTest, name: str, rollouts: Sequence[Rollout],
     )
     idle = [mean for label in subject.idle_labels() if (mean := subject.mean_reward(label)) is not None]
     do = "Pay for the state that the task asks for, and let actions that change nothing earn nothing."
+    actions: list[Json] = [{step.tool: step.args} for step in first.trajectory.steps if step.tool]
+    episode = FindingEpisode(first.split, first.seed, actions, first.reward, gold, once=True)
     if any(mean >= PAID * gold for mean in idle) or not any(kind in name for kind in NONSENSE):
-        return warning(found, do, subject.place)
-    return wrong(found, do, subject.place)
+        return warning(found, do, subject.place, episode)
+    return wrong(found, do, subject.place, episode)
 
 
 def _plans(tools: Sequence[Tool]) -> Iterator[tuple[str, list[tuple[Tool, str]]]]:
@@ -167,7 +169,10 @@ async def repeat_pays(subject: EnvironmentUnderTest) -> CheckResult:
         found = (
             f"In seed {one.seed}, {what} {REPEATS} times earned {rollout.reward:.3g}, and good play {one.reward:.3g}."
         )
-        return wrong(found, "Pay each goal once, or let the way back cost what the way there earned.", subject.place)
+        actions: list[Json] = [{step.tool: step.args} for step in rollout.trajectory.steps if step.tool]
+        episode = FindingEpisode(one.split, one.seed, actions, rollout.reward, one.reward, once=True)
+        do = "Pay each goal once, or let the way back cost what the way there earned."
+        return wrong(found, do, subject.place, episode)
     return passed(f"{tried} rollouts that repeat a rewarded step earned no more than good play.")
 
 

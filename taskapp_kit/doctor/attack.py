@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from taskapp_kit.doctor.finding import CheckResult, check, passed, skipped, warning, wrong
+from taskapp_kit.doctor.finding import CheckResult, FindingEpisode, check, passed, skipped, warning, wrong
 from taskapp_kit.doctor.policies import Function
 from taskapp_kit.doctor.probes import BLIND, CONSTANT, FOR_CODE, FOR_JUDGES, HALF, NEAR, SPELLINGS, Probe
 from taskapp_kit.doctor.row_answer import RowAnswer, answer_in, folded
 from taskapp_kit.doctor.subject import GOLD, Budget, EnvironmentUnderTest, short
 from taskapp_kit.errors import RolloutFailed
-from taskapp_kit.records.content import text_of
+from taskapp_kit.records.content import Json, text_of
 from taskapp_kit.records.rollout import Rollout
 from taskapp_kit.records.trajectory import ToolCall
 from taskapp_kit.rollout.score.private import private_values
@@ -207,7 +207,9 @@ def _finding(
     )
     if len(defects) > 1:
         found += f" Also paid: {', '.join(item.probe.name for item in defects[1:])}."
-    return wrong(found, DO, _place(subject, rollout))
+    action: Json = text if case.call is None else {case.call.tool: case.arguments(text)}
+    episode = FindingEpisode(case.split, case.seed, action, rollout.reward, gold)
+    return wrong(found, DO, _place(subject, rollout), episode)
 
 
 @check(

@@ -21,8 +21,6 @@ from taskapp_kit.doctor import (
     rollouts,
     scores,
 )
-from taskapp_kit.doctor.doctor_options import DoctorOptions
-from taskapp_kit.doctor import answers, attack, descriptions, privacy, repeats, resources, rollouts, scores
 from taskapp_kit.doctor.doctor_options import DoctorOptions, settings_words
 from taskapp_kit.doctor.finding import CheckResult, DoctorCheck, DoctorFinding, skipped, wrong
 from taskapp_kit.doctor.subject import EnvironmentUnderTest, OutOfTime

@@ -70,9 +70,9 @@ def skipped(found: str, do: str = "") -> CheckResult:
     return CheckResult("skipped", found, do)
 
 
-def warning(found: str, do: str, place: str = "") -> CheckResult:
+def warning(found: str, do: str, place: str = "", episode: FindingEpisode | None = None) -> CheckResult:
     """Return the result of a check that found something that may be intentional."""
-    return CheckResult("warning", found, do, place)
+    return CheckResult("warning", found, do, place, episode)
 
 
 def wrong(found: str, do: str, place: str = "", episode: FindingEpisode | None = None) -> CheckResult:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from taskapp_kit.records.content import Json
 from taskapp_kit.records.trajectory import Decision, ToolCall
 
 SEPARATORS = (", ", ",", "; ", " -> ", "\n")
@@ -77,8 +78,13 @@ class RowAnswer:
         """Return the decision that sends `text` as the whole reply."""
         if self.call is None:
             return Decision(output=text)
+        return Decision([ToolCall(self.call.tool, self.arguments(text))])
+
+    def arguments(self, text: str) -> dict[str, Json]:
+        """Return the tool's arguments with which a whole reply is sent."""
+        assert self.call is not None
         assert isinstance(self.call.args, dict)
-        return Decision([ToolCall(self.call.tool, {**self.call.args, self.parameter: text})])
+        return {**self.call.args, self.parameter: text}
 
 
 def folded(text: str) -> str:

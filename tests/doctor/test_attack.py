@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from taskapp_kit.config import Settings
+from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.doctor.finding import DoctorFinding
-from taskapp_kit.testing import MockModel, judge
+from taskapp_kit.testing import MockModel, judge, play
 from tests.doctor.gallery import CAPITALS, fault
 from tests.doctor.test_gallery import findings
 
@@ -176,6 +177,9 @@ def test_a_wrong_answer_that_a_rubric_pays_is_named(name: str, tmp_path: Path) -
     assert found.status == "wrong"
     assert {probe for probe in case.paid if probe in found.found} == case.paid, found.found
     assert int(found.place.rpartition(":")[2]) == QUIZ[: QUIZ.index("def right")].count("\n")
+    assert found.episode is not None
+    again = play(find_app(str(tmp_path / "app.py")), seed=found.episode.seed, action=found.episode.action)
+    assert again.reward == found.episode.earned
 
 
 @pytest.mark.parametrize("name", CASES)
