@@ -220,8 +220,6 @@ def _finding(
 )
 async def attack(subject: EnvironmentUnderTest) -> CheckResult:
     """Send replies that do not depend on the row, and replies that change, hedge, contradict or misplace the right answer."""
-    if not subject.in_this_process:
-        return skipped("Not checked, because the environment runs in another process.")
     cases, source = await _known(subject)
     judges = FOR_JUDGES if subject.options.judges else ()
     if cases:
@@ -245,8 +243,6 @@ async def attack(subject: EnvironmentUnderTest) -> CheckResult:
 @check("right-refused", "A right reply in another usual spelling earns as much.", plays=True, after=("policies",))
 async def right_refused(subject: EnvironmentUnderTest) -> CheckResult:
     """Send the right reply with white space around it, in lower case, with commas between thousands and so on."""
-    if not subject.in_this_process:
-        return skipped("Not checked, because the environment runs in another process.")
     if subject.options.judges and any(item.weight for item in subject.spec.judges if item.applies_to(subject.name)):
         return skipped("Not checked, because judges score the replies.")
     cases, source = await _known(subject)

@@ -208,3 +208,32 @@ def test_praise_is_sent_only_if_judges_are_called(tmp_path: Path) -> None:
         silent = {item.name: item for item in findings(file, settings, processes=False)}["attack"]
     assert found.status == "wrong" and "praise" in found.found
     assert silent.status == "skipped"
+
+
+ISOLATED = """
+@app.environment("quiz", tasks={"train": ROWS}, row=Row, isolation="process")
+class Quiz:
+    \"\"\"Answer one question.\"\"\"
+
+    def reset(self, task: Row) -> str:
+        self.answer = task.answer
+        return task.question
+
+    @action(text=True, noop={"text": "nothing"})
+    def reply(self, text: str) -> Step:
+        \"\"\"Reply.\"\"\"
+        return Step("noted", reward=float(text.lower() == self.answer.lower()), terminated=True)
+
+
+"""
+
+
+@pytest.mark.process
+def test_an_environment_in_another_process_is_attacked(tmp_path: Path) -> None:
+    file = quiz(tmp_path, CASES["case"], EXACT)
+    text = file.read_text("utf-8").replace("import Private, TaskApp", "import Private, Step, TaskApp, action")
+    head, tail = text.partition("app.tasks(")[0], text[text.index("@app.policy") :]
+    file.write_text(head + ISOLATED + tail, encoding="utf-8")
+    found = {item.name: item for item in findings(file, processes=False)}["attack"]
+    assert found.status == "wrong"
+    assert "differs only in upper and lower case" in found.found

@@ -83,7 +83,7 @@ def test_an_isolated_environment_is_checked_in_its_process(tmp_path: Path) -> No
     assert "rollout" in names(findings(file))
 
 
-NO_GOLD = {"attack", "right-refused", "repeat-pays", "gold-better", "reward-attainable"}
+NO_GOLD = {"attack", "right-refused", "blind-actions", "repeat-pays", "gold-better", "reward-attainable"}
 
 
 @pytest.mark.process
