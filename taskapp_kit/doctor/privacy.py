@@ -262,7 +262,7 @@ async def rows(subject: EnvironmentUnderTest) -> CheckResult:
     if tasks is None:
         return passed("The environment has no rows.")
     seen: dict[str, tuple[str, int, str]] = {}
-    publics = set()
+    publics: set[str] = set()
     twice = count = 0
     for split, seed, row in subject.rows():
         count += 1
