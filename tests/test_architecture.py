@@ -599,7 +599,7 @@ CODE_LINES = {
     "config": 382,
     "declare": 2780,
     "deploy": 3516,
-    "doctor": 3263,
+    "doctor": 3259,
     "errors": 147,
     "evaluate": 4460,
     "grading": 794,
