@@ -15,6 +15,8 @@ LARGE ?= large
 ELSEWHERE := not interop and not browser and not large
 MARKS ?= not exhaustive and not ci
 GOLDEN ?=
+# of make faults-proof
+ROLLOUTS ?= 20000
 STARTED := $(shell date +%s)
 # The tests start some hundreds of Python processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +27,7 @@ stage = @seconds=$$(( $$(date +%s) - $(STARTED) )); printf '\n[%s of 2] %s (%d m
 EXTRAS := crafter,gymnasium,jobs,mcp,modal,otel,parquet,postgres,textarena,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
-.PHONY: demo test test-fast test-all test-train trained faithfulness learn learned kills killed doctor-foreign suite check lint types hooks drawn interop interop-full interop-fully browser large golden fuzz sentinels bench docs site wheel clean help
+.PHONY: demo test test-fast test-all test-train trained faithfulness learn learned kills killed faults-proof doctor-foreign suite check lint types hooks drawn interop interop-full interop-fully browser large golden fuzz sentinels bench docs site wheel clean help
 
 help:
 	@echo "make demo     play and score episodes over HTTP; leaves a GIF and a page in out/demo"
@@ -34,6 +36,7 @@ help:
 	@echo "make test-all lint, types, and all tests that need no further tool: also those marked ci or exhaustive, and make drawn"
 	@echo "make test-train  the tests that need torch, in an environment of their own (.venv-train); TRAIN_MARKS=train: with every repetition"
 	@echo "make kills       training jobs whose processes are killed thirty times"
+	@echo "make faults-proof  20 000 rollouts under ten kinds of faults: none wrong, none lost; writes docs/evaluate/failures.md (ROLLOUTS=1000 prints only)"
 	@echo "make faithfulness  500 rollouts: rows have the sampled tokens, whatever clients do (after make test-train)"
 	@echo "make check    lint and types"
 	@echo "make hooks    make check before each commit of this clone"
@@ -130,6 +133,10 @@ kills:
 
 killed: $(VENV)/train
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -p no:schemathesis -s tests/train/engine/test_killed.py
+
+# about ten minutes; the second file plays the same faults against other frameworks, each in an environment that is built once
+faults-proof: $(VENV)/dev
+	TASKAPP_FAULT_ROLLOUTS=$(ROLLOUTS) $(BIN)/pytest -p no:schemathesis -s --timeout 3600 tests/stress/test_fault_proof.py tests/interop/test_fault_peers.py
 
 suite: $(VENV)/dev
 	$(BIN)/pytest -p no:schemathesis -m "$(ELSEWHERE) and ($(MARKS))" -n $(TEST_PROCESSES) --dist worksteal $(ORDER:%=--order-seed %) --ignore tests/fuzz $(TESTS)

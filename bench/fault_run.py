@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from bench import load
+from bench.fault_count import Outcome, Reward, Tally
 from bench.health_probe import HealthProbe
 from bench.model_turns import ANSWERED, APP, TURNS, body
 from bench.processes import ROOT, Server, our_command, served
@@ -36,15 +37,10 @@ DECLARED_AT = ("policy", "timeout")
 
 
 @dataclass
-class Seen:
-    """The outcomes of the rollouts. `right`, `wrong` and `lost` in all; `in_time`: right ones within the run's seconds."""
+class Seen(Tally):
+    """The outcomes of the rollouts, and the server's figures; `in_time`: right ones within the run's seconds."""
 
-    right: int = 0
     in_time: int = 0
-    wrong: int = 0
-    lost: int = 0
-    declared: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
     health_ms: list[float] = field(default_factory=list)
     growth_megabytes: float = 0.0
@@ -53,11 +49,6 @@ class Seen:
     calls: int = 0
     faults: Mapping[str, int] = field(default_factory=dict)
     load_average: float = 0.0
-
-    @property
-    def asked(self) -> int:
-        """All rollouts."""
-        return self.right + self.wrong + self.lost + self.declared.total()
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -76,7 +67,7 @@ def measure(repetitions: int, scratch: Path, seconds: float = SECONDS) -> Table:
     return table(runs, seconds)
 
 
-def answers_without_faults(server: Server) -> dict[int, tuple[str, float]]:
+def answers_without_faults(server: Server) -> dict[int, Reward]:
     """Seed to (digest, reward), with a model that never fails."""
     with MockModel.process() as model:
         requests = [body(model.url, seed) for seed in range(SEEDS)]
@@ -84,13 +75,11 @@ def answers_without_faults(server: Server) -> dict[int, tuple[str, float]]:
     return {int(answer["run_id"].removeprefix("seed-")): _compared(answer) for answer in run.answers}
 
 
-def _compared(answer: Mapping[str, Any]) -> tuple[str, float]:
+def _compared(answer: Mapping[str, Any]) -> Reward:
     return answer["digest"], answer["reward"]
 
 
-async def under_faults(
-    server: Server, model: MockProcess, expected: Mapping[int, tuple[str, float]], seconds: float
-) -> Seen:
+async def under_faults(server: Server, model: MockProcess, expected: Mapping[int, Reward], seconds: float) -> Seen:
     seen = Seen(load_average=os.getloadavg()[0])
     headers = {"X-API-Key": server.key, "Content-Type": "application/json"}
     timeout = aiohttp.ClientTimeout(total=LOST_AFTER_SECONDS)
@@ -124,7 +113,7 @@ async def _caller(
     session: aiohttp.ClientSession,
     address: str,
     seeds: Iterator[int],
-    expected: Mapping[int, tuple[str, float]],
+    expected: Mapping[int, Reward],
     seen: Seen,
     end: float,
 ) -> None:
@@ -136,35 +125,26 @@ async def _caller(
             async with session.post("/rollout", data=json.dumps(request)) as response:
                 status, answer = response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            seen.lost += 1
-            seen.examples.append(f"lost: {type(error).__name__}: {error}")
+            seen.count(Outcome(), expected[seed], (), f"{type(error).__name__}: {error}")
             continue
         now = time.monotonic()
         seen.latencies_ms.append((now - sent) * 1000)
         judge(status, answer, expected[seed], seen, in_time=now <= end)
 
 
-def judge(status: int, answer: bytes, expected: tuple[str, float], seen: Seen, *, in_time: bool) -> None:
-    """Counts one answer. Right: equal to the one without faults; declared: a typed failure at the model; else lost."""
+def judge(status: int, answer: bytes, expected: Reward, seen: Seen, *, in_time: bool) -> None:
+    """Count one answer. Right: equal to the one without faults; declared: a typed failure at the model; else lost."""
     try:
         body = json.loads(answer)
     except json.JSONDecodeError:
         body = {}
-    if status == 200 and "digest" in body:
-        if _compared(body) == expected and not body["aborted"]:
-            seen.right += 1
-            seen.in_time += in_time
-        else:
-            seen.wrong += 1
-            seen.examples.append(f"wrong: {answer[:300]!r}")
-        return
     detail = body.get("detail")
     error = detail.get("error", {}) if isinstance(detail, dict) else {}
-    if error.get("boundary") in DECLARED_AT and error.get("code"):
-        seen.declared[f"{status} {error['code']}"] += 1
-    else:
-        seen.lost += 1
-        seen.examples.append(f"lost: {status}: {answer[:300]!r}")
+    code = f"{status} {error.get('code')}"
+    outcome = Outcome([_compared(body)] if status == 200 and "digest" in body else [], code)
+    right = seen.right
+    seen.count(outcome, expected, {code} if error.get("boundary") in DECLARED_AT else (), repr(answer[:300]))
+    seen.in_time += in_time and seen.right > right
 
 
 def table(runs: list[Seen], seconds: float) -> Table:
