@@ -30,7 +30,7 @@ class Added(Observation):
 
 
 class Sums(Environment):
-    """Adds up; pays a part of the sum at the end."""
+    """Adds numbers, and pays a share of the sum at the end."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -59,7 +59,7 @@ def app() -> Any:
 
 
 def start(port: int) -> "subprocess.Popen[bytes]":
-    """Its server, which answers when this returns."""
+    """Start the server, and wait until it accepts connections."""
     command = ["uvicorn", "--factory", "fault_openenv:app", "--port", str(port), "--log-level", "critical"]
     server = subprocess.Popen([sys.executable, "-m", *command])
     while server.poll() is None:

@@ -42,7 +42,7 @@ async def judged(judge: Any, prompt: Any, completion: Any, answer: str, state: v
 
 
 def load_environment(kind: str, judges: str) -> vf.Environment:
-    """What its server and its workers load."""
+    """Return the environment. The server and its worker call this."""
     rubric = vf.Rubric(funcs=[counted])
     if kind == "judge":
         client = AsyncOpenAI(base_url=judges, api_key="none", timeout=DEADLINE_SECONDS)
@@ -54,7 +54,7 @@ def load_environment(kind: str, judges: str) -> vf.Environment:
 
 
 async def kill_workers(server: int) -> None:
-    """SIGKILL for the server's worker, soon and whenever another one has had the time to start and play."""
+    """Kill the server's worker soon, and again when its replacement has had time to start."""
     for pause_seconds in itertools.chain([0.5], itertools.repeat(LOST_SECONDS * 0.8)):
         await asyncio.sleep(pause_seconds)
         for worker in Path(f"/proc/{server}/task/{server}/children").read_text().split():

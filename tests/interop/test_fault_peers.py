@@ -26,7 +26,7 @@ PEERS = {
 
 
 def lines_of(name: str, kind: str, rollouts: int, folder: Path) -> tuple[dict[int, dict[str, object]], int]:
-    """What the adapter printed, by number, and how many faults models met."""
+    """Return the lines that the adapter printed, by number, and the number of faults of its models."""
     program, _ = PEERS[name]
     variables = {"PEER_KEY": "none", "PYTHONPATH": f"{HERE}{os.pathsep}{ROOT / 'bench'}"}
     faults = [Faults(WAY if kind == one else {}, seed=1, retry_after_seconds=None) for one in ("model", "judge")]

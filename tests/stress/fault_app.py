@@ -18,7 +18,7 @@ OPTIONS: dict[str, Any] = {"max_steps": 6, "splits": {"train": range(100_000)}}
 
 
 class Swallowing(Faulty):
-    """What no environment may do: its failures end the episode with what was earned. The proof must notice that."""
+    """Turns its failure into a reward of 0, so that a test can see whether the proof notices."""
 
     def _step(self) -> Any:
         self.swallowed = True

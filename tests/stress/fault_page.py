@@ -18,7 +18,7 @@ LEAST = 20_000
 
 
 def table_of(results: Sequence[Result], title: str) -> str:
-    """The results as a table, with its date and machine."""
+    """Return the results as a table, with the date and the machine."""
     rows = [_row(result) for result in results]
     total = [str(sum(int(row[column] or 0) for row in rows)) for column in range(1, 7)]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"

@@ -37,27 +37,24 @@ WAY = dict.fromkeys(
 )  # fmt: skip
 """Faults of a model's host and of the way there, and their shares of the calls."""
 UNREADABLE = dict.fromkeys(("blank", "length", "content_filter", "refusal"), 0.05)
-"""Answers of a judge that are no verdict. A policy may answer like this, and what it gets for it is right."""
+"""Answers of a judge without a verdict. For a policy's model, these are not faults: they are its answers."""
 RAISING = ("step", "reset", "final state", "close", "unspeakable", "sys exit", "out of memory", "stop iteration",
            "generator exit", "cancelled", "timeout", "not json", "not finite", "endless", "surrogate", "large number",
            "rubric", "rubric exits", "rubric is not finite")  # fmt: skip
 DEADLY = ("segfault", "exit", "kill itself")
-HOSTILE = (
-    "import os\ndef f(): os._exit(0)",
-    "import os\ndef f(): os.kill(os.getppid(), 9)",
-    "def f(): return 'x' * 10**10",
-)
+HOSTILE = ("import os\ndef f(): os._exit(0)", "import os\ndef f(): os.kill(os.getppid(), 9)",
+           "def f(): return 'x' * 10**10")  # fmt: skip
 BEFORE_PLAYING = {"store_failing", "saturated", "draining"}
-"""Refusals after which callers send their request again, as `Retry-After` asks them to."""
+"""Codes of rejected requests, which callers send again."""
 RANDOM = {"policy": "random"}
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A rollout's request, and the reward that it deserves: None if it cannot end without a failure.
+    """A rollout's request, and the reward that the episode deserves: None if it cannot end without a failure.
 
-    faults: in the request itself. gone: its caller hangs up and does not come back.
+    faults: the number of faults in the request itself. gone: whether its caller hangs up and never comes back.
     """
 
     request: Json
@@ -68,7 +65,7 @@ class Case:
 
 @dataclass
 class Trouble:
-    """What is at work while rollouts run. url: of a model that fails. faults: their number, once it is over."""
+    """The cause of faults while rollouts run. url: of a model that fails. faults: their number, set at the end."""
 
     url: str = ""
     faults: int = 0
@@ -76,7 +73,7 @@ class Trouble:
 
 @contextmanager
 def quiet(faults: Callable[[], int] = int) -> Iterator[Trouble]:
-    """Nothing besides the requests, or a model that all kinds share."""
+    """Count faults whose cause is not started here."""
     trouble = Trouble()
     yield trouble
     trouble.faults = faults()
@@ -101,7 +98,7 @@ class Kind:
 
 @dataclass
 class Result:
-    """The rollouts of one kind, the number of faults that they met, and why none were played."""
+    """The rollouts of one kind, the number of faults, and the reason if none were played."""
 
     kind: str
     faults: int = 0
@@ -110,7 +107,7 @@ class Result:
 
 
 def prove(folder: Path, rollouts: int) -> list[Result]:
-    """Play so many rollouts of all kinds together, with real servers in processes of their own."""
+    """Play a tenth of the rollouts under each kind of faults, on real servers in separate processes."""
     faults = Faults(WAY | UNREADABLE, seed=2, retry_after_seconds=None)
     with MockModel(judge(_said), faults=faults) as judges, MockModel.process() as sound:
         with served(folder / "shared", judges=judges.url) as server:
@@ -128,18 +125,18 @@ def prove(folder: Path, rollouts: int) -> list[Result]:
 
 
 def served(folder: Path, *arguments: str, judges: str = "http://127.0.0.1:9/v1") -> Server:
-    """A server of the app for these tests. judges: the address of the judge's model."""
+    """Return a server of fault_app.py. judges: the address of the judge's model."""
     variables = {"PYTHONPATH": str(HERE), "TASKAPP_JUDGE_URL": judges, "TASKAPP_JUDGE_MODEL": "m"}
     return Server(folder, *arguments, app=HERE / "fault_app.py", **variables)
 
 
 def _said(request: ChatRequest) -> float:
-    """The judge's score of the answer with a number in it: never 0, which a failure could look like."""
+    """Return the judge's score of an answer that contains a number. It is never 0, so a failure cannot equal it."""
     return (int(re.findall(r"answer (\d+)", request.text)[-1]) % 9 + 1) / 10
 
 
 def deserved_of(server: Server, policy: Json) -> list[Reward]:
-    """By seed, the digest and reward of `steps` without a fault; the reward is computed again from the actions."""
+    """Return digest and reward of `steps` without faults, by seed. Each reward is also computed from the actions."""
     found = []
     for told in asyncio.run(ask_all(server, [asked("steps", seed, policy) for seed in range(SEEDS)])):
         assert told.status == 200, told.body
@@ -150,7 +147,7 @@ def deserved_of(server: Server, policy: Json) -> list[Reward]:
 
 
 def asked(environment: str, seed: int, policy: Json, seconds: float | None = None, **config: Any) -> Json:
-    """The request of a rollout. seconds: its deadline."""
+    """Return the request of a rollout. seconds: its deadline."""
     return {**body(environment, seed=seed, max_time_seconds=seconds, **config), "policy": {"config": policy}}
 
 
@@ -162,7 +159,7 @@ def model_at(url: str) -> Json:
 
 
 def play(server: Server, kind: Kind, rollouts: int) -> Result:
-    """Play the rollouts of one kind, and count them when nothing runs any more."""
+    """Play the rollouts of one kind, and count them when the server is idle."""
     told: dict[str, tuple[Case, Json]] = {}
     with kind.trouble(server) as trouble:
         cases = [kind.case(number, trouble.url) for number in range(rollouts)]
@@ -178,9 +175,9 @@ def play(server: Server, kind: Kind, rollouts: int) -> Result:
 
 
 async def _ask(server: Server, kind: Kind, cases: Sequence[Case], told: dict[str, tuple[Case, Json]]) -> None:
-    """Ask for all rollouts. A small number of them would end before the fault if all were in flight."""
+    """Request all rollouts. At most half of them are in flight, so that some run after the first fault."""
     chance, numbers = random.Random(len(cases)), iter(range(len(cases)))
-    timeout, connector = aiohttp.ClientTimeout(total=90), aiohttp.TCPConnector(limit=0)
+    timeout, connector = aiohttp.ClientTimeout(total=900), aiohttp.TCPConnector(limit=0)
 
     async def caller() -> None:
         for number in numbers:
@@ -199,7 +196,7 @@ async def _ask(server: Server, kind: Kind, cases: Sequence[Case], told: dict[str
 
 
 async def _answer(client: aiohttp.ClientSession, server: Server, request: Json, key: str) -> Json:
-    """The answer to one rollout, {} if there was none."""
+    """Return the response to one rollout, {} without one."""
     answer: Json = {}
     for _ in range(TRIES):
         try:
@@ -221,7 +218,7 @@ def _code(answer: Json) -> str:
 
 
 def outcome(case: Case, answer: Json, rows: Sequence[StoredRollout]) -> Outcome:
-    """What was answered and what the store has. Each reward counts, whoever it was told to."""
+    """Combine the response with the rows of the store. Every reward counts, also one that no caller received."""
     kept = {row.rollout_id: (row.digest or "", row.reward) for row in rows if row.reward is not None}
     paid, code = [*kept.values()], _code(answer)
     if answer.get("reward") is not None:
@@ -237,7 +234,7 @@ def outcome(case: Case, answer: Json, rows: Sequence[StoredRollout]) -> Outcome:
 
 
 def all_kinds(deserved: list[Reward], modelled: list[Reward], judged: Callable[[], int]) -> list[Kind]:
-    """All kinds. deserved, modelled: by seed, with policy `random` and a model. judged: faults that judges met so far."""
+    """Return all kinds. deserved, modelled: rewards by seed, of `random` and of a model. judged: counts judges' faults."""
 
     def fine(number: int, seconds: float | None = None, slow: float = 0.02, **more: Any) -> Case:
         seed = number % SEEDS
@@ -260,10 +257,10 @@ def all_kinds(deserved: list[Reward], modelled: list[Reward], judged: Callable[[
         hostile, worth = number % 4 == 0, number % 5 + 1
         text = HOSTILE[number // 4 % len(HOSTILE)] if hostile else f"def f(): return {number}"
         policy = {"policy": "constant", "action": {"submit": {"code": text, "worth": worth}}}
-        return Case(asked("boxed", number, policy, 30), ("", 0.0 if hostile else worth / 5), hostile)
+        return Case(asked("boxed", number, policy), ("", 0.0 if hostile else worth / 5), hostile)
 
     def hurried(number: int, _: str) -> Case:
-        return fine(number, 0.02 + number % 7 / 10, 0.05, faults=number % 7 < 3)
+        return fine(number, (0.02, 0.1, 0.2, 10)[number % 4], 0.05, faults=number % 4 < 3)
 
     def left(number: int, _: str) -> Case:
         return fine(number, faults=number % 2, gone=number % 2 == 1)
@@ -281,7 +278,7 @@ def all_kinds(deserved: list[Reward], modelled: list[Reward], judged: Callable[[
             "sandbox",
             ("environment_raised", "deadline"),
             code,
-            partial(repeated, kill_a_child, 0.3),
+            partial(repeated, kill_a_child, 1),
             missing=no_boxes(),
         ),
         Kind("store", ("store_failed",), plain, partial(repeated, hide_the_store, 1)),
@@ -296,7 +293,7 @@ def all_kinds(deserved: list[Reward], modelled: list[Reward], judged: Callable[[
 
 
 def no_boxes() -> str:
-    """Why no code can be confined here, empty if it can."""
+    """Return why this machine cannot confine code, or an empty string."""
     try:
         return "" if capabilities().safe else "this machine cannot confine code"
     except SandboxTooWeak as error:
@@ -305,7 +302,7 @@ def no_boxes() -> str:
 
 @contextmanager
 def failing_model(_: Server) -> Iterator[Trouble]:
-    """A model in a process of its own."""
+    """Start a failing model in a separate process."""
     with MockModel.process(faults=Faults(WAY, seed=1, retry_after_seconds=None)) as model:
         trouble = Trouble(model.url)
         yield trouble
@@ -314,7 +311,7 @@ def failing_model(_: Server) -> Iterator[Trouble]:
 
 @contextmanager
 def repeated(act: Callable[[Server], bool], pause_seconds: float, server: Server) -> Iterator[Trouble]:
-    """The same again and again, while rollouts run. An act returns whether it did something."""
+    """Call `act` repeatedly while rollouts run. It returns whether it caused a fault."""
     over, acts, trouble = Event(), [False], Trouble()
 
     def loop() -> None:
@@ -335,7 +332,7 @@ def repeated(act: Callable[[Server], bool], pause_seconds: float, server: Server
 
 
 def kill_a_child(server: Server) -> bool:
-    """A worker process, or a box: its `bwrap`, not the code in it, whose end is its own to answer for."""
+    """Kill a worker process, or the `bwrap` of a box."""
     pids = server.worker_pids()
     with suppress(ProcessLookupError):
         os.kill(random.choice(pids or [0]), 9 if pids else 0)
@@ -356,7 +353,7 @@ def hide_the_store(server: Server) -> bool:
 
 
 def fill_the_disk(server: Server) -> bool:
-    """No file of the server may grow beyond 16 kB, which is what a full disk looks like from inside."""
+    """Let no file of the server grow beyond 16 kB for a moment: to its store, the disk is full."""
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (2**14, resource.RLIM_INFINITY))
     time.sleep(0.2)
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -364,6 +361,6 @@ def fill_the_disk(server: Server) -> bool:
 
 
 def recovered(server: Server) -> bool:
-    """Wait until the store takes rollouts again."""
-    until(lambda: server.health()["status"] == "healthy", 60, "the store recovers")
+    """Wait until the store accepts rollouts."""
+    until(lambda: server.health(60)["status"] == "healthy", 60, "the store recovers")
     return True
