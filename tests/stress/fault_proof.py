@@ -30,7 +30,7 @@ from tests.stress.server import Server, body, recent
 from tests.waiting import until
 
 HERE = Path(__file__).parent
-IN_FLIGHT, SEEDS, TRIES = 128, 200, 100
+IN_FLIGHT, SEEDS, TRIES = 128, 200, 600
 WAY = dict.fromkeys(
     ("403", "408", "429", "500", "502", "503", "reset", "truncated", "hang", "malformed", "content_type", "error_200",
      "redirect", "empty"), 0.01
@@ -171,6 +171,7 @@ def play(server: Server, kind: Kind, rollouts: int) -> Result:
         rows.get(row.run_id, []).append(row)
     for run_id, (case, answer) in told.items():
         result.tally.count(outcome(case, answer, rows[run_id]), case.deserved, kind.codes, run_id)
+    print(result, flush=True)
     return result
 
 
@@ -288,7 +289,7 @@ def all_kinds(deserved: list[Reward], modelled: list[Reward], judged: Callable[[
         Kind("client", ("cancelled",), left),
         Kind("deadline", ("deadline", "no_thread"), hurried),
         Kind("disk", ("store_failed",), plain, partial(repeated, fill_the_disk, 1)),
-        Kind("kill -9", (), plain, partial(repeated, kill_the_server, 2), again=True),
+        Kind("kill -9", (), plain, partial(repeated, kill_the_server, 4), again=True),
     ]
 
 
