@@ -12,13 +12,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from fault_peer import is_broken, play_all
+from fault_peer import is_broken, play_all, report_fault
 from openenv.core import GenericEnvClient
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
-STEPS, DEADLINE_SECONDS, SESSIONS = 4, 0.5, 1000
+STEPS, DEADLINE_SECONDS, SESSIONS = 4, 3.0, 1000
 
 
 class Add(Action):
@@ -73,11 +73,16 @@ async def main(kind: str, rollouts: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = start(port)
+    server, running = start(port), asyncio.Event()
+    running.set()
 
     async def rollout(number: int) -> float:
         seconds = DEADLINE_SECONDS if kind == "deadline" else 60.0
-        slow = 1.0 if kind == "deadline" and number % 3 == 0 else 0.02
+        late = kind == "deadline" and number % 3 == 0
+        slow = 2 * DEADLINE_SECONDS if late else 0.02
+        if late:
+            report_fault()
+        await running.wait()
         async with GenericEnvClient(base_url=f"http://127.0.0.1:{port}", message_timeout_s=seconds) as client:
             result = await client.reset(
                 seed=number, broken=1 + number // 2 % 3 if is_broken(kind, number) else 0, slow=slow
@@ -89,9 +94,13 @@ async def main(kind: str, rollouts: int) -> None:
     async def kill_the_server() -> None:
         nonlocal server
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(2.0)
+            running.clear()
             server.kill()
+            server.wait()
+            report_fault()
             server = await asyncio.to_thread(start, port)
+            running.set()
 
     killing = asyncio.ensure_future(kill_the_server()) if kind == "kill -9" else None
     await play_all(kind, rollouts, rollout)

@@ -7,6 +7,7 @@ An adapter is a program that the framework's own Python runs:
 It starts the framework's server, causes faults of this kind (the model and the judges at these addresses fail by
 themselves; the kind `none` has no fault), plays the rollouts, and prints a line of JSON for each: `number`, `broken` if
 the episode cannot end without a failure, and either `reward` or the `code` of a failure. A rollout without a line is lost.
+For every other fault, it prints `{"fault": 1}`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 IN_FLIGHT = 128
-LOST_SECONDS = 30.0
+LOST_SECONDS = 120.0
 """A rollout that is neither answered nor refused after this time is lost."""
 
 
@@ -27,6 +28,11 @@ class Declared(Exception):
 def is_broken(kind: str, number: int) -> bool:
     """Whether this episode cannot end without a failure: every second one of the kind `environment`."""
     return kind == "environment" and number % 2 == 0
+
+
+def report_fault() -> None:
+    """Count a fault that the adapter caused, besides broken episodes."""
+    print('{"fault": 1}', flush=True)
 
 
 async def play_all(kind: str, rollouts: int, rollout: Callable[[int], Awaitable[float]]) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import verifiers as vf
 from datasets import Dataset
-from fault_peer import LOST_SECONDS, Declared, is_broken, play_all
+from fault_peer import LOST_SECONDS, Declared, is_broken, play_all, report_fault
 from openai import AsyncOpenAI
 from verifiers_counter import Counter, fresh, shown
 
-DEADLINE_SECONDS, TURNS = 3.0, 5
+DEADLINE_SECONDS, TURNS = 10.0, 5
 
 
 class Faulty(Counter):
@@ -55,11 +55,12 @@ def load_environment(kind: str, judges: str) -> vf.Environment:
 
 async def kill_workers(server: int) -> None:
     """Kill the server's worker soon, and again when its replacement has had time to start."""
-    for pause_seconds in itertools.chain([0.5], itertools.repeat(LOST_SECONDS * 0.8)):
+    for pause_seconds in itertools.chain([0.5], itertools.repeat(LOST_SECONDS / 4)):
         await asyncio.sleep(pause_seconds)
         for worker in Path(f"/proc/{server}/task/{server}/children").read_text().split():
             if "multiprocessing.spawn" in Path(f"/proc/{worker}/cmdline").read_text():
                 os.kill(int(worker), signal.SIGKILL)
+                report_fault()
 
 
 async def main(kind: str, rollouts: int, model: str, judges: str) -> None:
@@ -70,7 +71,10 @@ async def main(kind: str, rollouts: int, model: str, judges: str) -> None:
     prompt = environment.get_dataset()[0]["prompt"]
 
     async def rollout(number: int) -> float:
-        slow = 1.0 if kind == "deadline" and number % 3 == 0 else 0.02
+        late = kind == "deadline" and number % 3 == 0
+        slow = DEADLINE_SECONDS if late else 0.02
+        if late:
+            report_fault()
         info = {"seed": number, "broken": is_broken(kind, number), "slow": slow}
         asked = [*prompt[:-1], {"role": "user", "content": shown(fresh(number))}]
         row = {"prompt": asked, "info": info, "example_id": number}

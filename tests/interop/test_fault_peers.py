@@ -26,7 +26,7 @@ PEERS = {
 
 
 def lines_of(name: str, kind: str, rollouts: int, folder: Path) -> tuple[dict[int, dict[str, object]], int]:
-    """Return the lines that the adapter printed, by number, and the number of faults of its models."""
+    """Return the lines that the adapter printed, by number, and the number of faults."""
     program, _ = PEERS[name]
     variables = {"PEER_KEY": "none", "PYTHONPATH": f"{HERE}{os.pathsep}{ROOT / 'bench'}"}
     faults = [Faults(WAY if kind == one else {}, seed=1, retry_after_seconds=None) for one in ("model", "judge")]
@@ -38,6 +38,7 @@ def lines_of(name: str, kind: str, rollouts: int, folder: Path) -> tuple[dict[in
         printed = output_of(command, folder, seconds=1200, **variables)
         met = sum(sum(one.stats()["faults"].values()) for one in (model, judges))
     lines = [json.loads(line) for line in printed.splitlines() if line.startswith('{"number"')]
+    met += printed.count('{"fault"') + sum(line["broken"] for line in lines)
     return {line["number"]: line for line in lines}, met
 
 
