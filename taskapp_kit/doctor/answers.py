@@ -67,12 +67,14 @@ async def nonsense_ends(subject: EnvironmentUnderTest) -> CheckResult:
 )
 async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     """Compare the mean reward of each kind of nonsense with the mean rewards of gold and other policies."""
-    means = {}
+    means, rejected = {}, set()
     for name, rollouts in (await _nonsense(subject)).items():
         rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
         refused = all(nothing_accepted(rollout.length, rollout.metrics) for rollout in rollouts)
         if rewards and (refused or subject.environment.one_answer):
             means[name] = fmean(rewards)
+        if refused:
+            rejected.add(name)
     if not means:
         return passed("Nonsense earned no reward, or the environment accepted some of its actions.")
     name = max(means, key=lambda item: means[item])
@@ -88,7 +90,8 @@ async def nonsense_pays(subject: EnvironmentUnderTest) -> CheckResult:
     if gold is None and not scale.env and means[name] > HALF * (scale.outcome + scale.event):
         return wrong(f"{found}, more than half of the highest reward that the formula allows.", do, subject.place)
     best = max(((mean, label) for label, mean in others.items() if mean is not None), default=None)
-    if best is not None and means[name] > best[0]:
+    # an accepted text may have more words in common with the right answer than another text, by chance
+    if best is not None and name in rejected and means[name] > best[0]:
         return warning(f"{found}, but policy {best[1]} has only {best[0]:g}.", do, subject.place)
     return passed(f"{found}" + (f", and gold has {gold:g}." if gold is not None else "."))
 
