@@ -599,7 +599,7 @@ CODE_LINES = {
     "config": 382,
     "declare": 2780,
     "deploy": 3516,
-    "doctor": 3261,
+    "doctor": 3264,
     "errors": 147,
     "evaluate": 4460,
     "grading": 794,
