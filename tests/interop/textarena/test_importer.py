@@ -159,11 +159,11 @@ def test_model_plays_the_other_seat_and_its_failure_has_no_reward(monkeypatch: p
     with MockModel(replies) as model:
         monkeypatch.setenv("TASKAPP_OPPONENT_URL", model.url)
         monkeypatch.setenv("TASKAPP_OPPONENT_MODEL", "mock")
-        rollout = play(app, seed=0, action={"move": {"move": "[8]"}})
+        rollout = play(app, seed=0, action={"move": {"move": "[8]"}}, models=True)
     assert rollout.trajectory.metrics["calls_opponent"] >= 1
     monkeypatch.delenv("TASKAPP_OPPONENT_URL")
     with pytest.raises(RolloutFailed):
-        play(app, seed=0, action={"move": {"move": "[8]"}})
+        play(app, seed=0, action={"move": {"move": "[8]"}}, models=True)
 
 
 # -- declarations -------------------------------------------------------------------------------------------------
