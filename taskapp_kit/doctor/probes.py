@@ -288,8 +288,8 @@ def _shown_results(case: RowAnswer, _cases: Sequence[RowAnswer]) -> str | None:
     """Return a function that only knows the results in the prompt: calls with `==` or `>>>`, or pairs in a list."""
     if not case.function:
         return None
-    call = rf"{case.function}\((.*)\)"
-    shown = [(f"({key},)", value) for key, value in re.findall(rf"{call} == (.+)|>>> {call}\n(.+)", case.prompt)]
+    results = re.findall(rf"{case.function}\((.*)\)(?: == |\n)(.+)", case.prompt)
+    shown = [(f"({key},)", value) for key, value in results]
     for listed in re.findall(r"\[[\[(].*[\])]\]", case.prompt):
         with contextlib.suppress(ValueError, SyntaxError, TypeError):
             shown += [(repr((key,)), repr(value)) for key, value in ast.literal_eval(listed)]

@@ -12,6 +12,8 @@ import pytest
 from taskapp_kit.config import Settings
 from taskapp_kit.declare.discovery import find_app
 from taskapp_kit.doctor.finding import DoctorFinding
+from taskapp_kit.doctor.probes import FOR_CODE
+from taskapp_kit.doctor.row_answer import RowAnswer
 from taskapp_kit.testing import MockModel, judge, play
 from tests.doctor.gallery import CAPITALS, fault
 from tests.doctor.test_gallery import findings
@@ -237,3 +239,17 @@ def test_an_environment_in_another_process_is_attacked(tmp_path: Path) -> None:
     found = {item.name: item for item in findings(file, processes=False)}["attack"]
     assert found.status == "wrong"
     assert "differs only in upper and lower case" in found.found
+
+
+@pytest.mark.parametrize(
+    "shown", ["assert f(15) == 6", ">>> f(15)\n6", "Pairs of n and f(n): [[15, 6], [204, 6]]", "[(15, 6)]"]
+)
+def test_the_results_in_a_prompt_become_a_program_that_knows_only_them(shown: str) -> None:
+    answer = "def f(n):\n    return sum(map(int, str(n)))\n"
+    case = RowAnswer("train", 0, f"Write f(n), the sum of the digits.\n{shown}\n", answer, "", "", frozenset())
+    (probe,) = (item for item in FOR_CODE if item.name == "a table of the results in the prompt")
+    program = probe.reply(case, [case])
+    assert program is not None
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert (names["f"](15), names["f"](16)) == (6, None)
