@@ -124,7 +124,7 @@ def test_vllm_is_refused_where_there_is_none_and_whole_weights_at_a_server(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("place", "found"), [(None, "TASKAPP_VLLM is not set"), (VllmPlace(url="http://127.0.0.1:8000"), 'found "full"')]
+    ("place", "found"), [(None, "without TASKAPP_VLLM"), (VllmPlace(url="http://127.0.0.1:8000"), 'found "full"')]
 )
 def test_a_job_does_not_go_on_where_the_backend_has_another_vllm(
     tmp_path: Path, place: VllmPlace | None, found: str
